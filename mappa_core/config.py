@@ -1,0 +1,224 @@
+"""Hyper-parameters: what to run, recorded with the run. Addresses and secrets live in `settings`.
+
+One YAML file in `configs/` is one `TrainConfig`; every key is documented by its `description`,
+bounded, and refused when unknown. Nothing here reads the environment.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """A part of the configuration: frozen, and strict about unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ProblemsConfig(Section):
+    """Which problems are trained on and which are held out."""
+
+    source: Literal["arithmetic", "json"] = Field(
+        default="arithmetic",
+        description="Bundled word-problem generator, or AIME/AMC style JSON files.",
+    )
+    levels: tuple[int, ...] = Field(
+        default=(1,), min_length=1, description="Difficulty levels drawn from (arithmetic), 1 to 4."
+    )
+    operations: tuple[str, ...] = Field(
+        default=(), description="Kinds of problem drawn (arithmetic); empty for all of the levels."
+    )
+    train_files: tuple[Path, ...] = Field(
+        default=(), description="Files with problems to train on (json)."
+    )
+    held_out_files: tuple[Path, ...] = Field(
+        default=(), description="Files with problems to measure on (json)."
+    )
+    train_size: Positive = Field(default=400, description="How many problems training draws from.")
+    held_out_size: Positive = Field(default=64, description="How many problems are held out.")
+    seed: int = Field(
+        default=0, ge=0, description="Seed of the split; the same for every run by default."
+    )
+
+
+class RolloutConfig(Section):
+    """How episodes are played."""
+
+    iterations: Positive = Field(default=10, description="Rounds of rollout and update.")
+    problems: Positive = Field(default=12, description="P: problems per iteration.")
+    episodes_per_problem: Positive = Field(default=4, description="G: episodes per problem.")
+    temperature: float = Field(
+        default=1.0, gt=0, le=2, description="Sampling temperature while training."
+    )
+    top_p: float = Field(default=1.0, gt=0, le=1, description="Nucleus mass; training needs 1.")
+    max_tokens: Positive = Field(default=96, description="Sampled tokens per action, at most.")
+    concurrency: Positive = Field(default=48, description="Episodes in flight at once.")
+    granularity: Literal["episode", "action"] = Field(
+        default="episode",
+        description="What becomes a Prefect task run: a whole episode or each action.",
+    )
+
+
+class EngineConfig(Section):
+    """What samples tokens."""
+
+    backend: Literal["vllm", "transformers"] = Field(default="vllm", description="Which engine.")
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="Where it runs.")
+    dtype: Literal["float32", "bfloat16", "auto"] = Field(
+        default="auto", description="auto: float32 on a CPU (exact log-probs), bfloat16 on a GPU."
+    )
+    serving: Literal["auto", "merged", "adapters"] = Field(
+        default="auto",
+        description="merged: one server per agent with its LoRA merged in (fast on a CPU); "
+        "adapters: one server with every agent's LoRA (a GPU). auto picks by device.",
+    )
+    max_model_length: Positive = Field(
+        default=1024, description="Prompt plus sampled tokens, at most."
+    )
+    kv_cache_gib: float = Field(
+        default=1.0, gt=0, description="Key-value cache of each CPU server."
+    )
+    gpu_memory_utilization: Fraction = Field(
+        default=0.6, description="Share of a GPU a server may take."
+    )
+    start_seconds: float = Field(
+        default=300, gt=0, description="How long a server may take to start."
+    )
+    restarts: int = Field(
+        default=3, ge=0, description="Restarts of a dead server before giving up."
+    )
+
+
+class SandboxConfig(Section):
+    """Where model-written code runs."""
+
+    backend: Literal["auto", "bubblewrap", "landlock", "unsafe-subprocess"] = Field(
+        default="auto",
+        description="auto: the strongest tier whose probe passes; never the unsafe one.",
+    )
+    wall_seconds: float = Field(default=10.0, gt=0, description="Wall clock of one run.")
+    cpu_seconds: float = Field(default=10.0, gt=0, description="CPU time of one run.")
+    memory_mib: Positive = Field(default=512, description="Memory of the whole process tree.")
+    processes: Positive = Field(default=32, description="Processes and threads at once.")
+    output_kib: Positive = Field(default=64, description="Kept of each output stream.")
+    concurrency: Positive = Field(default=4, description="Runs at once.")
+
+
+class CoachConfig(Section):
+    """Who scores the actions."""
+
+    backend: Literal["rule"] = Field(
+        default="rule", description="The rule coach reads the evidence."
+    )
+    unscored_limit: Fraction = Field(
+        default=0.1, description="Unscored share of an iteration above which the run stops."
+    )
+
+
+class LoraConfig(Section):
+    """Each agent's own low-rank weights on the shared base."""
+
+    rank: Positive = Field(default=16, description="Rank r of the update matrices.")
+    alpha: Positive = Field(default=32, description="Scaling; the update is alpha / r * B A.")
+    dropout: Fraction = Field(default=0.0, description="Dropout on the adapter's input.")
+
+
+class LearnerConfig(Section):
+    """How weights are updated."""
+
+    backend: Literal["torch"] = Field(default="torch", description="In process, on LoRA weights.")
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="Where it runs.")
+    lora: LoraConfig = Field(default=LoraConfig(), description="Adapter shape.")
+    learning_rate: float = Field(default=2e-4, gt=0, description="Peak of the schedule.")
+    warmup_fraction: Fraction = Field(
+        default=0.0, description="Share of the steps spent warming up."
+    )
+    final_fraction: Fraction = Field(
+        default=0.1, description="Last learning rate over the peak (cosine)."
+    )
+    betas: tuple[Fraction, Fraction] = Field(default=(0.9, 0.95), description="AdamW moments.")
+    weight_decay: float = Field(default=0.0, ge=0, description="AdamW decoupled decay.")
+    gradient_clip: float = Field(default=1.0, gt=0, description="Largest global gradient norm.")
+    epochs: Positive = Field(default=1, description="Passes over an iteration's actions.")
+    minibatches: Positive = Field(default=1, description="Optimizer steps per pass.")
+    micro_batch_tokens: Positive = Field(
+        default=2048,
+        description="Distinct tokens per forward pass; changes memory, never the result.",
+    )
+
+
+class AlgorithmConfig(Section):
+    """How scores become gradients (REINFORCE++, arXiv 2501.03262)."""
+
+    baseline: Literal["none", "group"] = Field(
+        default="group", description="group: subtract the mean score of the problem's actions."
+    )
+    normalise_over: Literal["samples", "tokens"] = Field(
+        default="samples", description="What mean and deviation of an agent's batch are taken over."
+    )
+    kl: Literal["none", "k1_reward", "k2_loss"] = Field(
+        default="none", description="Pull towards the base policy: in the reward, or as a loss."
+    )
+    kl_coefficient: float = Field(default=0.01, ge=0, description="Its strength.")
+    clip: float = Field(
+        default=0.2, gt=0, lt=1, description="Half-width of the ratio's trust region."
+    )
+    loss_over: Literal["samples", "tokens"] = Field(
+        default="samples",
+        description="Mean over each action's tokens then over actions, or over tokens.",
+    )
+    drop_truncated: bool = Field(
+        default=False,
+        description="Leave actions that hit the token budget out of loss and normaliser.",
+    )
+
+
+class EvaluationConfig(Section):
+    """How policies are measured on held-out problems."""
+
+    temperature: float = Field(
+        default=0.6, ge=0, le=2, description="Sampling temperature; 0 is greedy."
+    )
+    samples: Positive = Field(default=1, description="K: episodes per held-out problem.")
+    every: int = Field(
+        default=0, ge=0, description="Also every so many iterations; 0 for ends only."
+    )
+    bootstrap: Positive = Field(default=10_000, description="Resamples of the paired interval.")
+
+
+class TrainConfig(Section):
+    """One run that a person would start."""
+
+    name: str = Field(
+        default="train", pattern=r"^[a-z0-9][a-z0-9-]{0,62}$", description="Run name prefix."
+    )
+    team: str = Field(default="mathchat", description="Which team is trained.")
+    prompts: str = Field(default="small-1", description="Which prompt set of the team (a folder).")
+    model: str = Field(
+        default="smollm2-135m-instruct",
+        description="Bundled model name, a local directory, or a Hugging Face id.",
+    )
+    seed: int = Field(default=1, ge=0, lt=2**31, description="Reproduces the run.")
+    problems: ProblemsConfig = Field(
+        default=ProblemsConfig(), description="Train and held-out sets."
+    )
+    rollout: RolloutConfig = Field(default=RolloutConfig(), description="Episodes.")
+    engine: EngineConfig = Field(default=EngineConfig(), description="Inference.")
+    sandbox: SandboxConfig = Field(default=SandboxConfig(), description="Code execution.")
+    coach: CoachConfig = Field(default=CoachConfig(), description="Scores.")
+    learner: LearnerConfig = Field(default=LearnerConfig(), description="Updates.")
+    algorithm: AlgorithmConfig = Field(default=AlgorithmConfig(), description="Credit.")
+    evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="Measurement.")
+
+    @model_validator(mode="after")
+    def _can_be_run(self) -> "TrainConfig":
+        if self.algorithm.baseline == "group" and self.rollout.episodes_per_problem < 2:
+            raise ValueError(
+                "algorithm.baseline=group compares a problem's episodes: set "
+                "rollout.episodes_per_problem to 2 or more, or algorithm.baseline=none"
+            )
+        return self

@@ -1,0 +1,85 @@
+"""Every error MAPPA raises on purpose, one class per boundary.
+
+    MappaError
+    ├── UserError            bad input: exit code 2, nothing was written
+    │   ├── ConfigError        a key, a value or a combination that cannot be run
+    │   ├── ModelNotFound      a model path or id that does not resolve
+    │   └── NotFound           a run, an episode or a checkpoint that is not in the store
+    └── OutsideError         something outside failed: exit code 1, the run can be resumed
+        ├── StoreError         Postgres is unreachable, refused a write or is full
+        │   └── SchemaMismatch   the database is older or newer than this code
+        ├── EngineError        the inference engine died and could not be restarted
+        ├── SandboxError       the sandbox itself failed (a program that exits 1 is data)
+        │   └── SandboxUnavailable   no isolation this machine offers passed its probe
+        ├── CoachError         the coach cannot work at all (one failed score is `Unscored`)
+        ├── LearnerError       an update could not be computed or saved
+        ├── TrackerError       MLflow is unreachable or refused a write
+        ├── PortBusy           an address a server needs is taken
+        └── DiskFull           no space left where something had to be written
+
+Each message is one line: what is wrong, and how to mend it.
+"""
+
+
+class MappaError(Exception):
+    """Root of the tree. `str(error)` is one line for a person."""
+
+
+class UserError(MappaError):
+    """The input is wrong; nothing has been written."""
+
+
+class ConfigError(UserError):
+    """A key, a value or a combination of values that cannot be run."""
+
+
+class ModelNotFound(UserError):
+    """A model path or id does not resolve to weights and a tokenizer."""
+
+
+class NotFound(UserError):
+    """No such run, episode or checkpoint in the store."""
+
+
+class OutsideError(MappaError):
+    """Something outside this process failed."""
+
+
+class StoreError(OutsideError):
+    """Postgres is unreachable, refused a write, or is full."""
+
+
+class SchemaMismatch(StoreError):
+    """The database was made by an older or a newer version of MAPPA."""
+
+
+class EngineError(OutsideError):
+    """The inference engine died and could not be brought back."""
+
+
+class SandboxError(OutsideError):
+    """The sandbox itself failed; a program that exits 1 is data, not this."""
+
+
+class SandboxUnavailable(SandboxError):
+    """None of the isolation mechanisms of this machine passed its probe."""
+
+
+class CoachError(OutsideError):
+    """The coach cannot work at all; a single failed score is an `Unscored`."""
+
+
+class LearnerError(OutsideError):
+    """An update could not be computed or saved."""
+
+
+class TrackerError(OutsideError):
+    """MLflow is unreachable or refused a write."""
+
+
+class PortBusy(OutsideError):
+    """An address that a server needs is taken by another process."""
+
+
+class DiskFull(OutsideError):
+    """No space left where something had to be written."""

@@ -1,0 +1,54 @@
+"""Identity as a function of content: the same thing gets the same id, in any process.
+
+Seeds are derived the same way, from everything that should change them and nothing else:
+two runs with one configuration and one seed sample the same tokens.
+"""
+
+import hashlib
+from uuid import UUID, uuid5
+
+NAMESPACE = UUID("6d617070-6100-5000-8000-636f61636865")
+
+
+def content_id(kind: str, *parts: object) -> UUID:
+    """The uuid5 of `kind` and `parts`; injective in the parts' text.
+
+    Args:
+        kind: What is named, e.g. `episode`; keeps equal parts of different kinds apart.
+        parts: What identifies it, in a fixed order.
+    """
+    # Each part is preceded by its length, so ("a", "bc") and ("ab", "c") differ.
+    name = "".join(f"{len(text)}:{text};" for text in (kind, *map(str, parts)))
+    return uuid5(NAMESPACE, name.encode("utf-8", "surrogatepass").decode("latin-1"))
+
+
+def problem_id(statement: str) -> UUID:
+    """A problem is its words, white space and case aside."""
+    return content_id("problem", " ".join(statement.split()).casefold())
+
+
+def episode_id(run_id: UUID, phase: str, iteration: int, problem: UUID, rollout: int) -> UUID:
+    """One attempt of one run's team at one problem."""
+    return content_id("episode", run_id, phase, iteration, problem, rollout)
+
+
+def action_id(episode: UUID, turn_index: int) -> UUID:
+    """The one action of one turn."""
+    return content_id("action", episode, turn_index)
+
+
+def policy_version_id(run_id: UUID, agent: str, step: int) -> UUID:
+    """The weights of one agent after `step` updates."""
+    return content_id("policy_version", run_id, agent, step)
+
+
+def update_id(run_id: UUID, agent: str, iteration: int) -> UUID:
+    """One learning step of one agent."""
+    return content_id("update", run_id, agent, iteration)
+
+
+def derive_seed(*parts: object) -> int:
+    """A seed in [0, 2**31) that depends on every part and on nothing else."""
+    name = "".join(f"{len(text)}:{text};" for text in map(str, parts))
+    digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=4).digest()
+    return int.from_bytes(digest, "big") & 0x7FFFFFFF
