@@ -38,6 +38,9 @@ class ProblemsConfig(Section):
     held_out_files: tuple[Path, ...] = Field(
         default=(), description="Files with problems to measure on (json)."
     )
+    drop_overlap: bool = Field(
+        default=False, description="Leave held-out problems out of training instead of refusing."
+    )
     train_size: Positive = Field(default=400, description="How many problems training draws from.")
     held_out_size: Positive = Field(default=64, description="How many problems are held out.")
     seed: int = Field(
@@ -124,7 +127,6 @@ class LoraConfig(Section):
 
     rank: Positive = Field(default=16, description="Rank r of the update matrices.")
     alpha: Positive = Field(default=32, description="Scaling; the update is alpha / r * B A.")
-    dropout: Fraction = Field(default=0.0, description="Dropout on the adapter's input.")
 
 
 class LearnerConfig(Section):

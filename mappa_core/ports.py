@@ -17,6 +17,7 @@ from mappa_core.domain.records import (
     CoachScore,
     Completion,
     Episode,
+    EpisodeSummary,
     GenerationRequest,
     IterationFigures,
     Limits,
@@ -32,6 +33,7 @@ from mappa_core.domain.records import (
     Turn,
     Unscored,
     Update,
+    UpdateEntry,
     UpdateReport,
 )
 
@@ -255,6 +257,17 @@ class Store(Protocol):
         """All scores of an episode's actions, in turn order."""
         ...
 
+    def episode_summaries(self, run_id: UUID) -> tuple[EpisodeSummary, ...]:
+        """Every closed episode of a run in a line, by phase, iteration, problem and rollout."""
+        ...
+
+    def learnt(self, episode_id: UUID) -> Mapping[UUID, tuple[Update, UpdateEntry]]:
+        """What became of each of an episode's actions that an update looked at.
+
+        The updates come without their other entries.
+        """
+        ...
+
     def scored_actions(self, run_id: UUID, agent: str, iteration: int) -> tuple[ScoredAction, ...]:
         """One agent's actions of one training iteration, in a fixed order.
 
@@ -349,8 +362,12 @@ class Watcher(Protocol):
         """A batch of episodes begins."""
         ...
 
-    def episode(self, episode: Episode, scores: Sequence[float | None]) -> None:
-        """An episode ended; scores in turn order, None where unscored or not asked for."""
+    def run(self, run: Run) -> None:
+        """The run is in the store."""
+        ...
+
+    def episode(self, episode: Episode, entries: Sequence[ScoreEntry]) -> None:
+        """An episode ended; its scores, none where none were asked for."""
         ...
 
     def updated(self, agent: str, iteration: int, metrics: Mapping[str, float]) -> None:

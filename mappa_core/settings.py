@@ -45,6 +45,11 @@ class Settings(BaseSettings):
         return self.home / "postgres"
 
     @cached_property
+    def mlflow(self) -> Path:
+        """MLflow's artifacts, where no server is named."""
+        return self.home / "mlflow"
+
+    @cached_property
     def logs(self) -> Path:
         """What the servers print."""
         return self.home / "logs"

@@ -451,6 +451,20 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeSummary:
+    """One closed episode in a line."""
+
+    id: UUID
+    phase: Phase
+    iteration: int
+    task_type: str
+    success: bool | None
+    """None where the episode failed before it had an outcome."""
+    mean_score: float | None
+    """Over its actions' training scores, in [0, 10]; None where nothing was scored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentFigures:
     """One agent's numbers over one iteration's episodes."""
 

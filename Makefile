@@ -1,0 +1,66 @@
+# make train   set everything up and train the quickstart team
+# make test    the default test suite
+# make check   what CI runs: lint, types, import contracts, tests
+# make up      the services in Docker; make down stops them
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+# Plain `make` says what there is.
+.PHONY: help setup train test test-slow check lint types imports format up down clean
+help:
+	@sed -n 's/^# //p' Makefile
+
+setup: $(VENV)/.cpu
+
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null || { echo "MAPPA needs Python 3.11: install it, or name it with make PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# torch comes first and with what it needs: on some indexes its build brings CUDA libraries.
+$(VENV)/.cpu: $(BIN)/python requirements/cpu.lock pyproject.toml
+	@echo "installing the packages of requirements/cpu.lock into $(VENV) (a few minutes, once)"
+	$(PIP) install "$$(grep '^torch==' requirements/cpu.lock)"
+	$(PIP) install --no-deps -r requirements/cpu.lock
+	$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.cpu requirements/dev.lock
+	$(PIP) install --no-deps -r requirements/dev.lock
+	@touch $@
+
+train: setup
+	$(BIN)/mappa train --config configs/quickstart.yaml
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest
+
+test-slow: $(VENV)/.dev
+	$(BIN)/python -m pytest -m slow
+
+check: lint types imports test
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+imports: $(VENV)/.dev
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+up:
+	docker-compose up --detach --build
+
+down:
+	docker-compose down
+
+clean:
+	rm -rf $(VENV) build *.egg-info

@@ -1,0 +1,161 @@
+"""Live progress in a terminal; plain lines where there is none."""
+
+import time
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from mappa_core.domain.records import (
+    CoachScore,
+    Episode,
+    IterationFigures,
+    Run,
+    ScoreEntry,
+    StopReason,
+)
+
+
+class RichWatcher:
+    """Shows what a run is doing: a bar for the episodes in flight, a row per iteration."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=28),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+        )
+        self._bar_id = self._bar.add_task("starting", total=None, note="")
+        self._rows: list[tuple[str, ...]] = []
+        self._agents: tuple[str, ...] = ()
+        self._tally = _Tally()
+        self.run_name: str | None = None
+        """The run being watched, once it is in the store."""
+        self._live = Live(
+            get_renderable=self._render, console=console, refresh_per_second=4, transient=True
+        )
+
+    def __enter__(self) -> "RichWatcher":
+        """Start drawing, where there is a terminal."""
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop drawing and leave the table on the screen."""
+        if self._console.is_terminal:
+            self._live.stop()
+            if self._rows:
+                self._console.print(self._table())
+
+    def starting(self, message: str) -> None:
+        """Name what is being started."""
+        self._bar.update(self._bar_id, description=f"starting {message}", total=None, note="")
+        self._line(f"starting {message} ...")
+
+    def run(self, run: Run) -> None:
+        """Show the run's name once."""
+        self.run_name = run.name
+        self._console.print(
+            f"[bold]{run.name}[/]  team {run.team}, seed {run.seed}, sandbox {run.sandbox_tier}",
+            highlight=False,
+        )
+
+    def phase(self, phase: str, iteration: int, episodes: int) -> None:
+        """Begin a batch of episodes."""
+        name = "held-out" if phase == "held_out" else "iteration"
+        self._tally = _Tally()
+        self._bar.reset(
+            self._bar_id, total=episodes, description=f"{name} {iteration}: episodes", note=""
+        )
+        self._line(f"{name} {iteration}: {episodes} episodes ...")
+
+    def episode(self, episode: Episode, entries: Sequence[ScoreEntry]) -> None:
+        """Count one more finished episode."""
+        self._tally.add(episode, entries)
+        self._bar.update(self._bar_id, advance=1, note=self._tally.sentence())
+        if self._tally.episodes == self._bar.tasks[0].total:
+            self._line(f"  {self._tally.sentence()}")
+
+    def updated(self, agent: str, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Name the agent that has just learnt."""
+        seconds = metrics.get("seconds", 0.0)
+        self._bar.update(
+            self._bar_id,
+            description=f"iteration {iteration}: updated {agent}",
+            note=f"{seconds:.0f} s",
+        )
+
+    def figures(self, figures: IterationFigures, seconds: float) -> None:
+        """Add a row to the table."""
+        self._agents = tuple(agent.agent for agent in figures.agents)
+        tokens = sum(agent.tokens for agent in figures.agents)
+        scores = tuple(
+            "-" if agent.mean_score is None else f"{agent.mean_score:.1f}"
+            for agent in figures.agents
+        )
+        rate = figures.success_rate
+        row = (
+            str(figures.iteration),
+            str(figures.episodes),
+            "-" if rate is None else f"{rate:.0%}",
+            *scores,
+            str(tokens),
+            f"{self._tally.tokens_per_second:.0f}",
+            f"{seconds:.0f} s",
+        )
+        self._rows.append(row)
+        named = " ".join(
+            f"{agent}={score}" for agent, score in zip(self._agents, scores, strict=True)
+        )
+        self._line(f"  right {row[2]}, mean scores {named}, {tokens} tokens, {row[-1]}")
+
+    def _line(self, text: str) -> None:
+        if not self._console.is_terminal:
+            self._console.print(text, highlight=False)
+
+    def _table(self) -> Table:
+        table = Table(title="mean coach score per agent (0-10)", title_justify="left")
+        for column in ("iteration", "episodes", "right", *self._agents, "tokens", "tok/s", "time"):
+            table.add_column(column, justify="right")
+        for row in self._rows:
+            table.add_row(*row)
+        return table
+
+    def _render(self) -> Group:
+        return Group(*([self._table()] if self._rows else []), self._bar)
+
+
+class _Tally:
+    """What the episodes of one phase have come to so far."""
+
+    def __init__(self) -> None:
+        self.episodes = self.right = self.failed = self.tokens = 0
+        self.scores: list[float] = []
+        self.started = self.ended = time.perf_counter()
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / max(self.ended - self.started, 1e-9)
+
+    def add(self, episode: Episode, entries: Sequence[ScoreEntry]) -> None:
+        self.episodes += 1
+        self.right += bool(episode.outcome and episode.outcome.success)
+        self.failed += episode.stop_reason is StopReason.FAILED
+        self.tokens += sum(len(turn.action.token_ids) for turn in episode.turns)
+        self.scores += [e.score.value for e in entries if isinstance(e.score, CoachScore)]
+        self.ended = time.perf_counter()
+
+    def sentence(self) -> str:
+        parts = [f"right {self.right}/{self.episodes}", f"{self.tokens_per_second:.0f} tokens/s"]
+        if self.scores:
+            parts.insert(1, f"mean score {sum(self.scores) / len(self.scores):.1f}")
+        if self.failed:
+            parts.append(f"{self.failed} failed")
+        return ", ".join(parts)

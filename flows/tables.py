@@ -1,0 +1,249 @@
+"""What the commands print: tables for people, JSON for scripts."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from mappa_core.evaluation.comparison import Comparison
+from rich.console import Console
+from rich.panel import Panel
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from flows.bench import BenchReport
+from flows.doctor import Finding
+from mappa_core.domain import ids
+from mappa_core.domain.records import (
+    CoachScore,
+    Episode,
+    EpisodeSummary,
+    Run,
+    ScoreEntry,
+    ToolResult,
+    Turn,
+    Update,
+    UpdateEntry,
+)
+from mappa_core.ports import Store
+
+SHOWN_IDS = 24
+"""Token ids printed from each end of a long list."""
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """Before and after on the held-out problems."""
+    table = Table(title="held-out problems, paired by problem", title_justify="left")
+    for column in ("", "right", "of", "share"):
+        table.add_column(column, justify="left" if not column else "right")
+    for name, rate in (("before", comparison.before), ("after", comparison.after)):
+        right = round(rate * comparison.episodes)
+        table.add_row(name, str(right), str(comparison.episodes), f"{rate:.1%}")
+    table.caption = (
+        f"gain {100 * comparison.difference:+.1f} points, "
+        f"95 % interval {100 * comparison.low:+.1f} to {100 * comparison.high:+.1f}: "
+        f"{comparison.verdict}"
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def where_next(run_name: str) -> str:
+    """What to look at after a run."""
+    return "\n".join(
+        (
+            "where to look next:",
+            f"  mappa show {run_name}        its iterations and episodes",
+            "  mappa show EPISODE           one conversation with scores and rationales",
+            '  psql "$(mappa db url)"       the rows; start with audit.action_scores',
+            "  mappa serve                  the Prefect and MLflow pages",
+        )
+    )
+
+
+def runs_table(runs: Sequence[Run]) -> Table:
+    """All runs, a line each."""
+    table = Table()
+    for column in ("run", "team", "status", "seed", "started", "code", "note"):
+        table.add_column(column, overflow="fold")
+    for run in runs:
+        started = f"{run.started_at:%Y-%m-%d %H:%M}"
+        note = run.error or ""
+        table.add_row(
+            run.name, run.team, run.status, str(run.seed), started, run.code_version, note
+        )
+    return table
+
+
+def runs_json(runs: Sequence[Run]) -> list[dict[str, str | int | None]]:
+    """All runs, for a script."""
+    return [
+        {
+            "id": str(run.id),
+            "name": run.name,
+            "team": run.team,
+            "status": run.status.value,
+            "seed": run.seed,
+            "started_at": run.started_at.isoformat(),
+            "prefect_flow_run_id": run.prefect_flow_run_id,
+            "mlflow_run_id": run.mlflow_run_id,
+            "error": run.error,
+        }
+        for run in runs
+    ]
+
+
+def print_run(console: Console, store: Store, run: Run) -> None:
+    """A run: what it is, its iterations, and episodes worth opening."""
+    console.print(runs_table([run]))
+    summaries = store.episode_summaries(run.id)
+    table = Table(title="iterations", title_justify="left")
+    for column in ("phase", "iteration", "episodes", "right", "mean score"):
+        table.add_column(column, justify="right")
+    for phase, iteration in sorted({(s.phase, s.iteration) for s in summaries}):
+        of_it = [s for s in summaries if (s.phase, s.iteration) == (phase, iteration)]
+        scores = [s.mean_score for s in of_it if s.mean_score is not None]
+        mean = f"{sum(scores) / len(scores):.2f}" if scores else "-"
+        right = sum(bool(s.success) for s in of_it)
+        table.add_row(phase, str(iteration), str(len(of_it)), str(right), mean)
+    console.print(table)
+    console.print(_episodes_table(summaries))
+
+
+def _episodes_table(summaries: Sequence[EpisodeSummary]) -> Table:
+    scored = [s for s in summaries if s.mean_score is not None]
+    ranked = sorted(scored, key=lambda s: (s.mean_score or 0.0, str(s.id)))
+    chosen = ranked[:4] + ranked[-4:] if len(ranked) > 8 else ranked
+    table = Table(title="lowest and highest scored episodes", title_justify="left")
+    for column in ("episode", "iteration", "task", "right", "mean score"):
+        table.add_column(column)
+    for summary in chosen:
+        right = "-" if summary.success is None else ("yes" if summary.success else "no")
+        score = f"{summary.mean_score:.2f}"
+        table.add_row(str(summary.id), str(summary.iteration), summary.task_type, right, score)
+    return table
+
+
+def print_episode(console: Console, store: Store, episode: Episode) -> None:
+    """The whole conversation of an episode: what was seen, said, run, scored and learnt."""
+    scores = store.scores(episode.id)
+    learnt = store.learnt(episode.id)
+    header = Table.grid(padding=(0, 2))
+    for key, value in _facts(episode):
+        header.add_row(Text(key, style="dim"), Text(value))
+    console.print(Panel(header, title="episode", title_align="left"))
+    for turn in episode.turns:
+        action = ids.action_id(episode.id, turn.index)
+        console.print(Rule(f"turn {turn.index}: {turn.agent}", align="left"))
+        _print_turn(console, turn)
+        for entry in scores:
+            if entry.action_id == action:
+                _print_score(console, entry)
+        _print_learnt(console, action, learnt.get(action))
+
+
+def _facts(episode: Episode) -> list[tuple[str, str]]:
+    outcome = episode.outcome
+    verdict = "none" if outcome is None else ("right" if outcome.success else "wrong")
+    answered = f", answered {outcome.answer}" if outcome else ""
+    return [
+        ("id", str(episode.id)),
+        ("run", str(episode.run_id)),
+        ("played", f"{episode.phase}, iteration {episode.iteration}"),
+        ("problem", f"{episode.problem.task_type}: {episode.problem.statement}"),
+        ("expected", episode.problem.answer),
+        ("outcome", f"{verdict}{answered}"),
+        ("ended", episode.stop_reason.value if episode.stop_reason else "still running"),
+        *([("error", episode.error)] if episode.error else []),
+    ]
+
+
+def _print_turn(console: Console, turn: Turn) -> None:
+    action = turn.action
+    for message in turn.observation.messages:
+        console.print(Text(f"{message.role}> ", style="dim"), Text(message.content), sep="")
+    console.print(Text(f"{turn.agent}> ", style="bold cyan"), Text(action.text), sep="")
+    facts = (
+        f"{len(action.prompt_token_ids)} prompt ids, {len(action.token_ids)} sampled "
+        f"({action.finish_reason.value}), log-prob {sum(action.logprobs):.3f} in all, "
+        f"temperature {action.temperature:g}, seed {action.seed}, "
+        f"{action.seconds:.2f} s, policy {action.policy_version_id}"
+    )
+    console.print(Text(facts, style="dim"))
+    console.print(Text(f"prompt ids  {_shortened(action.prompt_token_ids)}", style="dim"))
+    console.print(Text(f"sampled ids {_shortened(action.token_ids)}", style="dim"))
+    rounded = tuple(round(logprob, 3) for logprob in action.logprobs)
+    console.print(Text(f"log-probs   {_shortened(rounded)}", style="dim"))
+    if turn.tool_result is not None:
+        _print_tool(console, turn.tool_result)
+
+
+def _shortened(values: Sequence[float]) -> str:
+    if len(values) <= 2 * SHOWN_IDS:
+        return " ".join(str(value) for value in values)
+    ends = (values[:SHOWN_IDS], values[-SHOWN_IDS:])
+    left, right = (" ".join(str(value) for value in end) for end in ends)
+    return f"{left} ... {len(values) - 2 * SHOWN_IDS} more ... {right}"
+
+
+def _print_tool(console: Console, result: ToolResult) -> None:
+    title = f"program: {result.status.value}, exit code {result.exit_code}, {result.seconds:.2f} s"
+    body = Text(result.code.rstrip())
+    for name, stream in (("stdout", result.stdout), ("stderr", result.stderr)):
+        if stream:
+            body.append(f"\n--- {name}\n", style="dim")
+            body.append(stream.rstrip())
+    console.print(Panel(body, title=title, title_align="left", subtitle=result.tier))
+
+
+def _print_score(console: Console, entry: ScoreEntry) -> None:
+    who = f"{entry.identity.coach} coach {entry.identity.model_version}"
+    trained = "" if entry.trained else " (not trained on)"
+    if isinstance(entry.score, CoachScore):
+        console.print(Text(f"{who}: {entry.score.value:g} of 10{trained}", style="bold green"))
+        console.print(Text(entry.score.rationale))
+    else:
+        unscored = f"{who}: unscored, {entry.score.reason}: {entry.score.detail}{trained}"
+        console.print(Text(unscored, style="bold red"))
+
+
+def _print_learnt(
+    console: Console, action: UUID, learnt: tuple[Update, UpdateEntry] | None
+) -> None:
+    if learnt is None:
+        console.print(Text(f"action {action}; entered no update", style="dim"))
+        return
+    update, entry = learnt
+    how = (
+        f"left out: {entry.left_out}"
+        if entry.left_out is not None
+        else f"advantage {entry.advantage:+.3f}, weight {entry.weight:.4f}"
+    )
+    console.print(
+        Text(
+            f"action {action}; {how}; update {update.id} (iteration {update.iteration}) made "
+            f"policy {update.to_policy_id}",
+            style="dim",
+        )
+    )
+
+
+def doctor_table(findings: Sequence[Finding]) -> Table:
+    """What the machine offers."""
+    table = Table()
+    for column in ("", "what", "found", "how to get it"):
+        table.add_column(column, overflow="fold")
+    for finding in findings:
+        mark = Text("yes", style="green") if finding.works else Text("no", style="yellow")
+        table.add_row(mark, finding.name, finding.found, finding.advice)
+    return table
+
+
+def bench_table(report: BenchReport) -> Table:
+    """Measured figures beside their aims."""
+    table = Table(title=f"{report.bench} on {report.machine}", title_justify="left")
+    for column in ("figure", "value", "unit", "aim", "met"):
+        table.add_column(column, justify="left" if column == "figure" else "right")
+    for figure in report.figures:
+        met = "" if figure.met is None else ("yes" if figure.met else "no")
+        table.add_row(figure.name, f"{figure.value:.3f}", figure.unit, figure.aim or "", met)
+    return table

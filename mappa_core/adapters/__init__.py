@@ -1,0 +1,1 @@
+"""Outside systems, one folder each, behind the ports."""

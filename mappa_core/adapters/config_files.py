@@ -1,0 +1,110 @@
+"""Configuration as people write it: a YAML file and dotted overrides, checked as one.
+
+configs/quickstart.yaml + ["seed=3", "rollout.iterations=4"] ─▶ TrainConfig
+"""
+
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import BaseModel, ValidationError
+from yaml import YAMLError
+
+from mappa_core.config import TrainConfig
+from mappa_core.domain.errors import ConfigError
+
+
+def load_config(path: Path | None, overrides: Sequence[str] = ()) -> TrainConfig:
+    """The configuration of one run.
+
+    Args:
+        path: A YAML file, or None for the defaults.
+        overrides: `a.b=value`, later ones win; values are read as YAML.
+
+    Raises:
+        ConfigError: The file cannot be read, a key does not exist (the message names the nearest
+            one), or a value is out of bounds.
+    """
+    return _validated(OmegaConf.to_container(_merged(path, overrides), resolve=True))
+
+
+def with_overrides(config: TrainConfig, overrides: Sequence[str]) -> TrainConfig:
+    """`config` with dotted overrides applied.
+
+    Raises:
+        ConfigError: As `load_config`.
+    """
+    base = OmegaConf.create(config.model_dump(mode="json"))
+    merged = OmegaConf.merge(base, OmegaConf.from_dotlist(_dotted(overrides)))
+    return _validated(OmegaConf.to_container(merged, resolve=True))
+
+
+def keys() -> tuple[str, ...]:
+    """Every dotted key of the configuration."""
+    return tuple(_keys(TrainConfig, ""))
+
+
+def _merged(path: Path | None, overrides: Sequence[str]):  # noqa: ANN202 (OmegaConf's own union)
+    try:
+        file = OmegaConf.create({}) if path is None else OmegaConf.load(path)
+        return OmegaConf.merge(file, OmegaConf.from_dotlist(_dotted(overrides)))
+    except FileNotFoundError:
+        raise ConfigError(f"no configuration file {path}: see configs/ for presets") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    except (YAMLError, OmegaConfBaseException, ValueError) as error:
+        first_line = str(error).splitlines()[0]
+        raise ConfigError(
+            f"{path or 'the overrides'} cannot be understood: {first_line}"
+        ) from error
+
+
+def _dotted(overrides: Sequence[str]) -> list[str]:
+    for override in overrides:
+        key, separator, _ = override.partition("=")
+        if not separator or not key:
+            raise ConfigError(f"{override!r} is no override: write key=value, e.g. seed=3")
+    return list(overrides)
+
+
+def _validated(values: object) -> TrainConfig:
+    try:
+        return TrainConfig.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(_sentence(error)) from None
+
+
+def _sentence(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in first["loc"])
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    if first["type"] == "extra_forbidden":
+        near = _nearest(key)
+        hint = f": did you mean {near}?" if near else ": see `mappa train --dry-run` for all keys"
+        return f"there is no key {key}{hint}{more}"
+    message = first["msg"].removeprefix("Value error, ")
+    if not key:
+        return f"{message}{more}"
+    message = message[0].lower() + message[1:]
+    return f"{key}={first['input']}: {message}{more}"
+
+
+def _nearest(key: str) -> str | None:
+    by_path = get_close_matches(key, keys(), n=1, cutoff=0.6)
+    if by_path:
+        return by_path[0]
+    leaf = key.rpartition(".")[2]
+    by_leaf = {known.rpartition(".")[2]: known for known in keys()}
+    close = get_close_matches(leaf, by_leaf, n=1, cutoff=0.6)
+    return by_leaf[close[0]] if close else None
+
+
+def _keys(section: type[BaseModel], prefix: str) -> Iterator[str]:
+    for name, field in section.model_fields.items():
+        annotation = field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            yield from _keys(annotation, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"

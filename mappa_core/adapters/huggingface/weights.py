@@ -1,0 +1,127 @@
+"""Weights on disk: load a base model, merge a LoRA adapter into it, hash a file.
+
+Adapters are directories in PEFT's own format (`adapter_config.json` and
+`adapter_model.safetensors`).
+"""
+
+import hashlib
+import json
+import math
+import shutil
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
+_PEFT_PREFIX = "base_model.model."
+_NOT_MERGED = ("use_dora", "fan_in_fan_out", "alpha_pattern")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LowRankUpdate:
+    """What an adapter adds to one weight: `scale * up @ down`."""
+
+    down: torch.Tensor
+    """LoRA A, shape (r, in)."""
+    up: torch.Tensor
+    """LoRA B, shape (out, r)."""
+    scale: float
+
+    def added_to(self, weight: torch.Tensor) -> torch.Tensor:
+        """`weight` of shape (out, in) with the update, computed in float32 and kept in its type."""
+        delta = self.up.float() @ self.down.float()
+        return weight.float().add(delta, alpha=self.scale).to(weight.dtype)
+
+    def to(self, device: torch.device) -> "LowRankUpdate":
+        """This update on `device`."""
+        return replace(self, down=self.down.to(device), up=self.up.to(device))
+
+
+def load_base(path: Path | str, dtype: torch.dtype, device: torch.device | str) -> PreTrainedModel:
+    """The causal language model at `path`, in evaluation mode."""
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+    return model.to(device).eval()  # pyright: ignore[reportArgumentType]
+
+
+def resolve_device(device: str) -> str:
+    """`cuda` where `auto` finds a GPU, otherwise `cpu`; anything else as it is."""
+    if device != "auto":
+        return device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def sha256_file(path: Path) -> str:
+    """The SHA-256 of a file's bytes, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_adapter(directory: Path) -> dict[str, LowRankUpdate]:
+    """A PEFT LoRA adapter's updates by the name of the weight they change.
+
+    Raises:
+        ValueError: It holds more than plain LoRA (DoRA, biases, whole modules).
+        OSError: A file is missing.
+    """
+    config = json.loads((directory / CONFIG_FILE).read_text())
+    tensors = load_file(directory / WEIGHTS_FILE)
+    updates: dict[str, LowRankUpdate] = {}
+    for name in sorted(tensors):
+        module, _, part = name.removeprefix(_PEFT_PREFIX).partition(".lora_")
+        if part == "B.weight":
+            continue
+        if part != "A.weight" or any(config.get(feature) for feature in _NOT_MERGED):
+            raise ValueError(f"{directory} is not a plain LoRA adapter of linear layers: {name}")
+        down = tensors[name]
+        updates[f"{module}.weight"] = LowRankUpdate(
+            down=down, up=tensors[name.replace(".lora_A.", ".lora_B.")], scale=_scale(config, down)
+        )
+    return updates
+
+
+def _scale(config: dict[str, float], down: torch.Tensor) -> float:
+    rank = down.shape[0]
+    return config["lora_alpha"] / (math.sqrt(rank) if config.get("use_rslora") else rank)
+
+
+def merge_adapter(base: Path | str, adapter: Path | str, target: Path) -> None:
+    """Write the model at `base` with `adapter` merged in to the directory `target`.
+
+    Shard by shard, so that it takes the memory of one file; the directory appears complete or
+    not at all, and replaces an earlier one.
+
+    Raises:
+        ValueError: The adapter does not fit the base model.
+        OSError: A file is missing, or the disk is full.
+    """
+    updates = read_adapter(Path(adapter))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        for file in Path(base).glob("*.json"):
+            shutil.copy(file, beside)
+        for shard in sorted(Path(base).glob("*.safetensors")):
+            _merge_shard(shard, updates, beside / shard.name)
+        if updates:
+            raise ValueError(f"{adapter} changes weights that {base} lacks: {min(updates)}")
+        shutil.rmtree(target, ignore_errors=True)
+        beside.rename(target)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _merge_shard(shard: Path, updates: dict[str, LowRankUpdate], target: Path) -> None:
+    tensors: dict[str, torch.Tensor] = {}
+    with safe_open(shard, framework="pt") as file:
+        metadata = file.metadata()
+        for name in file.keys():  # noqa: SIM118 (not a dictionary)
+            update = updates.pop(name, None)
+            weight = file.get_tensor(name)
+            tensors[name] = weight if update is None else update.added_to(weight)
+    save_file(tensors, target, metadata=metadata)

@@ -1,0 +1,104 @@
+"""Opening MLflow quietly, and turning whatever goes wrong in it into `TrackerError`.
+
+Everything goes through `MlflowClient` with explicit addresses: MLflow's fluent API keeps the
+current server and the current run in globals. The import takes seconds and happens on first use.
+"""
+
+import errno
+import os
+import socket
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from mappa_core.domain.errors import DiskFull, TrackerError
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+QUIET = {
+    "DO_NOT_TRACK": "true",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    # Everything worth saying is in the exception, and `boundary` says it once.
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    # Seven by default, with doubling pauses: four minutes until a dead server is reported.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
+}
+"""Set before MLflow is imported, unless the environment says otherwise."""
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+CONNECT_SECONDS = 5.0
+OUTSIDE = frozenset({"mlflow", "sqlalchemy", "psycopg"})
+"""Libraries whose exceptions mean that MLflow failed. SQLAlchemy's come out raw on connecting."""
+
+
+def is_server(tracking_uri: str) -> bool:
+    """Whether an MLflow server answers there, which then also chooses where artifacts go."""
+    return urlsplit(tracking_uri).scheme in DEFAULT_PORTS
+
+
+def open_client(tracking_uri: str) -> "MlflowClient":
+    """A client of the server or database at `tracking_uri`; an empty database is filled.
+
+    Raises:
+        TrackerError: Nothing answers there, or it is no MLflow.
+    """
+    with boundary("open its records"):
+        _knock(tracking_uri)
+        for name, value in QUIET.items():
+            os.environ.setdefault(name, value)
+        # MLflow uses what SQLAlchemy 2.1 deprecates; that is not for our users to read.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from mlflow.tracking import MlflowClient
+
+            client = MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+            # The registry opens the database a second time, on first use.
+            client.search_registered_models(max_results=1)
+        return client
+
+
+def _knock(tracking_uri: str) -> None:
+    """Fail in seconds where nothing listens; MLflow itself would go on trying for minutes."""
+    address = urlsplit(tracking_uri)
+    port = address.port or DEFAULT_PORTS.get(address.scheme, 5432)
+    if not address.hostname:
+        return
+    try:
+        socket.create_connection((address.hostname, port), CONNECT_SECONDS).close()
+    except OSError as error:
+        raise TrackerError(
+            f"MLflow is not reachable at {address.hostname}:{port} ({error.strerror or error}): "
+            "start it, or unset MLFLOW_TRACKING_URI to keep its records in MAPPA_HOME"
+        ) from error
+
+
+@contextmanager
+def boundary(doing: str) -> Generator[None]:
+    """Turn failures of MLflow, of its database and of its disk into ours.
+
+    Args:
+        doing: Completes "MLflow could not ...".
+
+    Raises:
+        TrackerError: MLflow is unreachable or refused.
+        DiskFull: Its artifacts do not fit.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise DiskFull(f"no space left to {doing} in MLflow: make room and resume") from error
+        raise TrackerError(f"MLflow could not {doing}: {_first_line(error)}") from error
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in OUTSIDE:
+            raise
+        raise TrackerError(f"MLflow could not {doing}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

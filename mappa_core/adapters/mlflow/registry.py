@@ -1,0 +1,178 @@
+"""Checkpoints in MLflow: a logged model with the adapter's files, and a version that names it.
+
+    register_model `mappa-<team>-<agent>`
+      └─ version  ── tags: run, policy version, checkpoint, hash, step ──▶ rows in the store
+           ├─ run ──▶ the MLflow run that trained it
+           └─ logged model ──▶ adapter_config.json, adapter_model.safetensors
+
+A kill between any two calls is mended by the next `register` of the same checkpoint: the logged
+model and the version are found again by their tag `mappa.checkpoint_id`.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mappa_core.adapters.mlflow.client import boundary, open_client
+from mappa_core.domain.errors import TrackerError
+from mappa_core.domain.records import Checkpoint, PolicyVersion
+
+if TYPE_CHECKING:
+    from mlflow.entities import LoggedModel
+    from mlflow.entities.model_registry import ModelVersion
+    from mlflow.tracking import MlflowClient
+
+WEIGHTS = "adapter_model.safetensors"
+ADAPTER_FILES = ("adapter_config.json", WEIGHTS)
+"""What `peft` loads. Optimiser state stays behind: it is for resuming, not for serving."""
+
+
+class MlflowRegistry:
+    """`ports.ModelRegistry` on an MLflow server, or straight on a database."""
+
+    def __init__(self, tracking_uri: str) -> None:
+        """Nothing is opened before first use."""
+        self._tracking_uri = tracking_uri
+
+    @cached_property
+    def _client(self) -> "MlflowClient":
+        return open_client(self._tracking_uri)
+
+    def register(
+        self,
+        name: str,
+        policy: PolicyVersion,
+        checkpoint: Checkpoint,
+        *,
+        tracker_run_id: str,
+        tags: Mapping[str, str],
+        alias: str,
+    ) -> str:
+        """Store the adapter's files as a new version of `name` and point `alias` at it.
+
+        Repeating it for one checkpoint returns the version it has. The alias only moves forward,
+        so repeating an old registration does not take it from a newer version.
+
+        Raises:
+            TrackerError: The registry refused, or the files are not those of `checkpoint`.
+        """
+        with boundary(f"register step {policy.step} of {name}"):
+            version = self._version_of(name, checkpoint)
+            if version is None:
+                files = adapter_files(checkpoint)
+                told = {key: value for key, value in tags.items() if value}
+                every_tag = {**told, **identity_tags(policy, checkpoint)}
+                model = self._logged_model(policy, checkpoint, tracker_run_id, every_tag)
+                self._upload(model, files)
+                self._open_model(name, policy)
+                version = self._create_version(name, model, tracker_run_id, every_tag)
+            self._point(name, alias, version)
+            return str(version.version)
+
+    def _version_of(self, name: str, checkpoint: Checkpoint) -> "ModelVersion | None":
+        found = self._client.search_model_versions(
+            f"name = '{name}' and tags.`mappa.checkpoint_id` = '{checkpoint.id}'", max_results=1
+        )
+        return found[0] if found else None
+
+    def _logged_model(
+        self,
+        policy: PolicyVersion,
+        checkpoint: Checkpoint,
+        tracker_run_id: str,
+        tags: Mapping[str, str],
+    ) -> "LoggedModel":
+        experiment = self._client.get_run(tracker_run_id).info.experiment_id
+        found = self._client.search_logged_models(
+            [experiment],
+            filter_string=f"tags.`mappa.checkpoint_id` = '{checkpoint.id}'",
+            max_results=1,
+        )
+        if found:
+            return found[0]
+        return self._client.create_logged_model(
+            experiment,
+            name=f"{policy.agent}-step-{policy.step}",
+            source_run_id=tracker_run_id,
+            tags=dict(tags),
+            model_type="peft",
+        )
+
+    def _upload(self, model: "LoggedModel", files: tuple[Path, ...]) -> None:
+        for path in files:
+            self._client.log_model_artifact(model.model_id, str(path))
+        self._client.finalize_logged_model(model.model_id, "READY")
+
+    def _open_model(self, name: str, policy: PolicyVersion) -> None:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self._client.create_registered_model(
+                name,
+                tags={"mappa.agent": policy.agent},
+                description=f"LoRA weights of the agent {policy.agent}, one version per update.",
+            )
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+
+    def _create_version(
+        self, name: str, model: "LoggedModel", tracker_run_id: str, tags: Mapping[str, str]
+    ) -> "ModelVersion":
+        version = self._client.create_model_version(
+            name,
+            # Not `models:/<id>`: on a database MLflow looks that up in its global default store.
+            source=model.artifact_location,
+            run_id=tracker_run_id,
+            tags=dict(tags),
+            await_creation_for=0,
+            model_id=model.model_id,
+        )
+        # The link from the logged model's page to the version, as MLflow itself writes it.
+        named = [{"name": name, "version": version.version}]
+        self._client.set_logged_model_tags(
+            model.model_id, {"mlflow.modelVersions": json.dumps(named)}
+        )
+        return version
+
+    def _point(self, name: str, alias: str, version: "ModelVersion") -> None:
+        current = self._client.get_registered_model(name).aliases.get(alias)
+        if current is None or int(current) < int(version.version):
+            self._client.set_registered_model_alias(name, alias, str(version.version))
+
+
+def identity_tags(policy: PolicyVersion, checkpoint: Checkpoint) -> dict[str, str]:
+    """What joins a model version to the rows of the store."""
+    return {
+        "mappa.run_id": str(policy.run_id),
+        "mappa.policy_version_id": str(policy.id),
+        "mappa.checkpoint_id": str(checkpoint.id),
+        "mappa.agent": policy.agent,
+        "mappa.step": str(policy.step),
+        "mappa.base_model": policy.base_model,
+        "mappa.sha256": checkpoint.sha256,
+    }
+
+
+def adapter_files(checkpoint: Checkpoint) -> tuple[Path, ...]:
+    """The files of `checkpoint` that `peft` loads, verified.
+
+    Raises:
+        TrackerError: A file is missing, or the weights are not those that were written down.
+    """
+    directory = Path(checkpoint.directory)
+    paths = tuple(directory / name for name in ADAPTER_FILES)
+    missing = [path.name for path in paths if not path.is_file()]
+    if missing:
+        raise TrackerError(f"checkpoint {directory} lacks {', '.join(missing)}: train it again")
+    with (directory / WEIGHTS).open("rb") as weights:
+        found = hashlib.file_digest(weights, "sha256").hexdigest()
+    if found != checkpoint.sha256:
+        raise TrackerError(
+            f"{directory / WEIGHTS} is not what the store recorded (sha256 {found[:12]}, not "
+            f"{checkpoint.sha256[:12]}): restore the file, or train it again"
+        )
+    return paths

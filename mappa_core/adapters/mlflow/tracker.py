@@ -1,0 +1,142 @@
+"""Runs in MLflow: one experiment per team, one MLflow run per MAPPA run."""
+
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mappa_core.adapters.mlflow.client import boundary, is_server, open_client
+from mappa_core.domain.records import Run, RunStatus
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+VALUE_CHARACTERS = 6000
+"""MLflow refuses longer parameters; the whole configuration is in the store."""
+PARAMETERS_PER_BATCH = 100
+METRICS_PER_BATCH = 1000
+
+ENDED = {
+    RunStatus.COMPLETED: "FINISHED",
+    RunStatus.INTERRUPTED: "KILLED",
+    RunStatus.FAILED: "FAILED",
+}
+
+
+class MlflowTracker:
+    """`ports.Tracker` on an MLflow server, or straight on a database and a directory."""
+
+    def __init__(self, tracking_uri: str, artifacts: Path) -> None:
+        """Nothing is opened before first use.
+
+        Args:
+            tracking_uri: An MLflow server (`http...`) or a SQLAlchemy database URL.
+            artifacts: Where files go without a server; a server has its own place.
+        """
+        self._tracking_uri = tracking_uri
+        self._artifacts = artifacts
+
+    @cached_property
+    def _client(self) -> "MlflowClient":
+        return open_client(self._tracking_uri)
+
+    def start(self, run: Run) -> str:
+        """Open the run and log its parameters, or find it again; returns MLflow's run id."""
+        with boundary(f"start run {run.name}"):
+            experiment = self._experiment(run.team)
+            mlflow_run_id = self._find(experiment, run) or self._create(experiment, run)
+            self._log_parameters(mlflow_run_id, run.config)
+            if run.prefect_flow_run_id is not None:
+                self._client.set_tag(mlflow_run_id, "prefect.flow_run_id", run.prefect_flow_run_id)
+            return mlflow_run_id
+
+    def _experiment(self, team: str) -> str:
+        name = f"mappa/{team}"
+        found = self._client.get_experiment_by_name(name)
+        if found is not None:
+            return found.experiment_id
+        location = None if is_server(self._tracking_uri) else str(self._artifacts / team)
+        return self._client.create_experiment(name, artifact_location=location)
+
+    def _find(self, experiment: str, run: Run) -> str | None:
+        found = self._client.search_runs(
+            [experiment], filter_string=f"tags.`mappa.run_id` = '{run.id}'", max_results=1
+        )
+        if not found:
+            return None
+        mlflow_run_id = found[0].info.run_id
+        self._client.update_run(mlflow_run_id, status="RUNNING")
+        return mlflow_run_id
+
+    def _create(self, experiment: str, run: Run) -> str:
+        created = self._client.create_run(
+            experiment,
+            start_time=int(run.started_at.timestamp() * 1000),
+            run_name=run.name,
+            tags={
+                "mappa.run_id": str(run.id),
+                "mappa.run_name": run.name,
+                "mappa.team": run.team,
+                "mappa.seed": str(run.seed),
+                "mappa.code_version": run.code_version,
+                "mappa.sandbox_tier": run.sandbox_tier,
+                "mlflow.source.name": "mappa",
+                "mlflow.source.type": "LOCAL",
+            },
+        )
+        return created.info.run_id
+
+    def _log_parameters(self, mlflow_run_id: str, config: Mapping[str, object]) -> None:
+        from mlflow.entities import Param
+
+        parameters = [Param(key, value) for key, value in flatten(config)]
+        for start in range(0, len(parameters), PARAMETERS_PER_BATCH):
+            batch = parameters[start : start + PARAMETERS_PER_BATCH]
+            self._client.log_batch(mlflow_run_id, params=batch)
+
+    def log(self, tracker_run_id: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Log metrics of one iteration; what is not a finite number is left out, never made up."""
+        from mlflow.entities import Metric
+
+        with boundary(f"log metrics of step {step}"):
+            now_milliseconds = int(time.time() * 1000)
+            finite = [
+                Metric(name, value, now_milliseconds, step)
+                for name, value in metrics.items()
+                if math.isfinite(value)
+            ]
+            for start in range(0, len(finite), METRICS_PER_BATCH):
+                batch = finite[start : start + METRICS_PER_BATCH]
+                self._client.log_batch(tracker_run_id, metrics=batch)
+
+    def tag(self, tracker_run_id: str, tags: Mapping[str, str]) -> None:
+        """Set tags, e.g. the ids the run has elsewhere."""
+        with boundary("set tags"):
+            for key, value in tags.items():
+                self._client.set_tag(tracker_run_id, key, value)
+
+    def end(self, tracker_run_id: str, status: RunStatus) -> None:
+        """Close the run."""
+        with boundary("end the run"):
+            self._client.set_terminated(tracker_run_id, ENDED.get(status, "RUNNING"))
+
+
+def flatten(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Dotted keys and text values of a nested configuration, as `mappa train` takes them.
+
+    Values are JSON but for text; one that MLflow would refuse ends in an ellipsis.
+    """
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}.")
+            continue
+        text = value if isinstance(value, str) else json.dumps(value, default=str)
+        yield f"{prefix}{key}", shortened(text)
+
+
+def shortened(text: str) -> str:
+    """`text`, cut to what MLflow takes as a parameter."""
+    return text if len(text) <= VALUE_CHARACTERS else text[: VALUE_CHARACTERS - 1] + "…"

@@ -1,0 +1,17 @@
+"""Where problems come from; train and held-out sets are checked to be disjoint by content."""
+
+from mappa_core.adapters.problems.arithmetic import ArithmeticProblems
+from mappa_core.adapters.problems.json_files import JsonProblems
+from mappa_core.config import ProblemsConfig
+from mappa_core.ports import ProblemSource
+
+
+def problem_source(config: ProblemsConfig) -> ProblemSource:
+    """The source a configuration asks for.
+
+    Raises:
+        ConfigError: A file cannot be read, the sets overlap, or the levels hold too few problems.
+    """
+    if config.source == "arithmetic":
+        return ArithmeticProblems(config)
+    return JsonProblems(config)

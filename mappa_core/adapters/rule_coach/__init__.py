@@ -1,0 +1,1 @@
+"""The rule coach: reads the evidence, needs no network."""

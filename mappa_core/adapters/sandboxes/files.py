@@ -1,0 +1,176 @@
+"""Files in and out of a workspace: bytes that are copied and hashed, never opened as anything.
+
+What a program leaves behind is hostile: links to other people's files, pipes that block whoever
+reads them, sparse terabytes, names made to deceive. Only regular files with plain names pass.
+Nothing runs any more when files are collected.
+"""
+
+import contextlib
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mappa_core.domain.records import Artifact, RejectedFile
+
+MAX_FILES = 128
+MAX_FILE_BYTES = 16 * 2**20
+MAX_REJECTED = 32
+_MAX_NAME_BYTES = 200
+_MAX_DEPTH = 8
+_CHUNK_BYTES = 2**18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Harvest:
+    """What a run left in its workspace."""
+
+    files: tuple[Artifact, ...]
+    """Every accepted file, changed or not, by name."""
+    rejected: tuple[RejectedFile, ...]
+
+
+def copy_in(source: Path, target: Path) -> dict[str, str]:
+    """Copy a workspace's regular files into an empty room.
+
+    Returns:
+        The sha256 of each file by name.
+
+    Raises:
+        OSError: They cannot be read or do not fit.
+    """
+    hashes: dict[str, str] = {}
+    for path in _walk(source):
+        name = str(path.relative_to(source))
+        if path.is_symlink() or not path.is_file():
+            continue
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        hashes[name] = _copy(path, target / name)
+    return hashes
+
+
+def harvest(room: Path, *, leave_out: str, limit_bytes: int) -> Harvest:
+    """Hash what is in `room` and say what is not acceptable there, and why.
+
+    Args:
+        room: The workspace, nothing running in it.
+        leave_out: The name of the program itself.
+        limit_bytes: Accepted of all files together.
+    """
+    files: list[Artifact] = []
+    rejected: list[RejectedFile] = []
+    for path in _walk(room):
+        name = str(path.relative_to(room))
+        if path.relative_to(room).parts[0] == leave_out:
+            continue
+        left_bytes = limit_bytes - sum(file.size_bytes for file in files)
+        try:
+            if len(files) >= MAX_FILES:
+                raise _Objection(f"more than {MAX_FILES} files")
+            files.append(_accepted(path, name, min(left_bytes, MAX_FILE_BYTES)))
+        except (OSError, _Objection) as objection:
+            if len(rejected) < MAX_REJECTED:
+                rejected.append(RejectedFile(name=_printable(name), reason=_reason(objection)))
+    return Harvest(files=tuple(files), rejected=tuple(rejected))
+
+
+def keep(room: Path, workspace: Path, harvest: Harvest, before: dict[str, str]) -> None:
+    """Make the workspace hold exactly the harvest; each file appears whole or not at all.
+
+    Raises:
+        OSError: The workspace cannot be written.
+    """
+    # Removals first: a folder may have become a file of the same name, or the other way round.
+    for name in before.keys() - {artifact.name for artifact in harvest.files}:
+        _remove_with_empty_parents(workspace, name)
+    for artifact in harvest.files:
+        if before.get(artifact.name) != artifact.sha256:
+            target = workspace / artifact.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            half = target.with_name(f".{os.getpid()}.part")
+            _copy(room / artifact.name, half)
+            half.replace(target)
+
+
+def _remove_with_empty_parents(workspace: Path, name: str) -> None:
+    (workspace / name).unlink(missing_ok=True)
+    for parent in Path(name).parents[:-1]:
+        with contextlib.suppress(OSError):  # not empty
+            (workspace / parent).rmdir()
+
+
+class _Objection(Exception):
+    """Why a file is not accepted."""
+
+
+def _reason(objection: Exception) -> str:
+    return (
+        (objection.strerror or "unreadable") if isinstance(objection, OSError) else str(objection)
+    )
+
+
+def _accepted(path: Path, name: str, limit_bytes: int) -> Artifact:
+    status = path.lstat()
+    kind = stat.S_IFMT(status.st_mode)
+    if kind != stat.S_IFREG:
+        kinds = {stat.S_IFLNK: "link", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
+        raise _Objection(f"a {kinds.get(kind, 'device')}, not a regular file")
+    if status.st_nlink > 1:
+        raise _Objection("has several names (hard links)")
+    if status.st_size > limit_bytes:
+        raise _Objection(f"{status.st_size} bytes where {limit_bytes} are left")
+    _check_name(name)
+    with open(_open(path), "rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+        return Artifact(name=name, size_bytes=file.tell(), sha256=digest.hexdigest())
+
+
+def _check_name(name: str) -> None:
+    if not name.isprintable() or "\\" in name:
+        raise _Objection("its name has characters that do not print or could deceive")
+    if len(os.fsencode(name)) > _MAX_NAME_BYTES or name.count("/") > _MAX_DEPTH:
+        raise _Objection(f"its name is over {_MAX_NAME_BYTES} bytes or {_MAX_DEPTH} folders deep")
+
+
+def _walk(root: Path) -> Iterator[Path]:
+    """Everything below `root` that is not a folder, in order of name; links are not followed."""
+    for folder, folders, names in os.walk(root):
+        # A link to a folder is listed among the folders, yet must be judged as a link.
+        links = [name for name in folders if (Path(folder) / name).is_symlink()]
+        folders.sort()
+        for name in sorted(names + links):
+            yield Path(folder) / name
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def _copy(source: Path, target: Path) -> str:
+    digest = hashlib.sha256()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with (
+        open(_open(source), "rb") as reader,
+        open(os.open(target, flags, 0o644), "wb") as writer,  # noqa: PTH123
+    ):
+        while chunk := reader.read(_CHUNK_BYTES):
+            digest.update(chunk)
+            writer.write(chunk)
+    return digest.hexdigest()
+
+
+def _printable(name: str) -> str:
+    shown = os.fsencode(name)[:_MAX_NAME_BYTES].decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)
+
+
+def make_readable(folder: Path) -> None:
+    """Undo what a program did to the permissions of its own folders; links are not followed."""
+    for parent, folders, _ in os.walk(folder):
+        for name in folders:
+            path = Path(parent) / name
+            if not path.is_symlink():
+                with contextlib.suppress(OSError):
+                    path.chmod(0o700)

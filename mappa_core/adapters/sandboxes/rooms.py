@@ -1,0 +1,158 @@
+"""The place one run works in: an empty workspace of bounded size that vanishes with the run.
+
+A *private* room is a memory file system in a mount namespace of the supervisor's own: it has a
+quota of bytes and inodes, and the kernel takes it away with the supervisor, whatever happens.
+Where a machine forbids that, a *plain* room is a folder in /tmp, without a quota of its own.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mappa_core.adapters.sandboxes import files, linux
+from mappa_core.domain.records import Limits
+
+PROGRAM = "main.py"
+_PREFIX = "mappa-room-"
+_SHED = Path("/tmp")  # noqa: S108 (covered by a mount of our own, or used through mkdtemp)
+_SLACK_BYTES, _SLACK_INODES = 2 * 2**20, 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interpreter:
+    """The Python a program runs on: a bare virtual environment beside a standard library."""
+
+    home: Path
+    """Prefix of the installation that has the standard library."""
+    name: str
+    """Its program, e.g. `python3.11`, in `home/bin`."""
+
+    shared: bool
+    """Built as a shared library, which has to be found wherever `home` is shown."""
+
+    def moved(self, home: Path) -> "Interpreter":
+        """The same, where `home` is its prefix."""
+        return replace(self, home=home)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What it needs in its environment."""
+        return {"LD_LIBRARY_PATH": str(self.home / "lib")} if self.shared else {}
+
+
+def our_interpreter() -> Interpreter:
+    """The installation this very process runs on, found behind any virtual environment."""
+    return Interpreter(
+        home=Path(sys.base_prefix),
+        name=f"python{sys.version_info.major}.{sys.version_info.minor}",
+        shared=bool(sysconfig.get_config_var("Py_ENABLE_SHARED")),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """A workspace ready for one run."""
+
+    folder: Path
+    private: bool
+    python: Interpreter
+    """Where the interpreter can be reached from here, by anybody."""
+
+    @property
+    def workspace(self) -> Path:
+        """Where the program runs and may write."""
+        return self.folder / "workspace"
+
+    @property
+    def scratch(self) -> Path:
+        """A place for temporary files."""
+        return self.folder / "tmp"
+
+    @property
+    def environment(self) -> Path:
+        """The bare virtual environment: no site-packages, yet `exit()` and friends."""
+        return self.folder / "environment"
+
+    def furnish(self, code: bytes, python_inside: Interpreter, owner: int) -> None:
+        """Put the program and the interpreter's environment in; `owner` may write.
+
+        Args:
+            code: The program.
+            python_inside: The interpreter as the program will see it.
+            owner: User who will run it.
+
+        Raises:
+            OSError: It does not fit.
+        """
+        binary = self.environment / "bin"
+        binary.mkdir(parents=True)
+        (binary / "python").symlink_to(python_inside.home / "bin" / python_inside.name)
+        (binary / "python3").symlink_to("python")
+        (self.environment / "pyvenv.cfg").write_text(
+            f"home = {python_inside.home / 'bin'}\ninclude-system-site-packages = false\n"
+        )
+        (self.workspace / PROGRAM).write_bytes(code)
+        if owner != os.geteuid():
+            for path in (self.workspace, self.scratch, *self.workspace.rglob("*")):
+                os.chown(path, owner, owner, follow_symlinks=False)
+
+    def close(self) -> None:
+        """Take a plain room away; a private one goes with the process."""
+        if not self.private:
+            _remove(self.folder)
+
+
+def open_room(python: Interpreter, limits: Limits, code_bytes: int, *, private: bool) -> Room:
+    """An empty room.
+
+    Args:
+        python: What will run the program.
+        limits: Size and number of files, which only a private room can hold a program to.
+        code_bytes: Size of the program, which comes on top.
+        private: Which kind.
+
+    Raises:
+        OSError: The machine does not allow it.
+    """
+    if not private:
+        return _plain_room(python)
+    linux.enter_private_mounts()
+    library = os.open(python.home, os.O_PATH | os.O_CLOEXEC)  # may itself lie below /tmp
+    linux.mount_tmpfs(_SHED, "size=1m,nr_inodes=64,mode=0755")
+    room = Room(folder=_SHED, private=True, python=python.moved(_SHED / "python"))
+    for folder in (room.workspace, room.scratch, room.python.home):
+        folder.mkdir()
+    linux.bind(f"/proc/self/fd/{library}", room.python.home)
+    size = limits.workspace_bytes + code_bytes + _SLACK_BYTES
+    inodes = limits.inodes + _SLACK_INODES
+    linux.mount_tmpfs(room.workspace, f"size={size},nr_inodes={inodes},mode=0700")
+    linux.mount_tmpfs(room.scratch, f"size={size},nr_inodes={inodes},mode=0700")
+    return room
+
+
+def _plain_room(python: Interpreter) -> Room:
+    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_SHED))
+    folder.chmod(0o711)
+    room = Room(folder=folder, private=False, python=python)
+    for path in (room.workspace, room.scratch):
+        path.mkdir(mode=0o700)
+    return room
+
+
+def sweep() -> None:
+    """Remove our plain rooms whose supervisor is dead."""
+    for folder in _SHED.glob(f"{_PREFIX}[0-9]*-*"):
+        pid = folder.name.removeprefix(_PREFIX).split("-")[0]
+        if folder.stat().st_uid == os.geteuid() and not Path(f"/proc/{pid}").exists():
+            _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    files.make_readable(folder)
+    # rm, because a program can nest folders deeper than shutil can recurse.
+    subprocess.run([shutil.which("rm") or "/bin/rm", "-rf", "--", folder], check=False)

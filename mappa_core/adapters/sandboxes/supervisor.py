@@ -1,0 +1,173 @@
+"""One run from start to end, in a process of its own.
+
+    open room ─▶ start ─▶ watch ─▶ end the whole tree ─▶ collect files ─▶ report
+
+Everything it makes ends with it: a private room by the kernel, the control group and a plain room
+here, the program through its parent-death signal should this process be killed.
+"""
+
+import contextlib
+import os
+import select
+import socket
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mappa_core.adapters.sandboxes import (
+    files,
+    launch,
+    linux,
+    programs,
+    rooms,
+    verdicts,
+    wire,
+)
+from mappa_core.adapters.sandboxes.cgroups import Group, Hierarchy
+from mappa_core.adapters.sandboxes.launch import Tier
+from mappa_core.adapters.sandboxes.programs import Program
+from mappa_core.adapters.sandboxes.rooms import Interpreter, Room
+from mappa_core.adapters.sandboxes.verdicts import NotStarted
+from mappa_core.adapters.sandboxes.wire import Failure, Request
+from mappa_core.domain.records import Limits, ToolResult, ToolStatus
+
+OUTPUT_FACTOR = 16
+"""A program that writes this many times what is kept of a stream is stopped."""
+_TICK_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facilities:
+    """What this machine offers, found out once by the warden."""
+
+    tier: Tier
+    python: Interpreter
+    hierarchy: Hierarchy | None
+    private_rooms: bool
+
+    @property
+    def name(self) -> str:
+        """The isolation that holds, e.g. `bubblewrap+cgroup+seccomp`."""
+        parts = {
+            self.tier.name: True,
+            "cgroup": self.hierarchy is not None,
+            "tmpfs": self.private_rooms and not self.tier.private_room,
+            "seccomp": self.tier.seccomp,
+        }
+        return "+".join(part for part, held in parts.items() if held)
+
+
+class _Abandoned(Exception):
+    """The caller is gone."""
+
+
+def serve(connection: socket.socket, facilities: Facilities) -> None:
+    """Do the one run that `connection` asks for, and report on it."""
+    linux.adopt_orphans()
+    try:
+        reply = _run(wire.receive_request(connection), connection, facilities)
+    except (_Abandoned, EOFError):
+        return
+    except (NotStarted, OSError) as error:
+        reply = Failure(reason=" ".join(str(error).split()))
+    with contextlib.suppress(OSError):  # the caller may have gone meanwhile
+        connection.sendall(wire.encode_reply(reply))
+
+
+def _run(request: Request, connection: socket.socket, facilities: Facilities) -> ToolResult:
+    limits, tier = request.limits, facilities.tier
+    with contextlib.ExitStack() as last_things:
+        workspace = _workspace(request)
+        group = _group(facilities, limits, last_things)
+        code = request.code.encode("utf-8", "surrogatepass")
+        room = rooms.open_room(
+            facilities.python, limits, len(code), private=facilities.private_rooms
+        )
+        last_things.callback(room.close)
+        before = files.copy_in(workspace, room.workspace) if workspace else {}
+        user = launch.run_user()
+        room.furnish(code, tier.python_inside(room), user)
+        program = programs.start(tier, room, limits, group, user)
+        try:
+            stopped = _watch(program, connection, limits)
+        finally:
+            status = programs.end(program)
+        ending = verdicts.ending_of(program, stopped, status, tier)
+        result = verdicts.result_of(program, ending, facilities.name)
+        return _with_files(result, room, workspace, before, limits)
+
+
+def _with_files(
+    result: ToolResult, room: Room, workspace: Path | None, before: dict[str, str], limits: Limits
+) -> ToolResult:
+    files.make_readable(room.workspace)
+    harvest = files.harvest(
+        room.workspace, leave_out=rooms.PROGRAM, limit_bytes=limits.workspace_bytes
+    )
+    if workspace:
+        files.keep(room.workspace, workspace, harvest, before)
+    written = tuple(file for file in harvest.files if before.get(file.name) != file.sha256)
+    return replace(result, written=written, rejected=harvest.rejected)
+
+
+def _workspace(request: Request) -> Path | None:
+    """The caller's folder, through a descriptor, because our mounts may cover its path."""
+    if request.workspace is None:
+        return None
+    folder = os.open(request.workspace, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    return Path(f"/proc/self/fd/{folder}")
+
+
+def _group(
+    facilities: Facilities, limits: Limits, last_things: contextlib.ExitStack
+) -> Group | None:
+    if facilities.hierarchy is None:
+        return None
+    group = facilities.hierarchy.group(os.getpid())
+    last_things.callback(group.remove)
+    group.create(limits)
+    return group
+
+
+def _watch(program: Program, connection: socket.socket, limits: Limits) -> ToolStatus | None:
+    """Wait for the program to end; the limit it broke, or None if it ended by itself.
+
+    Raises:
+        _Abandoned: The caller closed its end.
+    """
+    poller = select.poll()
+    for descriptor in (connection.fileno(), program.ended, *program.kept):
+        poller.register(descriptor, select.POLLIN)
+    deadline = program.began + limits.wall_seconds
+    while True:
+        left_seconds = max(0.0, min(_TICK_SECONDS, deadline - time.monotonic()))
+        ready = {descriptor for descriptor, _ in poller.poll(left_seconds * 1000)}
+        if connection.fileno() in ready:
+            raise _Abandoned
+        for pipe in ready & program.kept.keys():
+            if programs.drain(program, pipe):
+                poller.unregister(pipe)
+        if program.ended in ready:
+            return None
+        if stopped := _broken_limit(program, limits, deadline):
+            return stopped
+
+
+def _broken_group_limit(group: Group, limits: Limits) -> ToolStatus | None:
+    if group.cpu_seconds() > limits.cpu_seconds:
+        return ToolStatus.TIMEOUT
+    # The kernel may have killed one process only; a tree that has lost one is not worth finishing.
+    return ToolStatus.OUT_OF_MEMORY if group.out_of_memory() else None
+
+
+def _broken_limit(program: Program, limits: Limits, deadline: float) -> ToolStatus | None:
+    if time.monotonic() >= deadline:
+        return ToolStatus.TIMEOUT
+    most = OUTPUT_FACTOR * limits.output_bytes
+    if any(output.total_bytes > most for output in program.kept.values()):
+        return ToolStatus.OUTPUT_LIMIT
+    if program.group:
+        return _broken_group_limit(program.group, limits)
+    tree = [program.pid, *linux.descendants(program.pid)]
+    large = linux.resident_bytes(tree) > limits.memory_bytes
+    return ToolStatus.OUT_OF_MEMORY if large else None

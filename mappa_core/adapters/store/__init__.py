@@ -1,0 +1,1 @@
+"""The experiment store: every prompt, token, score and update, in Postgres."""

@@ -1,0 +1,99 @@
+"""How the store reaches Postgres, and how Postgres's complaints become ours."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from sqlalchemy import URL, Engine, create_engine, make_url, text
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+
+from mappa_core.domain.errors import DiskFull, SchemaMismatch, StoreError
+
+_DRIVER = "postgresql+psycopg"
+_DISK_FULL = "53100"
+_MISSING_TABLE = ("42P01", "3F000")
+
+
+def normalised(url: str) -> URL:
+    """The address with our driver: `postgres://` and `postgresql://` mean psycopg 3 here.
+
+    Raises:
+        StoreError: It is not the address of a Postgres.
+    """
+    try:
+        address = make_url(url)
+    except (ArgumentError, ValueError):
+        address = None
+    if address is None or address.get_backend_name() not in ("postgresql", "postgres"):
+        raise StoreError(
+            "the database address is not one of Postgres; "
+            "set MAPPA_DATABASE_URL to postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
+        )
+    return address.set(drivername=_DRIVER)
+
+
+def connect(url: str, *, pool_size: int = 8) -> Engine:
+    """A pool of connections, opened when needed; safe to share between threads.
+
+    Args:
+        url: Any spelling of a Postgres address.
+        pool_size: Connections kept; three times as many can be in use at once.
+
+    Raises:
+        StoreError: `url` is not the address of a Postgres.
+    """
+    return create_engine(
+        normalised(url),
+        pool_size=pool_size,
+        max_overflow=2 * pool_size,
+        # A server that was restarted costs one reconnect, not a failed write.
+        pool_pre_ping=True,
+        connect_args={"connect_timeout": 10, "application_name": "mappa"},
+    )
+
+
+def ping(url: str) -> str:
+    """The server's version, e.g. `18.4`, where Postgres answers at `url`.
+
+    Raises:
+        StoreError: It does not answer.
+    """
+    engine = connect(url, pool_size=1)
+    try:
+        with boundary(engine.url), engine.connect() as connection:
+            return str(connection.execute(text("SHOW server_version")).scalar_one())
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def boundary(address: URL) -> Generator[None]:
+    """Convert what the driver raises into one line for a person.
+
+    Raises:
+        DiskFull: The server has no space left.
+        SchemaMismatch: The tables are not there.
+        StoreError: It is unreachable or refused.
+    """
+    try:
+        yield
+    except DBAPIError as error:
+        raise _converted(error, address) from error
+    except SQLAlchemyError as error:
+        raise StoreError(f"Postgres: {_first_line(error)}") from error
+
+
+def _converted(error: DBAPIError, address: URL) -> StoreError | DiskFull:
+    state = getattr(error.orig, "sqlstate", None)
+    where = address.render_as_string(hide_password=True)
+    reason = _first_line(error.orig or error)
+    if state == _DISK_FULL:
+        return DiskFull(f"Postgres at {where} has no space left; free some, then run again")
+    if state in _MISSING_TABLE:
+        return SchemaMismatch(f"Postgres at {where} lacks MAPPA's tables; run `mappa db upgrade`")
+    if state is None or error.connection_invalidated:
+        return StoreError(f"no Postgres at {where}: {reason}; start it, or mend MAPPA_DATABASE_URL")
+    return StoreError(f"Postgres refused ({state}): {reason}")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

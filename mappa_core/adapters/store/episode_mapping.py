@@ -1,0 +1,224 @@
+"""Episodes to rows and back: problems, turns, actions, tool results, artifacts and outcomes."""
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+from mappa_core.adapters.store.mapping import Row, Values
+from mappa_core.adapters.store.text import Json
+from mappa_core.domain import ids
+from mappa_core.domain.records import (
+    Action,
+    Artifact,
+    Episode,
+    FinishReason,
+    Message,
+    Observation,
+    Outcome,
+    Problem,
+    RejectedFile,
+    ScoredAction,
+    StopReason,
+    ToolResult,
+    ToolStatus,
+    Turn,
+)
+
+
+def problem_row(problem: Problem) -> Values:
+    """The row of `problem`."""
+    return {
+        "id": problem.id,
+        "dataset": problem.dataset,
+        "task_type": problem.task_type,
+        "level": problem.level,
+        "statement": problem.statement,
+        "answer": problem.answer,
+    }
+
+
+def to_problem(row: Row) -> Problem:
+    """The problem of one row of `problem`."""
+    return Problem(**row)
+
+
+def episode_row(episode: Episode) -> Values:
+    """The row of an episode that begins: its turns and its end have rows of their own."""
+    return {
+        "id": episode.id,
+        "run_id": episode.run_id,
+        "phase": episode.phase,
+        "iteration": episode.iteration,
+        "problem_id": episode.problem.id,
+        "rollout_index": episode.rollout_index,
+    }
+
+
+def to_episode(row: Row, problem: Problem, turns: Iterable[Turn], outcome: Row | None) -> Episode:
+    """The episode of one row of `episode` and what belongs to it."""
+    return Episode(
+        id=row["id"],
+        run_id=row["run_id"],
+        phase=row["phase"],
+        iteration=row["iteration"],
+        problem=problem,
+        rollout_index=row["rollout_index"],
+        turns=tuple(turns),
+        stop_reason=None if row["stop_reason"] is None else StopReason(row["stop_reason"]),
+        error=row["error"],
+        outcome=None if outcome is None else to_outcome(outcome),
+    )
+
+
+def outcome_row(episode: Episode, outcome: Outcome) -> Values:
+    """The row of an episode's `outcome`."""
+    return {
+        "episode_id": episode.id,
+        "success": outcome.success,
+        "answer": outcome.answer,
+        "method": outcome.method,
+    }
+
+
+def to_outcome(row: Row) -> Outcome:
+    """The outcome of one row of `outcome`."""
+    return Outcome(success=row["success"], answer=row["answer"], method=row["method"])
+
+
+def action_row(episode: Episode, turn: Turn) -> Values:
+    """The row of a turn's observation and action."""
+    action = turn.action
+    return {
+        "id": ids.action_id(episode.id, turn.index),
+        "episode_id": episode.id,
+        "turn_index": turn.index,
+        "agent": turn.agent,
+        "messages": [_message_json(message) for message in turn.observation.messages],
+        "prompt_token_ids": list(action.prompt_token_ids),
+        "token_ids": list(action.token_ids),
+        "logprobs": list(action.logprobs),
+        "text": action.text,
+        "finish_reason": action.finish_reason.value,
+        "policy_version_id": action.policy_version_id,
+        "temperature": action.temperature,
+        "seed": action.seed,
+        "started_at": action.started_at,
+        "seconds": action.seconds,
+    }
+
+
+def to_turn(row: Row, tool_result: ToolResult | None) -> Turn:
+    """The turn of one row of `action`."""
+    return Turn(
+        index=row["turn_index"],
+        agent=row["agent"],
+        observation=Observation(agent=row["agent"], messages=_messages(row["messages"])),
+        action=Action(
+            prompt_token_ids=tuple(row["prompt_token_ids"]),
+            token_ids=tuple(row["token_ids"]),
+            logprobs=tuple(row["logprobs"]),
+            text=row["text"],
+            finish_reason=FinishReason(row["finish_reason"]),
+            policy_version_id=row["policy_version_id"],
+            temperature=row["temperature"],
+            seed=row["seed"],
+            started_at=row["started_at"],
+            seconds=row["seconds"],
+        ),
+        tool_result=tool_result,
+    )
+
+
+def _message_json(message: Message) -> Json:
+    token_ids = None if message.token_ids is None else cast("list[Json]", list(message.token_ids))
+    return {"role": message.role, "content": message.content, "token_ids": token_ids}
+
+
+def _messages(stored: list[dict[str, Any]]) -> tuple[Message, ...]:
+    return tuple(
+        Message(
+            role=message["role"],
+            content=message["content"],
+            token_ids=None if message["token_ids"] is None else tuple(message["token_ids"]),
+        )
+        for message in stored
+    )
+
+
+def tool_result_row(episode: Episode, turn: Turn, result: ToolResult) -> Values:
+    """The row of what a turn's code did; its files are rows of `artifact_use`."""
+    return {
+        "action_id": ids.action_id(episode.id, turn.index),
+        "code": result.code,
+        "status": result.status.value,
+        "exit_code": result.exit_code,
+        "stdout": result.stdout,
+        "stderr": result.stderr,
+        "stdout_omitted_bytes": result.stdout_omitted_bytes,
+        "stderr_omitted_bytes": result.stderr_omitted_bytes,
+        "seconds": result.seconds,
+        "cpu_seconds": result.cpu_seconds,
+        "peak_memory_bytes": result.peak_memory_bytes,
+        "tier": result.tier,
+        "rejected": [{"name": file.name, "reason": file.reason} for file in result.rejected],
+    }
+
+
+def to_tool_result(row: Row, written: Iterable[Artifact]) -> ToolResult:
+    """The tool result of one row of `tool_result` and the files it wrote."""
+    return ToolResult(
+        code=row["code"],
+        status=ToolStatus(row["status"]),
+        exit_code=row["exit_code"],
+        stdout=row["stdout"],
+        stderr=row["stderr"],
+        stdout_omitted_bytes=row["stdout_omitted_bytes"],
+        stderr_omitted_bytes=row["stderr_omitted_bytes"],
+        seconds=row["seconds"],
+        cpu_seconds=row["cpu_seconds"],
+        peak_memory_bytes=row["peak_memory_bytes"],
+        tier=row["tier"],
+        written=tuple(written),
+        rejected=tuple(RejectedFile(**file) for file in row["rejected"]),
+    )
+
+
+def artifact_rows(result: ToolResult) -> list[Values]:
+    """One row per content, however many names it has."""
+    sizes = {file.sha256: file.size_bytes for file in result.written}
+    return [{"sha256": sha256, "size_bytes": size} for sha256, size in sizes.items()]
+
+
+def artifact_use_rows(episode: Episode, turn: Turn, result: ToolResult) -> list[Values]:
+    """One row per file the turn wrote, in order."""
+    action_id = ids.action_id(episode.id, turn.index)
+    return [
+        {
+            "action_id": action_id,
+            "position": position,
+            "use": "written",
+            "name": file.name,
+            "sha256": file.sha256,
+        }
+        for position, file in enumerate(result.written)
+    ]
+
+
+def to_artifact(row: Row) -> Artifact:
+    """The artifact of one row of `artifact_use` joined to `artifact`."""
+    return Artifact(name=row["name"], size_bytes=row["size_bytes"], sha256=row["sha256"])
+
+
+def to_scored_action(row: Row) -> ScoredAction:
+    """What the learner reads of one action: see `reading.scored_actions` for the columns."""
+    return ScoredAction(
+        action_id=row["id"],
+        episode_id=row["episode_id"],
+        problem_id=row["problem_id"],
+        rollout_index=row["rollout_index"],
+        turn_index=row["turn_index"],
+        prompt_token_ids=tuple(row["prompt_token_ids"]),
+        token_ids=tuple(row["token_ids"]),
+        logprobs=tuple(row["logprobs"]),
+        truncated=row["finish_reason"] == FinishReason.LENGTH.value,
+        score=row["score"],
+    )

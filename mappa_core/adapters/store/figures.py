@@ -1,0 +1,106 @@
+"""One iteration's numbers, summed up by Postgres."""
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, select
+from sqlalchemy.dialects.postgresql import aggregate_order_by
+
+from mappa_core.adapters.store.tables import ACTION, COACH_SCORE, EPISODE, OUTCOME, TOOL_RESULT
+from mappa_core.domain.records import AgentFigures, IterationFigures, Phase, StopReason
+
+
+def iteration_figures(
+    connection: Connection, run_id: UUID, phase: Phase, iteration: int
+) -> IterationFigures:
+    """The numbers of one iteration's episodes, failed ones included in what was spent.
+
+    An action counts as unscored where the coach was asked and gave no score; held-out actions,
+    which no coach reads, do not.
+    """
+    within = _within(run_id, phase, iteration)
+    counts = connection.execute(_episode_counts(within)).one()
+    agents = connection.execute(_agent_counts(within)).all()
+    return IterationFigures(
+        phase=phase,
+        iteration=iteration,
+        episodes=counts.episodes,
+        failed=counts.failed,
+        successes=counts.successes,
+        agents=tuple(_agent_figures(row) for row in agents),
+        seconds_by_activity={
+            "engine": sum(row.engine_seconds for row in agents),
+            "sandbox": sum(row.sandbox_seconds for row in agents),
+            "coach": sum(row.coach_seconds for row in agents),
+        },
+    )
+
+
+def outcomes(
+    connection: Connection, run_id: UUID, phase: str, iteration: int
+) -> Mapping[UUID, tuple[bool, ...]]:
+    """Success of each problem's episodes in rollout order; one without an outcome is a failure."""
+    success = func.coalesce(OUTCOME.c.success, False)
+    in_order = func.array_agg(aggregate_order_by(success, EPISODE.c.rollout_index))
+    query = (
+        select(EPISODE.c.problem_id, in_order.label("successes"))
+        .outerjoin(OUTCOME)
+        .where(_within(run_id, phase, iteration))
+        .group_by(EPISODE.c.problem_id)
+    )
+    return {row.problem_id: tuple(row.successes) for row in connection.execute(query)}
+
+
+def _within(run_id: UUID, phase: str, iteration: int) -> ColumnElement[bool]:
+    columns = EPISODE.c
+    return and_(columns.run_id == run_id, columns.phase == phase, columns.iteration == iteration)
+
+
+def _episode_counts(within: ColumnElement[bool]) -> Select[int, int, int]:
+    everything = func.count()
+    return (
+        select(
+            everything.label("episodes"),
+            everything.filter(EPISODE.c.stop_reason == StopReason.FAILED.value).label("failed"),
+            everything.filter(OUTCOME.c.success).label("successes"),
+        )
+        .select_from(EPISODE)
+        .outerjoin(OUTCOME)
+        .where(within)
+    )
+
+
+def _agent_counts(within: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
+    trains = and_(COACH_SCORE.c.action_id == ACTION.c.id, COACH_SCORE.c.trained)
+    return (
+        select(
+            ACTION.c.agent,
+            func.count().label("actions"),
+            func.count(COACH_SCORE.c.unscored_reason).label("unscored"),
+            func.avg(COACH_SCORE.c.score).label("mean_score"),
+            func.sum(func.cardinality(ACTION.c.token_ids)).label("tokens"),
+            func.count(TOOL_RESULT.c.action_id).label("tool_calls"),
+            func.sum(ACTION.c.seconds).label("engine_seconds"),
+            func.coalesce(func.sum(TOOL_RESULT.c.seconds), 0.0).label("sandbox_seconds"),
+            func.coalesce(func.sum(COACH_SCORE.c.seconds), 0.0).label("coach_seconds"),
+        )
+        .select_from(ACTION)
+        .join(EPISODE)
+        .outerjoin(TOOL_RESULT, TOOL_RESULT.c.action_id == ACTION.c.id)
+        .outerjoin(COACH_SCORE, trains)
+        .where(within)
+        .group_by(ACTION.c.agent)
+        .order_by(func.min(ACTION.c.turn_index), ACTION.c.agent)
+    )
+
+
+def _agent_figures(row: Row[*tuple[Any, ...]]) -> AgentFigures:
+    return AgentFigures(
+        agent=row.agent,
+        actions=row.actions,
+        unscored=row.unscored,
+        mean_score=row.mean_score,
+        tokens=row.tokens,
+        tool_calls=row.tool_calls,
+    )

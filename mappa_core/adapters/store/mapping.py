@@ -1,0 +1,219 @@
+"""Records to rows and back: runs, policies, scores and updates (episodes: `episode_mapping`).
+
+`*_row` makes what is inserted, `to_*` reads what was selected, and a round trip changes nothing.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+from sqlalchemy import RowMapping
+
+from mappa_core.domain.records import (
+    Checkpoint,
+    CoachIdentity,
+    CoachScore,
+    PolicyVersion,
+    Run,
+    RunStatus,
+    ScoreEntry,
+    Unscored,
+    Update,
+    UpdateEntry,
+)
+
+Values: TypeAlias = dict[str, object]
+"""Column names and what goes in; it never leaves the adapter."""
+Row: TypeAlias = RowMapping | Mapping[str, Any]
+"""Column names and what came out."""
+
+
+def run_row(run: Run) -> Values:
+    """The row of `run`."""
+    return {
+        "id": run.id,
+        "name": run.name,
+        "team": run.team,
+        "config": dict(run.config),
+        "code_version": run.code_version,
+        "seed": run.seed,
+        "sandbox_tier": run.sandbox_tier,
+        "started_at": run.started_at,
+        "status": run.status.value,
+        "ended_at": run.ended_at,
+        "error": run.error,
+        "prefect_flow_run_id": run.prefect_flow_run_id,
+        "mlflow_run_id": run.mlflow_run_id,
+    }
+
+
+def to_run(row: Row) -> Run:
+    """The run of one row of `run`."""
+    fields: dict[str, Any] = {**row, "status": RunStatus(row["status"])}
+    return Run(**fields)
+
+
+def policy_row(policy: PolicyVersion) -> Values:
+    """The row of `policy`."""
+    return {
+        "id": policy.id,
+        "run_id": policy.run_id,
+        "agent": policy.agent,
+        "step": policy.step,
+        "base_model": policy.base_model,
+        "adapter_uri": policy.adapter_uri,
+    }
+
+
+def to_policy(row: Row) -> PolicyVersion:
+    """The policy version of one row of `policy_version`."""
+    return PolicyVersion(**row)
+
+
+def score_row(entry: ScoreEntry) -> Values:
+    """The row of one score, or of the reason there is none."""
+    values: Values = {
+        "id": entry.id,
+        "action_id": entry.action_id,
+        "coach": entry.identity.coach,
+        "model": entry.identity.model,
+        "model_version": entry.identity.model_version,
+        "rubric_version": entry.identity.rubric_version,
+        "rubric_sha256": entry.identity.rubric_sha256,
+        "repeat_index": entry.repeat_index,
+        "label_visible": entry.label_visible,
+        "trained": entry.trained,
+        "seconds": entry.score.seconds,
+        "raw_reply": entry.score.raw_reply,
+    }
+    return values | _judgement(entry.score)
+
+
+def _judgement(score: CoachScore | Unscored) -> Values:
+    scored = score if isinstance(score, CoachScore) else None
+    unscored = score if isinstance(score, Unscored) else None
+    return {
+        "score": scored and scored.value,
+        "rationale": scored and scored.rationale,
+        "prompt_tokens": scored and scored.prompt_tokens,
+        "reply_tokens": scored and scored.reply_tokens,
+        "cost_usd": scored and scored.cost_usd,
+        "unscored_reason": unscored and unscored.reason,
+        "unscored_detail": unscored and unscored.detail,
+    }
+
+
+def to_score(row: Row) -> ScoreEntry:
+    """The score of one row of `coach_score`."""
+    return ScoreEntry(
+        id=row["id"],
+        action_id=row["action_id"],
+        identity=CoachIdentity(
+            coach=row["coach"],
+            model=row["model"],
+            model_version=row["model_version"],
+            rubric_version=row["rubric_version"],
+            rubric_sha256=row["rubric_sha256"],
+        ),
+        repeat_index=row["repeat_index"],
+        label_visible=row["label_visible"],
+        trained=row["trained"],
+        score=_to_coach_score(row) if row["score"] is not None else _to_unscored(row),
+    )
+
+
+def _to_coach_score(row: Row) -> CoachScore:
+    return CoachScore(
+        value=row["score"],
+        rationale=row["rationale"],
+        seconds=row["seconds"],
+        raw_reply=row["raw_reply"],
+        prompt_tokens=row["prompt_tokens"],
+        reply_tokens=row["reply_tokens"],
+        cost_usd=row["cost_usd"],
+    )
+
+
+def _to_unscored(row: Row) -> Unscored:
+    return Unscored(
+        reason=row["unscored_reason"],
+        detail=row["unscored_detail"],
+        seconds=row["seconds"],
+        raw_reply=row["raw_reply"],
+    )
+
+
+def update_row(update: Update) -> Values:
+    """The row of `update`, without its entries."""
+    return {
+        "id": update.id,
+        "run_id": update.run_id,
+        "agent": update.agent,
+        "iteration": update.iteration,
+        "from_policy_id": update.from_policy_id,
+        "to_policy_id": update.to_policy_id,
+        "metrics": dict(update.metrics),
+        "seconds": update.seconds,
+    }
+
+
+def update_action_rows(update: Update) -> list[Values]:
+    """One row per entry, in order."""
+    return [
+        {
+            "update_id": update.id,
+            "position": position,
+            "action_id": entry.action_id,
+            "score_id": entry.score_id,
+            "advantage": entry.advantage,
+            "weight": entry.weight,
+            "left_out": entry.left_out,
+        }
+        for position, entry in enumerate(update.entries)
+    ]
+
+
+def to_update(row: Row, entries: Iterable[Row]) -> Update:
+    """The update of one row of `update` and its rows of `update_action`, in order."""
+    return Update(
+        id=row["id"],
+        run_id=row["run_id"],
+        agent=row["agent"],
+        iteration=row["iteration"],
+        from_policy_id=row["from_policy_id"],
+        to_policy_id=row["to_policy_id"],
+        # A whole number comes back from JSON as an int, and NaN as its name.
+        metrics={name: float(value) for name, value in row["metrics"].items()},
+        entries=tuple(
+            UpdateEntry(
+                action_id=entry["action_id"],
+                score_id=entry["score_id"],
+                advantage=entry["advantage"],
+                weight=entry["weight"],
+                left_out=entry["left_out"],
+            )
+            for entry in entries
+        ),
+        seconds=row["seconds"],
+    )
+
+
+def checkpoint_row(checkpoint: Checkpoint) -> Values:
+    """The row of `checkpoint`."""
+    return {
+        "id": checkpoint.id,
+        "policy_version_id": checkpoint.policy_version_id,
+        "directory": checkpoint.directory,
+        "sha256": checkpoint.sha256,
+        "size_bytes": checkpoint.size_bytes,
+    }
+
+
+def to_checkpoint(row: Row) -> Checkpoint:
+    """The checkpoint of one row of `checkpoint`."""
+    return Checkpoint(
+        id=row["id"],
+        policy_version_id=row["policy_version_id"],
+        directory=row["directory"],
+        sha256=row["sha256"],
+        size_bytes=row["size_bytes"],
+    )

@@ -1,0 +1,122 @@
+"""The statements that write, each within the caller's transaction."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from sqlalchemy import Connection, Table, func, update
+from sqlalchemy.dialects.postgresql import Insert, insert
+
+from mappa_core.adapters.store import episode_mapping, mapping, tables
+from mappa_core.adapters.store.mapping import Values
+from mappa_core.domain.errors import NotFound
+from mappa_core.domain.records import (
+    Checkpoint,
+    Episode,
+    PolicyVersion,
+    RunStatus,
+    ScoreEntry,
+    Turn,
+    Update,
+)
+
+
+def add(connection: Connection, table: Table, rows: Sequence[Values]) -> None:
+    """Insert the rows whose primary key is not there yet.
+
+    Only the primary key is forgiven: any other clash is two different things of one name.
+    """
+    if rows:
+        connection.execute(_insert_new(table), list(rows))
+
+
+def add_episode(connection: Connection, episode: Episode) -> bool:
+    """Insert an episode that begins; False where it was there already."""
+    row = episode_mapping.episode_row(episode)
+    return connection.execute(_insert_new(tables.EPISODE), row).rowcount == 1
+
+
+def _insert_new(table: Table) -> Insert:
+    keys = [column.name for column in table.primary_key]
+    return insert(table).on_conflict_do_nothing(index_elements=keys)
+
+
+def link_run(
+    connection: Connection,
+    run_id: UUID,
+    *,
+    prefect_flow_run_id: str | None,
+    mlflow_run_id: str | None,
+) -> None:
+    """Set the links that are given."""
+    columns = tables.RUN.c
+    connection.execute(
+        update(tables.RUN)
+        .where(columns.id == run_id)
+        .values(
+            prefect_flow_run_id=func.coalesce(prefect_flow_run_id, columns.prefect_flow_run_id),
+            mlflow_run_id=func.coalesce(mlflow_run_id, columns.mlflow_run_id),
+        )
+    )
+
+
+def close_run(connection: Connection, run_id: UUID, status: RunStatus, error: str | None) -> None:
+    """Set where a run stands; one that runs has no end."""
+    ended_at = None if status is RunStatus.RUNNING else func.now()
+    connection.execute(
+        update(tables.RUN)
+        .where(tables.RUN.c.id == run_id)
+        .values(status=status.value, error=error, ended_at=ended_at)
+    )
+
+
+def add_turn(connection: Connection, episode: Episode, turn: Turn) -> None:
+    """Insert an action, what its code did and the files it wrote."""
+    add(connection, tables.ACTION, [episode_mapping.action_row(episode, turn)])
+    if (result := turn.tool_result) is None:
+        return
+    add(connection, tables.TOOL_RESULT, [episode_mapping.tool_result_row(episode, turn, result)])
+    add(connection, tables.ARTIFACT, episode_mapping.artifact_rows(result))
+    add(connection, tables.ARTIFACT_USE, episode_mapping.artifact_use_rows(episode, turn, result))
+
+
+def close_episode(connection: Connection, episode: Episode) -> None:
+    """Write an episode's end; the first end stays."""
+    closed = connection.execute(
+        update(tables.EPISODE)
+        .where(tables.EPISODE.c.id == episode.id, tables.EPISODE.c.stop_reason.is_(None))
+        .values(stop_reason=episode.stop_reason, error=episode.error, closed_at=func.now())
+    )
+    if closed.rowcount and episode.outcome is not None:
+        add(connection, tables.OUTCOME, [episode_mapping.outcome_row(episode, episode.outcome)])
+
+
+def add_scores(connection: Connection, entries: Sequence[ScoreEntry]) -> None:
+    """Insert scores."""
+    add(connection, tables.COACH_SCORE, [mapping.score_row(entry) for entry in entries])
+
+
+def add_update(
+    connection: Connection, learned: Update, policy: PolicyVersion, checkpoint: Checkpoint
+) -> None:
+    """Insert an update with its entries, the weights that came out and where they lie."""
+    add(connection, tables.POLICY_VERSION, [mapping.policy_row(policy)])
+    add(connection, tables.CHECKPOINT, [mapping.checkpoint_row(checkpoint)])
+    add(connection, tables.UPDATE, [mapping.update_row(learned)])
+    add(connection, tables.UPDATE_ACTION, mapping.update_action_rows(learned))
+
+
+def set_model_version(
+    connection: Connection, checkpoint_id: UUID, registered_model: str, version: str
+) -> None:
+    """Link a checkpoint to its registered model version.
+
+    Raises:
+        NotFound: There is no such checkpoint.
+    """
+    linked = connection.execute(
+        update(tables.CHECKPOINT)
+        .where(tables.CHECKPOINT.c.id == checkpoint_id)
+        .values(registered_model=registered_model, model_version=version)
+    )
+    if not linked.rowcount:
+        raise NotFound(f"no checkpoint {checkpoint_id} in the store")

@@ -1,0 +1,139 @@
+"""Checkpoints on disk: whole and verified, or not there.
+
+    <checkpoints>/<run id>/<agent>/<step>/
+        adapter_config.json          PEFT's own format, so that any PEFT program can load it
+        adapter_model.safetensors
+        optimizer.safetensors        AdamW's moments
+        manifest.json                the SHA-256 of each of the above
+
+A checkpoint is written beside its place, synced to the disk, and renamed.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load, save
+from torch import Tensor
+
+from mappa_core.domain.errors import DiskFull, LearnerError
+
+CONFIG = "adapter_config.json"
+ADAPTER = "adapter_model.safetensors"
+OPTIMIZER = "optimizer.safetensors"
+MANIFEST = "manifest.json"
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """What was written, for the checkpoint's record."""
+
+    sha256: str
+    """Of the adapter's file."""
+    size_bytes: int
+    """Of all files."""
+
+
+def write(
+    directory: Path,
+    config: Mapping[str, Any],
+    adapter: Mapping[str, Tensor],
+    optimizer: Mapping[str, Tensor],
+) -> Saved:
+    """Write a checkpoint, replacing what an update that was not recorded may have left there.
+
+    Raises:
+        DiskFull: It does not fit.
+        LearnerError: The directory cannot be written.
+    """
+    files = {
+        CONFIG: json.dumps(config, indent=2, sort_keys=True).encode(),
+        ADAPTER: save(dict(adapter), metadata={"format": "pt"}),
+        OPTIMIZER: save(dict(optimizer)),
+    }
+    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    files[MANIFEST] = json.dumps({"sha256": hashes}, indent=2, sort_keys=True).encode()
+    try:
+        _replace(directory, files)
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise DiskFull(
+                f"no room for checkpoint {directory}: free "
+                f"{sum(map(len, files.values())) / 2**20:.0f} MiB, then resume the run"
+            ) from error
+        raise LearnerError(f"cannot write checkpoint {directory}: {error.strerror}") from error
+    return Saved(sha256=hashes[ADAPTER], size_bytes=sum(map(len, files.values())))
+
+
+def read_adapter(directory: Path) -> dict[str, Tensor]:
+    """The adapter's tensors, as they were written.
+
+    Raises:
+        LearnerError: A file is missing or damaged.
+    """
+    return load(_verified(directory, ADAPTER))
+
+
+def read_optimizer(directory: Path) -> dict[str, Tensor]:
+    """The optimiser's tensors, as they were written.
+
+    Raises:
+        LearnerError: A file is missing or damaged.
+    """
+    return load(_verified(directory, OPTIMIZER))
+
+
+def _verified(directory: Path, name: str) -> bytes:
+    """A file's bytes, if they are those the manifest names."""
+    try:
+        expected = json.loads((directory / MANIFEST).read_bytes())["sha256"][name]
+        data = (directory / name).read_bytes()
+    except OSError as error:
+        raise _unusable(Path(error.filename), error.strerror or "unreadable") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise _unusable(directory / MANIFEST, "damaged") from error
+    if hashlib.sha256(data).hexdigest() != expected:
+        raise _unusable(directory / name, "damaged (its SHA-256 is not the recorded one)")
+    return data
+
+
+def _unusable(file: Path, problem: str) -> LearnerError:
+    step = file.parent.name
+    earlier = f"the checkpoint of step {int(step) - 1}" if step.isdigit() else "an earlier one"
+    return LearnerError(f"checkpoint file {file} is {problem}: restore it, or go on from {earlier}")
+
+
+def _replace(directory: Path, files: Mapping[str, bytes]) -> None:
+    """`directory` with just these files, by way of a synced sibling."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+    try:
+        for name, data in files.items():
+            with (beside / name).open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        beside.chmod(0o755)
+        _sync(beside)
+        shutil.rmtree(directory, ignore_errors=True)
+        beside.rename(directory)
+        _sync(directory.parent)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Plain transformers as an engine: in process, slow, exact."""

@@ -1,0 +1,109 @@
+"""The engine on vLLM: which servers there are, and which of them serves whom."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from mappa_core.adapters.huggingface.weights import resolve_device
+from mappa_core.adapters.vllm import command
+from mappa_core.adapters.vllm.server import Server
+from mappa_core.adapters.vllm.serving import Adapters, Merged, Serving
+from mappa_core.adapters.vllm.slot import Slot
+from mappa_core.config import EngineConfig
+from mappa_core.domain.errors import EngineError
+from mappa_core.domain.records import Completion, GenerationRequest, PolicyVersion
+
+
+class VllmEngine:
+    """Samples from vLLM servers that it starts, feeds with weights, and restarts.
+
+    To be used from one event loop.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Path | str,
+        agents: Sequence[str],
+        config: EngineConfig,
+        end_token_ids: Sequence[int],
+        work_directory: Path,
+        log_directory: Path,
+        lora_rank: int = 64,
+    ) -> None:
+        """Describe the engine; nothing is started.
+
+        Args:
+            model: Directory of the base weights.
+            agents: Names of all agents to be served.
+            config: Device, serving and limits.
+            end_token_ids: Tokens that end a turn.
+            work_directory: Merged weights lie here while they are loaded.
+            log_directory: What the servers print, one file each.
+            lora_rank: Largest rank of an adapter (serving `adapters` only).
+        """
+        device = resolve_device(config.device)
+        way = config.serving
+        if way == "auto":
+            way = "merged" if device == "cpu" else "adapters"
+        self._work_directory = work_directory / f"merged-{os.getpid()}"
+        serving: Serving = Adapters() if way == "adapters" else Merged(model, self._work_directory)
+        names = tuple(agents) if way == "merged" else ("adapters",)
+        base = command.arguments(model, config, device=device, servers=len(names))
+        if way == "adapters":
+            base += command.adapter_arguments(len(agents), lora_rank)
+        slots = tuple(
+            Slot(
+                Server(base, command.environment(os.environ, device=device), log_directory / f"vllm-{name}.log"),
+                serving,
+                end_token_ids=tuple(end_token_ids),
+                config=config,
+            )
+            for name in names
+        )
+        self._slots = dict(
+            zip(agents, slots if way == "merged" else slots * len(agents), strict=True)
+        )
+
+    async def start(self) -> None:
+        """Start all servers at once.
+
+        Raises:
+            EngineError: One does not start; all are stopped again.
+        """
+        results = await asyncio.gather(
+            *(slot.start() for slot in set(self._slots.values())), return_exceptions=True
+        )
+        failures = [result for result in results if isinstance(result, BaseException)]
+        if failures:
+            await self.close()
+            raise failures[0]
+
+    async def load(self, policy: PolicyVersion) -> None:
+        """Serve `policy` for its agent from now on.
+
+        Raises:
+            EngineError: The weights cannot be loaded.
+        """
+        await self._slot(policy).load(policy)
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        """Sample one action.
+
+        Raises:
+            EngineError: The server cannot be brought back, or serves another version.
+        """
+        return await self._slot(request.policy).generate(request)
+
+    async def close(self) -> None:
+        """Stop the servers; safe to call twice."""
+        await asyncio.gather(*(slot.close() for slot in set(self._slots.values())))
+        shutil.rmtree(self._work_directory, ignore_errors=True)
+
+    def _slot(self, policy: PolicyVersion) -> Slot:
+        slot = self._slots.get(policy.agent)
+        if slot is None:
+            raise EngineError(f"no agent {policy.agent} here: only {', '.join(self._slots)}")
+        return slot

@@ -1,0 +1,92 @@
+"""Two ways to give each agent its own weights from vLLM.
+
+    merged     one server per agent, its LoRA merged into full weights that replace the old ones
+    adapters   one server for all agents, each agent's LoRA beside the shared base
+
+Through an adapter a CPU reads a prompt ten times slower than through merged weights; a GPU does
+not mind, and has memory for one base model rather than three.
+"""
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Protocol
+
+from mappa_core.adapters.huggingface.weights import merge_adapter
+from mappa_core.adapters.vllm.command import BASE
+from mappa_core.adapters.vllm.server import Server
+from mappa_core.domain.errors import EngineError
+from mappa_core.domain.records import PolicyVersion
+
+_RESET_ATTEMPTS = 20
+_RESET_PAUSE_SECONDS = 0.1
+
+
+class Serving(Protocol):
+    """How a policy gets into a server."""
+
+    async def load(self, server: Server, policy: PolicyVersion, old: PolicyVersion | None) -> None:
+        """Put `policy` in the place of `old`, the agent's policy so far."""
+        ...
+
+    def model_name(self, policy: PolicyVersion) -> str:
+        """What requests for a loaded policy name as their model."""
+        ...
+
+
+class Merged:
+    """Full weights, replaced in place."""
+
+    def __init__(self, model: Path | str, directory: Path) -> None:
+        self._model = model
+        self._directory = directory
+
+    async def load(self, server: Server, policy: PolicyVersion, old: PolicyVersion | None) -> None:
+        """Merge, let the server read the result, drop it again."""
+        if policy.adapter_uri is None:
+            if old is not None and old.adapter_uri is not None:
+                await _reload(server, Path(self._model))
+            return
+        merged = self._directory / str(policy.id)
+        try:
+            await asyncio.to_thread(merge_adapter, self._model, policy.adapter_uri, merged)
+            await _reload(server, merged)
+        except (OSError, ValueError) as error:
+            raise EngineError(
+                f"cannot merge {policy.agent}'s adapter {policy.adapter_uri}: {error}"
+            ) from error
+        finally:
+            shutil.rmtree(merged, ignore_errors=True)
+
+    def model_name(self, policy: PolicyVersion) -> str:
+        """Always the same: the weights under it change."""
+        return BASE
+
+
+async def _reload(server: Server, weights: Path) -> None:
+    await server.post(
+        "/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(weights)}}
+    )
+    # Cached keys and values are of the old weights. vLLM refuses while a block is in use, which
+    # a request that was given up a moment ago may still hold.
+    for _ in range(_RESET_ATTEMPTS):
+        if (await server.post("/reset_prefix_cache", {})).json()["success"]:
+            return
+        await asyncio.sleep(_RESET_PAUSE_SECONDS)
+    raise EngineError(f"vLLM keeps cached blocks of the old weights: read {server.log}")
+
+
+class Adapters:
+    """LoRA adapters beside the base weights, each version under a name of its own."""
+
+    async def load(self, server: Server, policy: PolicyVersion, old: PolicyVersion | None) -> None:
+        """Add the new adapter, then drop the old one."""
+        if policy.adapter_uri is not None:
+            name, path = self.model_name(policy), str(Path(policy.adapter_uri).resolve())
+            await server.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": path})
+        if old is not None and old.adapter_uri is not None:
+            await server.post("/v1/unload_lora_adapter", {"lora_name": self.model_name(old)})
+
+    def model_name(self, policy: PolicyVersion) -> str:
+        """The policy's id; step 0 is the base itself."""
+        return BASE if policy.adapter_uri is None else str(policy.id)

@@ -1,0 +1,130 @@
+"""A server, the policies loaded in it, and bringing both back when the server dies."""
+
+import logging
+import time
+
+from mappa_core.adapters.vllm.gate import Gate
+from mappa_core.adapters.vllm.server import Server, ServerDied
+from mappa_core.adapters.vllm.serving import Serving
+from mappa_core.config import EngineConfig
+from mappa_core.domain.errors import EngineError
+from mappa_core.domain.records import Completion, FinishReason, GenerationRequest, PolicyVersion
+
+_log = logging.getLogger(__name__)
+
+
+class Slot:
+    """One server and who is served from it."""
+
+    def __init__(
+        self,
+        server: Server,
+        serving: Serving,
+        *,
+        end_token_ids: tuple[int, ...],
+        config: EngineConfig,
+    ) -> None:
+        self._server = server
+        self._serving = serving
+        self._end_token_ids = end_token_ids
+        self._config = config
+        self._gate = Gate()
+        self._loaded: dict[str, PolicyVersion] = {}
+        self._lives = 0
+        self._restarts_left = config.restarts
+
+    async def start(self) -> None:
+        """Bring the server up, with the base weights."""
+        await self._server.start(self._config.start_seconds)
+
+    async def close(self) -> None:
+        """Stop the server."""
+        await self._server.stop()
+
+    async def load(self, policy: PolicyVersion) -> None:
+        """Serve `policy`; waits for the requests under way, and later ones wait for it."""
+        life = self._lives
+        try:
+            async with self._gate.change():
+                old = self._loaded.get(policy.agent)
+                if old is None or old.id != policy.id:
+                    await self._serving.load(self._server, policy, old)
+                self._loaded[policy.agent] = policy
+        except ServerDied as death:
+            await self._revive(life, death)
+            await self.load(policy)
+        # A new policy is progress: what went wrong before it no longer counts.
+        self._restarts_left = self._config.restarts
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        """Sample, as often as the server dies of something else."""
+        while True:
+            life = self._lives
+            try:
+                async with self._gate.request():
+                    return await self._sample(request)
+            except ServerDied as death:
+                await self._revive(life, death)
+
+    async def _revive(self, life: int, death: ServerDied) -> None:
+        """Restart the server once, however many requests saw it die."""
+        async with self._gate.change():
+            if self._lives != life:
+                return
+            if self._restarts_left == 0:
+                raise EngineError(
+                    f"the vLLM server died {self._config.restarts + 1} times ({death}): "
+                    f"read {self._server.log}; mappa train --resume goes on from here"
+                ) from death
+            self._restarts_left -= 1
+            _log.warning("restarting a vLLM server that died (%s): %s", death, self._server.log)
+            await self._server.stop()
+            await self._server.start(self._config.start_seconds)
+            for policy in self._loaded.values():
+                await self._serving.load(self._server, policy, None)
+            self._lives += 1
+
+    async def _sample(self, request: GenerationRequest) -> Completion:
+        policy = request.policy
+        loaded = self._loaded.get(policy.agent)
+        if loaded is None or loaded.id != policy.id:
+            serves = "nothing" if loaded is None else f"step {loaded.step}"
+            raise EngineError(
+                f"{policy.agent} was asked for at step {policy.step} and the engine serves "
+                f"{serves} for it: load the policy first"
+            )
+        started = time.perf_counter()
+        response = await self._server.post(
+            "/v1/completions", self._body(request, self._serving.model_name(policy))
+        )
+        choice = response.json()["choices"][0]
+        return Completion(
+            token_ids=tuple(choice["token_ids"]),
+            logprobs=tuple(choice["logprobs"]["token_logprobs"]),
+            finish_reason=FinishReason(choice["finish_reason"]),
+            seconds=time.perf_counter() - started,
+        )
+
+    def _body(self, request: GenerationRequest, model: str) -> dict[str, object]:
+        sampling = request.sampling
+        return {
+            "model": model,
+            "prompt": request.prompt_token_ids,
+            "max_tokens": self._room(request),
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "seed": request.seed,
+            "stop_token_ids": self._end_token_ids,
+            # The sampled token's own log-probability, of the model at temperature 1.
+            "logprobs": 0,
+            "return_token_ids": True,
+        }
+
+    def _room(self, request: GenerationRequest) -> int:
+        room = self._config.max_model_length - len(request.prompt_token_ids)
+        if room < 1:
+            raise EngineError(
+                f"a prompt of {len(request.prompt_token_ids)} tokens leaves no room in "
+                f"{self._config.max_model_length}: raise engine.max_model_length"
+            )
+        return min(room, request.sampling.max_tokens)

@@ -1,0 +1,1 @@
+"""Judging actions from their evidence: reading a story's words, rules per role; pure."""

@@ -1,0 +1,1 @@
+"""Measurement: is an answer right, and did the policies get better; pure."""

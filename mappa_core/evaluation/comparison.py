@@ -1,0 +1,102 @@
+"""Did the policies get better? Paired by problem, with an interval and one of three verdicts.
+
+    difference = mean over problems of (mean success after - mean success before)
+
+The interval is a percentile bootstrap over problems (Efron & Tibshirani 1993, chapter 13): a
+problem's episodes share its difficulty, so problems, not episodes, are resampled.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+from uuid import UUID
+
+import numpy as np
+
+Verdict = Literal["better", "worse", "cannot tell"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Success before and after, as shares in [0, 1]."""
+
+    problems: int
+    episodes: int
+    """On each side."""
+    before: float
+    after: float
+    difference: float
+    low: float
+    """Of the 95 % interval of the difference."""
+    high: float
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the interval says."""
+        if self.low > 0:
+            return "better"
+        return "worse" if self.high < 0 else "cannot tell"
+
+    def metrics(self) -> dict[str, float]:
+        """For the tracker and for scripts."""
+        return {
+            "held_out/problems": float(self.problems),
+            "held_out/before": self.before,
+            "held_out/after": self.after,
+            "held_out/gain": self.difference,
+            "held_out/gain_low": self.low,
+            "held_out/gain_high": self.high,
+        }
+
+    def table(self) -> list[dict[str, str | float]]:
+        """For people."""
+        return [
+            {"": "before", "success": round(self.before, 4)},
+            {"": "after", "success": round(self.after, 4)},
+            {
+                "": f"gain, 95 % interval {self.low:+.3f} to {self.high:+.3f}: {self.verdict}",
+                "success": round(self.difference, 4),
+            },
+        ]
+
+
+def compare(
+    before: Mapping[UUID, Sequence[bool]],
+    after: Mapping[UUID, Sequence[bool]],
+    *,
+    resamples: int,
+    seed: int,
+) -> Comparison:
+    """Compare two sets of episodes on the same problems.
+
+    Args:
+        before: Success of each problem's episodes.
+        after: The same problems, later.
+        resamples: Bootstrap resamples.
+        seed: Of the resampling.
+
+    Raises:
+        ValueError: The problems differ, or there are none.
+    """
+    if set(before) != set(after) or not before:
+        raise ValueError("before and after must cover the same problems, at least one")
+    problems = sorted(before)
+    earlier = np.array([np.mean(before[problem]) for problem in problems])
+    later = np.array([np.mean(after[problem]) for problem in problems])
+    low, high = _interval(later - earlier, resamples, seed)
+    return Comparison(
+        problems=len(problems),
+        episodes=sum(len(after[problem]) for problem in problems),
+        before=float(earlier.mean()),
+        after=float(later.mean()),
+        difference=float((later - earlier).mean()),
+        low=low,
+        high=high,
+    )
+
+
+def _interval(differences: np.ndarray, resamples: int, seed: int) -> tuple[float, float]:
+    generator = np.random.default_rng(seed)
+    drawn = generator.integers(len(differences), size=(resamples, len(differences)))
+    low, high = np.quantile(differences[drawn].mean(axis=1), [0.025, 0.975])
+    return float(low), float(high)

@@ -1,0 +1,1 @@
+"""The numerics of learning: pure functions on tensors, each with its paper and formula."""

@@ -1,0 +1,163 @@
+"""Sequences that share their beginnings, computed once.
+
+The samples of one problem share its prompt, and all prompts share their worked examples. A trie
+over the token ids holds every distinct prefix once; written out depth first it is one row of
+tokens that a causal language model can read in a single forward pass, if each token attends to
+its ancestors only and sits at the position of its depth:
+
+    a b c x      a b c ┬ x            token      a b c x y d
+    a b c y   ─▶     │ └ y       ─▶   depth      0 1 2 3 3 2
+    a b d            └ d              end        6 6 5 4 5 6     (a subtree is [i, end_i))
+
+Hidden states, and so losses and gradients, are those of the separate sequences: attention and
+position see the same values, only each once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Tokens = Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixTree:
+    """One micro-batch of B sequences as N distinct tokens, depth first.
+
+    A response token is predicted at the node before it. E edges are the distinct pairs of such a
+    node and a token sampled there; `reads` picks each response token's edge.
+    """
+
+    token_ids: Tensor
+    """(N,) int64."""
+    depths: Tensor
+    """(N,) int64: position in the sequence, from 0."""
+    ends: Tensor
+    """(N,) int64: node i's subtree is the nodes [i, ends[i])."""
+    predictors: Tensor
+    """(M,) int64: the nodes whose hidden state predicts a response token, ascending."""
+    edge_predictors: Tensor
+    """(E,) int64: index into `predictors`."""
+    edge_tokens: Tensor
+    """(E,) int64: the token that was sampled there."""
+    reads: Tensor
+    """(sum of T,) int64: edge of every response token, sequence after sequence."""
+
+    @property
+    def size(self) -> int:
+        """N, the distinct tokens."""
+        return self.token_ids.numel()
+
+    def to(self, device: torch.device) -> "PrefixTree":
+        """The same tree, its tensors on `device`."""
+        return PrefixTree(
+            token_ids=self.token_ids.to(device),
+            depths=self.depths.to(device),
+            ends=self.ends.to(device),
+            predictors=self.predictors.to(device),
+            edge_predictors=self.edge_predictors.to(device),
+            edge_tokens=self.edge_tokens.to(device),
+            reads=self.reads.to(device),
+        )
+
+
+def ancestor_mask(ends: Tensor) -> Tensor:
+    """Which nodes a node may attend to: itself and its ancestors.
+
+    Args:
+        ends: (N,) subtree ends in depth-first order.
+
+    Returns:
+        (N, N) bool, row attends to column: j <= i < ends[j].
+    """
+    nodes = torch.arange(ends.numel(), device=ends.device)
+    return (nodes[None, :] <= nodes[:, None]) & (nodes[:, None] < ends[None, :])
+
+
+def build(prompts: Sequence[Tokens], responses: Sequence[Tokens]) -> PrefixTree:
+    """The tree of B sequences.
+
+    Args:
+        prompts: B non-empty prompts.
+        responses: B responses, of T >= 1 tokens each.
+
+    Raises:
+        ValueError: A prompt or a response is empty.
+    """
+    if any(len(part) == 0 for part in (*prompts, *responses)):
+        raise ValueError("a prompt and a response have at least one token each")
+    # The last token predicts nothing, so no node is spent on it.
+    inputs = [(*p, *r[:-1]) for p, r in zip(prompts, responses, strict=True)]
+    token_ids, depths, ends, paths = _flatten(inputs)
+
+    edges: dict[tuple[int, int], int] = {}
+    reads: list[int] = []
+    for path, prompt, response in zip(paths, prompts, responses, strict=True):
+        pairs = zip(path[len(prompt) - 1 :], response, strict=True)
+        reads.extend(edges.setdefault(pair, len(edges)) for pair in pairs)
+    nodes = torch.tensor([node for node, _ in edges], dtype=torch.int64)
+    predictors, edge_predictors = torch.unique(nodes, sorted=True, return_inverse=True)
+    return PrefixTree(
+        token_ids=torch.tensor(token_ids),
+        depths=torch.tensor(depths),
+        ends=torch.tensor(ends),
+        predictors=predictors,
+        edge_predictors=edge_predictors,
+        edge_tokens=torch.tensor([token for _, token in edges], dtype=torch.int64),
+        reads=torch.tensor(reads, dtype=torch.int64),
+    )
+
+
+def micro_batches(
+    prompts: Sequence[Tokens], responses: Sequence[Tokens], budget_tokens: int
+) -> list[list[int]]:
+    """Indices of the sequences, split so that each part's tree stays within the budget.
+
+    Sequences that share most lie next to each other. A sequence longer than the budget is a part
+    of its own.
+    """
+    inputs = [(*p, *r[:-1]) for p, r in zip(prompts, responses, strict=True)]
+    parts: list[list[int]] = []
+    room, previous = 0, ()
+    for index in sorted(range(len(inputs)), key=inputs.__getitem__):
+        fresh = len(inputs[index]) - _shared(previous, inputs[index])
+        if not parts or fresh > room:
+            parts.append([])
+            room, fresh = budget_tokens, len(inputs[index])
+        parts[-1].append(index)
+        room -= fresh
+        previous = inputs[index]
+    return parts
+
+
+def _shared(left: Tokens, right: Tokens) -> int:
+    """Length of the longest common prefix."""
+    pairs = zip(left, right, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))
+
+
+def _flatten(
+    inputs: Sequence[tuple[int, ...]],
+) -> tuple[list[int], list[int], list[int], list[list[int]]]:
+    """Tokens, depths and subtree ends in depth-first order, and each input's path of nodes."""
+    token_ids: list[int] = []
+    depths: list[int] = []
+    ends: list[int] = []
+    paths: list[list[int]] = [[] for _ in inputs]
+    previous, path = (), list[int]()
+    # In sorted order every sequence branches off the one before, which is depth first.
+    for index in sorted(range(len(inputs)), key=inputs.__getitem__):
+        shared = _shared(previous, inputs[index])
+        for node in path[shared:]:
+            ends[node] = len(token_ids)
+        fresh = range(len(token_ids), len(token_ids) + len(inputs[index]) - shared)
+        path = [*path[:shared], *fresh]
+        token_ids.extend(inputs[index][shared:])
+        depths.extend(range(shared, len(inputs[index])))
+        ends.extend(0 for _ in fresh)
+        paths[index], previous = path, inputs[index]
+    for node in path:
+        ends[node] = len(token_ids)
+    return token_ids, depths, ends, paths

@@ -1,0 +1,79 @@
+"""Log-probabilities of sampled tokens, without ever holding the (M, V) matrix of logits.
+
+    log pi(v | h) = h . w_v - logsumexp_u(h . w_u)
+
+The output weights W are frozen, so the second term's gradient is one vector per row, the expected
+row of W, and it is at hand in the forward pass. Keeping that, (M, D), instead of the logits makes
+the backward pass free:
+
+    d logsumexp / d h = sum_u softmax(h W^T)_u w_u
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ROWS = 256
+"""Rows of logits held at once; 50 MB of float32 for a vocabulary of 49,152."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprobs:
+    """What the model says about E sampled tokens."""
+
+    logprobs: Tensor
+    """(E,) float32, differentiable with respect to the hidden states."""
+    entropies: Tensor | None
+    """(E,) float32, of the whole distribution, in nats; None where no gradient is taken."""
+
+
+class _LogNormaliser(torch.autograd.Function):
+    """logsumexp of each row of h W^T, in chunks; W takes no gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        hidden: Tensor,
+        weight: Tensor,
+        differentiable: bool,
+    ) -> tuple[Tensor, Tensor]:
+        normaliser = hidden.new_empty(len(hidden))
+        expected = torch.empty_like(hidden) if differentiable else hidden.new_empty(0)
+        for start in range(0, len(hidden), ROWS):
+            chunk = slice(start, start + ROWS)
+            logits = hidden[chunk] @ weight.T
+            normaliser[chunk] = logits.logsumexp(dim=-1)
+            if differentiable:
+                shares = logits.sub_(normaliser[chunk, None]).exp_()
+                expected[chunk] = shares @ weight
+        ctx.save_for_backward(expected)
+        ctx.mark_non_differentiable(expected)
+        return normaliser, expected
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
+        (expected,) = ctx.saved_tensors
+        return gradients[0][:, None] * expected, None, None
+
+
+def token_logprobs(
+    hidden: Tensor, weight: Tensor, rows: Tensor, token_ids: Tensor
+) -> TokenLogprobs:
+    """Log-probability of each token in the distribution of its row, in float32.
+
+    Args:
+        hidden: (M, D) last hidden states.
+        weight: (V, D) frozen output embedding.
+        rows: (E,) int64, which hidden state predicts the token.
+        token_ids: (E,) int64, the token.
+    """
+    hidden, weight = hidden.float(), weight.detach().float()
+    differentiable = torch.is_grad_enabled() and hidden.requires_grad
+    normaliser, expected = _LogNormaliser.apply(hidden, weight, differentiable)
+    logits = (hidden[rows] * weight[token_ids]).sum(dim=-1)
+    entropies = None
+    if differentiable:
+        entropies = (normaliser - (hidden * expected).sum(dim=-1)).detach()[rows]
+    return TokenLogprobs(logprobs=logits - normaliser[rows], entropies=entropies)

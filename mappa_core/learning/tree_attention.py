@@ -1,0 +1,83 @@
+"""Attention over a prefix tree, block by block.
+
+A token attends to its ancestors only, and those are few: the dense N x N product would mostly
+compute what the mask throws away. Depth-first order keeps relatives together, so a block of
+neighbouring queries needs just the union of their ancestors as keys. All blocks, padded to the
+longest union, are one batched call. The result is that of dense masked attention.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from mappa_core.learning.prefix_tree import ancestor_mask
+
+BLOCK = 64
+"""Queries per block: small enough to leave cousins out, large enough to keep the cores busy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionPlan:
+    """Which keys each block of queries reads; made once per tree, used by every layer."""
+
+    columns: Tensor
+    """(blocks, K) int64: the nodes that are the block's keys, padded with node 0."""
+    bias: Tensor
+    """(blocks, 1, Q, K) float32: 0 where a query attends to a key, else -inf."""
+
+
+def plan(ends: Tensor, block: int = BLOCK) -> AttentionPlan:
+    """Cut the rows of the ancestor mask into blocks and keep the columns each one needs.
+
+    Args:
+        ends: (N,) subtree ends in depth-first order.
+        block: Q, queries per block.
+    """
+    mask = ancestor_mask(ends)
+    # The last block is filled up with copies of the last row, so that no row is all -inf.
+    rows = torch.arange(-(-len(mask) // block) * block, device=ends.device)
+    mask = mask[rows.clamp_max(len(mask) - 1)].view(-1, block, len(mask))
+    needed = mask.any(dim=1)
+    # A stable sort puts needed columns first, in depth-first order; what follows is padding.
+    columns = needed.logical_not().sort(dim=1, stable=True).indices[:, : int(needed.sum(1).max())]
+    attends = mask.gather(2, columns[:, None, :].expand(-1, block, -1))
+    bias = torch.zeros(attends.shape, device=ends.device)
+    return AttentionPlan(columns=columns, bias=bias.masked_fill(~attends, -torch.inf)[:, None])
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, tree: AttentionPlan, scaling: float | None
+) -> Tensor:
+    """Scaled dot-product attention of every node to itself and its ancestors.
+
+    Args:
+        query: (1, H, N, D) with rotary positions applied.
+        key: (1, H_kv, N, D); each of its heads serves H / H_kv query heads.
+        value: (1, H_kv, N, D).
+        tree: The blocks.
+        scaling: Factor on the products; None for 1 / sqrt(D).
+
+    Returns:
+        (1, H, N, D).
+    """
+    _, heads, nodes, width = query.shape
+    blocks, _, block, _ = tree.bias.shape
+    filled = functional.pad(query[0], (0, 0, 0, blocks * block - nodes))
+    mixed = functional.scaled_dot_product_attention(
+        filled.view(heads, blocks, block, width).transpose(0, 1),
+        _gather(key[0], tree.columns, heads),
+        _gather(value[0], tree.columns, heads),
+        attn_mask=tree.bias.to(query.dtype),
+        scale=scaling,
+    )
+    return mixed.transpose(0, 1).reshape(1, heads, blocks * block, width)[:, :, :nodes]
+
+
+def _gather(states: Tensor, columns: Tensor, heads: int) -> Tensor:
+    """(H_kv, N, D) -> (blocks, H, K, D)."""
+    groups, _, width = states.shape
+    picked = states.transpose(0, 1).index_select(0, columns.flatten())
+    picked = picked.view(*columns.shape, groups, width).transpose(1, 2)
+    return picked.repeat_interleave(heads // groups, dim=1)

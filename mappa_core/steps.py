@@ -1,0 +1,385 @@
+"""The body of each Prefect task: ports in, values out.
+
+    play_episode   Episode ─▶ Episode with turns, closed          Engine, Tokenizer, Sandbox, Store
+    score_episode  Episode ─▶ ScoreEntry per action               Coach, Store
+    update_agent   run, agent, iteration ─▶ Update                Learner, Store
+    register       Update ─▶ model version                        ModelRegistry, Store
+
+Every step looks in the store first and returns what is already there, so a step may be
+repeated, by a retry or after a crash, and only what is missing is done.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from random import Random
+from uuid import UUID
+
+from mappa_core.config import SandboxConfig, TrainConfig
+from mappa_core.domain import ids
+from mappa_core.domain.errors import OutsideError, StoreError
+from mappa_core.domain.records import (
+    Action,
+    CoachCase,
+    Episode,
+    GenerationRequest,
+    IterationFigures,
+    Limits,
+    Observation,
+    Outcome,
+    Phase,
+    PolicyVersion,
+    Problem,
+    Run,
+    Sampling,
+    ScoreEntry,
+    StopReason,
+    ToolResult,
+    Turn,
+    Update,
+)
+from mappa_core.evaluation.answers import verify
+from mappa_core.learning.credit import assign_credit
+from mappa_core.ports import Coach, Engine, Learner, ModelRegistry, Store, Tokenizer
+from mappa_core.teams.base import Team
+
+Generate = Callable[[Episode, Observation], Awaitable[Action]]
+Execute = Callable[[str], Awaitable[ToolResult]]
+
+
+def limits_of(config: SandboxConfig) -> Limits:
+    """The sandbox's bounds as the configuration sets them."""
+    return Limits(
+        wall_seconds=config.wall_seconds,
+        cpu_seconds=config.cpu_seconds,
+        memory_bytes=config.memory_mib * 2**20,
+        processes=config.processes,
+        output_bytes=config.output_kib * 2**10,
+    )
+
+
+def sampling_of(config: TrainConfig, phase: Phase) -> Sampling:
+    """How tokens are drawn: hotter to explore, cooler to measure."""
+    return Sampling(
+        temperature=(
+            config.rollout.temperature if phase == "train" else config.evaluation.temperature
+        ),
+        top_p=config.rollout.top_p if phase == "train" else 1.0,
+        max_tokens=config.rollout.max_tokens,
+    )
+
+
+def problems_of_iteration(
+    problems: Sequence[Problem], iteration: int, count: int, seed: int
+) -> tuple[Problem, ...]:
+    """The `count` problems of training iteration 1, 2, ...; each pass sees all in a new order."""
+    start = (iteration - 1) * count
+    chosen: list[Problem] = []
+    for position in range(start, start + count):
+        epoch, index = divmod(position, len(problems))
+        order = list(range(len(problems)))
+        Random(ids.derive_seed(seed, "order", epoch)).shuffle(order)  # noqa: S311
+        chosen.append(problems[order[index]])
+    return tuple(chosen)
+
+
+def new_episode(
+    run_id: UUID, phase: Phase, iteration: int, problem: Problem, rollout: int
+) -> Episode:
+    """An episode before its first turn."""
+    return Episode(
+        id=ids.episode_id(run_id, phase, iteration, problem.id, rollout),
+        run_id=run_id,
+        phase=phase,
+        iteration=iteration,
+        problem=problem,
+        rollout_index=rollout,
+    )
+
+
+def generation_seed(seed: int, episode: Episode) -> int:
+    """The seed of an episode's next action.
+
+    Held-out episodes keep theirs over the iterations, so before and after differ by the
+    weights alone.
+    """
+    iteration = episode.iteration if episode.phase == "train" else 0
+    return ids.derive_seed(
+        seed,
+        episode.phase,
+        iteration,
+        episode.problem.id,
+        episode.rollout_index,
+        len(episode.turns),
+    )
+
+
+async def generate(
+    episode: Episode,
+    observation: Observation,
+    policy: PolicyVersion,
+    *,
+    engine: Engine,
+    tokenizer: Tokenizer,
+    config: TrainConfig,
+) -> Action:
+    """Sample the next action of an episode.
+
+    Raises:
+        EngineError: The engine died and did not come back.
+    """
+    sampling = sampling_of(config, episode.phase)
+    seed = generation_seed(config.seed, episode)
+    prompt = tokenizer.render(observation.messages)
+    started_at = datetime.now(UTC)
+    completion = await engine.generate(
+        GenerationRequest(policy=policy, prompt_token_ids=prompt, sampling=sampling, seed=seed)
+    )
+    return Action(
+        prompt_token_ids=prompt,
+        token_ids=completion.token_ids,
+        logprobs=completion.logprobs,
+        text=tokenizer.decode(completion.token_ids),
+        finish_reason=completion.finish_reason,
+        policy_version_id=policy.id,
+        temperature=sampling.temperature,
+        seed=seed,
+        started_at=started_at,
+        seconds=completion.seconds,
+    )
+
+
+async def play_episode(
+    episode: Episode, *, team: Team, store: Store, generate: Generate, execute: Execute
+) -> Episode:
+    """Play one episode to its end, going on from the turns the store already has.
+
+    A failure outside ends this episode as `StopReason.FAILED`, stored with its error; the
+    iteration goes on without it. Errors of the store itself are raised.
+    """
+    episode = await asyncio.to_thread(store.open_episode, episode)
+    if episode.stop_reason is not None:
+        return episode
+    try:
+        while (observation := team.next_observation(episode)) is not None:
+            turn = await _take_turn(episode, observation, team, generate, execute)
+            await asyncio.to_thread(store.record_turn, episode, turn)
+            episode = episode.with_turn(turn)
+        closed = episode.closed(team.stop_reason(episode), outcome=_outcome(team, episode))
+    except OutsideError as error:
+        closed = episode.closed(StopReason.FAILED, error=str(error))
+    await asyncio.to_thread(store.close_episode, closed)
+    return closed
+
+
+async def _take_turn(
+    episode: Episode, observation: Observation, team: Team, generate: Generate, execute: Execute
+) -> Turn:
+    action = await generate(episode, observation)
+    code = team.code_in(observation.agent, action.text)
+    return Turn(
+        index=len(episode.turns),
+        agent=observation.agent,
+        observation=observation,
+        action=action,
+        tool_result=None if code is None else await execute(code),
+    )
+
+
+def _outcome(team: Team, episode: Episode) -> Outcome:
+    return verify(team.final_answer(episode), episode.problem.answer)
+
+
+async def score_episode(episode: Episode, *, coach: Coach, store: Store) -> tuple[ScoreEntry, ...]:
+    """Score every action of an episode that has no training score yet, and store the scores."""
+    known = await asyncio.to_thread(store.scores, episode.id)
+    scored = {entry.action_id for entry in known if entry.trained}
+    missing = [
+        turn for turn in episode.turns if ids.action_id(episode.id, turn.index) not in scored
+    ]
+    fresh = await asyncio.gather(*(_score_turn(episode, turn, coach) for turn in missing))
+    if fresh:
+        await asyncio.to_thread(store.add_scores, fresh)
+    return (*known, *fresh)
+
+
+async def _score_turn(episode: Episode, turn: Turn, coach: Coach) -> ScoreEntry:
+    action_id = ids.action_id(episode.id, turn.index)
+    score = await coach.score(
+        CoachCase(
+            statement=episode.problem.statement,
+            agent=turn.agent,
+            messages=turn.observation.messages,
+            text=turn.action.text,
+            tool_result=turn.tool_result,
+            earlier=episode.turns[: turn.index],
+        )
+    )
+    identity = coach.identity
+    return ScoreEntry(
+        id=ids.content_id("score", action_id, identity, 0),
+        action_id=action_id,
+        identity=identity,
+        repeat_index=0,
+        label_visible=False,
+        trained=True,
+        score=score,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateRequest:
+    """Which update to compute: ids and values only, so that it can cross to a GPU worker."""
+
+    run_id: UUID
+    agent: str
+    iteration: int
+    config: TrainConfig
+
+
+def update_agent(request: UpdateRequest, *, learner: Learner, store: Store) -> Update:
+    """Turn one agent's scored actions of one iteration into new weights, and store all of it.
+
+    Raises:
+        LearnerError: The update could not be computed.
+        DiskFull: The checkpoint does not fit.
+    """
+    done = store.update(request.run_id, request.agent, request.iteration)
+    if done is not None:
+        return done
+    policy = policy_at(store, request.run_id, request.agent, request.iteration - 1)
+    actions = store.scored_actions(request.run_id, request.agent, request.iteration)
+    algorithm = request.config.algorithm
+    reference = None
+    if algorithm.kl != "none":
+        base = policy_at(store, request.run_id, request.agent, 0)
+        reference = learner.logprobs(base, actions)
+    credit = assign_credit(actions, algorithm, reference)
+    report = learner.update(
+        policy,
+        credit.samples,
+        algorithm,
+        total_steps=request.config.rollout.iterations,
+        seed=ids.derive_seed(request.config.seed, "update", request.agent, request.iteration),
+    )
+    score_ids = store.score_ids([action.action_id for action in actions])
+    update = Update(
+        id=ids.update_id(request.run_id, request.agent, request.iteration),
+        run_id=request.run_id,
+        agent=request.agent,
+        iteration=request.iteration,
+        from_policy_id=policy.id,
+        to_policy_id=report.policy.id,
+        metrics={**credit.metrics, **report.metrics},
+        entries=tuple(
+            replace(entry, score_id=score_ids.get(entry.action_id)) for entry in credit.entries
+        ),
+        seconds=report.seconds,
+    )
+    store.add_update(update, report.policy, report.checkpoint)
+    return update
+
+
+def policy_at(store: Store, run_id: UUID, agent: str, step: int) -> PolicyVersion:
+    """The policy version of one agent after `step` updates.
+
+    Raises:
+        StoreError: It is not there although an earlier step of the run should have written it.
+    """
+    policy = store.policy_version(run_id, agent, step)
+    if policy is None:
+        raise StoreError(
+            f"{agent} has no policy version {step} in run {run_id}: the store and the run "
+            "disagree; resume from an earlier iteration or start a new run"
+        )
+    return policy
+
+
+def base_policy(run_id: UUID, agent: str, base_model: str) -> PolicyVersion:
+    """Step 0 of an agent: the base model as it came."""
+    return PolicyVersion(
+        id=ids.policy_version_id(run_id, agent, 0),
+        run_id=run_id,
+        agent=agent,
+        step=0,
+        base_model=base_model,
+        adapter_uri=None,
+    )
+
+
+def registered_name(team: str, agent: str) -> str:
+    """The registered model of one agent of one team."""
+    return f"mappa-{team}-{agent}"
+
+
+def register_policies(
+    run: Run, iteration: int, *, registry: ModelRegistry, store: Store
+) -> tuple[str, ...]:
+    """Register each agent's checkpoint of one iteration as its `candidate`; returns `name/version`.
+
+    Raises:
+        TrackerError: The registry is unreachable or refused.
+    """
+    registered: list[str] = []
+    for policy, checkpoint in store.checkpoints(run.id):
+        if policy.step != iteration:
+            continue
+        name = registered_name(run.team, policy.agent)
+        version = registry.register(
+            name,
+            policy,
+            checkpoint,
+            tracker_run_id=run.mlflow_run_id or "",
+            tags={
+                "mappa.iteration": str(iteration),
+                "prefect.flow_run_id": run.prefect_flow_run_id or "",
+            },
+            alias="candidate",
+        )
+        store.set_model_version(checkpoint.id, name, version)
+        registered.append(f"{name}/{version}")
+    return tuple(registered)
+
+
+def iteration_metrics(
+    figures: IterationFigures, updates: Sequence[Update], seconds: float
+) -> dict[str, float]:
+    """One iteration as metrics `<figure>` and `<agent>/<figure>`; absent where undefined."""
+    metrics = {
+        "episodes": float(figures.episodes),
+        "failed_episodes": float(figures.failed),
+        "seconds": seconds,
+    }
+    if figures.success_rate is not None:
+        metrics["success_rate"] = figures.success_rate
+    for agent in figures.agents:
+        metrics[f"{agent.agent}/actions"] = float(agent.actions)
+        metrics[f"{agent.agent}/unscored"] = float(agent.unscored)
+        metrics[f"{agent.agent}/tokens"] = float(agent.tokens)
+        metrics[f"{agent.agent}/tool_calls"] = float(agent.tool_calls)
+        if agent.mean_score is not None:
+            metrics[f"{agent.agent}/score"] = agent.mean_score
+    for update in updates:
+        metrics |= {f"{update.agent}/{name}": value for name, value in update.metrics.items()}
+    return metrics
+
+
+def iteration_table(
+    figures: IterationFigures, updates: Sequence[Update]
+) -> list[dict[str, str | int | float | None]]:
+    """One row per agent, for people."""
+    metrics = {update.agent: update.metrics for update in updates}
+    return [
+        {
+            "agent": agent.agent,
+            "mean score (0-10)": None if agent.mean_score is None else round(agent.mean_score, 2),
+            "actions": agent.actions,
+            "unscored": agent.unscored,
+            "sampled tokens": agent.tokens,
+            "tool calls": agent.tool_calls,
+            "loss": round(metrics[agent.agent]["loss"], 4),
+            "gradient norm": round(metrics[agent.agent]["grad_norm"], 4),
+        }
+        for agent in figures.agents
+    ]

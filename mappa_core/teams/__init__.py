@@ -1,0 +1,25 @@
+"""Teams: who acts next, what it sees, which code it asked to run. Pure decisions over records."""
+
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from types import MappingProxyType
+
+from mappa_core.domain.errors import ConfigError
+from mappa_core.teams.base import Team
+from mappa_core.teams.mathchat import load_mathchat
+
+TEAMS: Mapping[str, Callable[[str], Team]] = MappingProxyType({"mathchat": load_mathchat})
+"""Every team by name; each is made with one of its prompt sets."""
+
+
+def load_team(name: str, prompts: str) -> Team:
+    """The team `name` with the prompt set `prompts`.
+
+    Raises:
+        ConfigError: No such team or prompt set, or a prompt file that breaks the format.
+    """
+    if name not in TEAMS:
+        near = get_close_matches(name, TEAMS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(TEAMS)}"
+        raise ConfigError(f"no team is called {name!r}: {hint}")
+    return TEAMS[name](prompts)

@@ -1,0 +1,82 @@
+"""What a team is: agents in order, what each of them sees, and the pure decisions of play.
+
+    next_observation(episode) ─▶ Observation | None      who acts next, on what
+    code_in(agent, text)      ─▶ code | None             what of the action is run
+    final_answer(episode)     ─▶ text | None             what the team as a whole says
+    stop_reason(episode)      ─▶ StopReason              why nobody acts any more
+
+A team is one module with a class that keeps this promise, its prompts, and a line in `TEAMS`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from mappa_core.domain.records import Episode, Observation, StopReason, Turn
+from mappa_core.teams.prompts import PromptSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSpec:
+    """One member of a team."""
+
+    name: str
+    title: str
+    """For people and rationales, e.g. `Code Executor`."""
+    max_turns: int
+    runs_code: bool
+    """Whether the program in its text is executed."""
+    sees: tuple[str, ...]
+    """All that its prompt may quote, as placeholder names; anything else stays hidden from it."""
+
+
+class Team(Protocol):
+    """Agents that solve one problem together; everything here is a function of the episode."""
+
+    @property
+    def name(self) -> str:
+        """The team's name, as configurations and registered models spell it."""
+        ...
+
+    @property
+    def agents(self) -> tuple[AgentSpec, ...]:
+        """The members, in order of their first turns."""
+        ...
+
+    @property
+    def prompts(self) -> PromptSet:
+        """The words each agent is given, with their version."""
+        ...
+
+    def next_observation(self, episode: Episode) -> Observation | None:
+        """What the next agent sees, or None when the episode is over."""
+        ...
+
+    def code_in(self, agent: str, text: str) -> str | None:
+        """The program an action asks to run; None where it has none or may not run any."""
+        ...
+
+    def final_answer(self, episode: Episode) -> str | None:
+        """The team's answer; None where it gave none."""
+        ...
+
+    def stop_reason(self, episode: Episode) -> StopReason:
+        """Why a finished episode ended."""
+        ...
+
+
+def next_in_chain(
+    agents: tuple[AgentSpec, ...], episode: Episode, hands_over: Callable[[Turn], bool]
+) -> AgentSpec | None:
+    """Who acts next where agents act one after another, each once or until it hands over.
+
+    Args:
+        agents: The chain.
+        episode: What has happened so far.
+        hands_over: Whether an agent that may still act leaves it at this turn.
+    """
+    for agent in agents:
+        turns = episode.turns_of(agent.name)
+        if not turns or (len(turns) < agent.max_turns and not hands_over(turns[-1])):
+            return agent
+    return None

@@ -1,0 +1,280 @@
+"""Every engine keeps the promise of `ports.Engine`: ids in, ids and their log-probs out."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from peft import PeftModel
+
+from mappa_core.adapters.huggingface.models import BUNDLED, resolve_model
+from mappa_core.adapters.huggingface.tokenizer import ChatTokenizer
+from mappa_core.adapters.huggingface.weights import load_base
+from mappa_core.adapters.transformers_engine.engine import TransformersEngine
+from mappa_core.adapters.vllm.engine import VllmEngine
+from mappa_core.config import EngineConfig
+from mappa_core.domain.errors import EngineError
+from mappa_core.domain.records import (
+    Completion,
+    FinishReason,
+    GenerationRequest,
+    Message,
+    PolicyVersion,
+    Sampling,
+)
+from mappa_core.ports import Engine
+from tests.builders import make_policy, make_run
+from tests.tiny_model import save_adapter, save_tiny_model
+
+CONFIG = EngineConfig(device="cpu", max_model_length=512, kv_cache_gib=0.5)
+AGENTS = ("solver", "verifier")
+QUESTION = (
+    Message(role="user", content="What is 2 + 2?"),
+    Message(role="assistant", content="4"),
+    Message(role="user", content="What is 7 + 5?"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """A started engine that serves step 0 to both agents, and what the tests ask of it."""
+
+    name: str
+    engine: Engine
+    model: Path
+    tokenizer: ChatTokenizer
+    adapter: Path
+    runner: asyncio.Runner
+
+    def policy(self, agent: str = "solver", step: int = 0) -> PolicyVersion:
+        adapter = str(self.adapter) if step else None
+        return replace(make_policy(make_run(), agent, step), adapter_uri=adapter)
+
+    def request(
+        self,
+        policy: PolicyVersion | None = None,
+        *,
+        seed: int = 1,
+        temperature: float = 1.0,
+        max_tokens: int = 16,
+    ) -> GenerationRequest:
+        return GenerationRequest(
+            policy=policy or self.policy(),
+            prompt_token_ids=self.tokenizer.render(QUESTION),
+            sampling=Sampling(temperature=temperature, top_p=1.0, max_tokens=max_tokens),
+            seed=seed,
+        )
+
+    def generate(self, *requests: GenerationRequest) -> list[Completion]:
+        async def together() -> list[Completion]:
+            return await asyncio.gather(*map(self.engine.generate, requests))
+
+        return self.runner.run(together())
+
+    def load(self, policy: PolicyVersion) -> None:
+        self.runner.run(self.engine.load(policy))
+
+
+@pytest.fixture(scope="session")
+def real_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return resolve_model(BUNDLED, tmp_path_factory.mktemp("models"))
+
+
+def transformers_engine(model: Path, ends: tuple[int, ...], directory: Path) -> Engine:
+    return TransformersEngine(model, CONFIG, ends)
+
+
+def vllm_engine(model: Path, ends: tuple[int, ...], directory: Path) -> Engine:
+    return VllmEngine(
+        model=model,
+        agents=AGENTS,
+        config=CONFIG,
+        end_token_ids=ends,
+        work_directory=directory / "work",
+        log_directory=directory / "logs",
+    )
+
+
+@pytest.fixture(scope="module", params=["transformers-tiny", "transformers", "vllm"])
+def bench(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Bench]:
+    directory = tmp_path_factory.mktemp(request.param)
+    tiny = request.param.endswith("tiny")
+    model = (
+        save_tiny_model(directory / "model") if tiny else request.getfixturevalue("real_model")
+    )
+    tokenizer = ChatTokenizer(model)
+    make: Callable[[Path, tuple[int, ...], Path], Engine] = (
+        vllm_engine if request.param == "vllm" else transformers_engine
+    )
+    engine = make(model, tokenizer.end_token_ids, directory)
+    with asyncio.Runner() as runner:
+        runner.run(engine.start())
+        made = Bench(
+            name=request.param,
+            engine=engine,
+            model=model,
+            tokenizer=tokenizer,
+            adapter=save_adapter(model, directory / "adapter", size=0.05 if tiny else 0.01),
+            runner=runner,
+        )
+        for agent in AGENTS:
+            made.load(made.policy(agent))
+        yield made
+        runner.run(engine.close())
+        runner.run(engine.close())
+
+
+def ended(bench: Bench) -> Completion:
+    """A completion that the model ended by itself."""
+    for seed in range(200):
+        [completion] = bench.generate(bench.request(seed=seed, max_tokens=128))
+        if completion.finish_reason is FinishReason.STOP:
+            return completion
+    raise AssertionError("no completion ended within 128 tokens")
+
+
+def test_ids_come_with_a_logprob_each(bench: Bench) -> None:
+    [completion] = bench.generate(bench.request(max_tokens=3))
+    assert 1 <= len(completion.token_ids) <= 3
+    assert len(completion.logprobs) == len(completion.token_ids)
+    assert all(logprob <= 0 for logprob in completion.logprobs)
+    assert completion.seconds > 0
+
+
+def test_the_end_token_is_the_last_sampled_token(bench: Bench) -> None:
+    completion = ended(bench)
+    assert completion.token_ids[-1] in bench.tokenizer.end_token_ids
+    assert not set(completion.token_ids[:-1]) & set(bench.tokenizer.end_token_ids)
+    assert len(completion.logprobs) == len(completion.token_ids)
+
+
+def test_a_spent_budget_is_named(bench: Bench) -> None:
+    completions = bench.generate(*(bench.request(seed=seed, max_tokens=1) for seed in range(4)))
+    for completion in completions:
+        stopped = completion.token_ids[-1] in bench.tokenizer.end_token_ids
+        expected = FinishReason.STOP if stopped else FinishReason.LENGTH
+        assert completion.finish_reason is expected
+        assert len(completion.token_ids) == 1
+
+
+def test_a_seed_gives_the_same_tokens_alone_and_among_others(bench: Bench) -> None:
+    [alone] = bench.generate(bench.request(seed=5))
+    crowd = bench.generate(*(bench.request(seed=seed) for seed in range(8)))
+    assert crowd[5].token_ids == alone.token_ids
+    assert crowd[5].logprobs == pytest.approx(alone.logprobs, abs=1e-4)
+
+
+def test_other_seeds_give_other_tokens(bench: Bench) -> None:
+    crowd = bench.generate(*(bench.request(seed=seed) for seed in range(8)))
+    assert len({completion.token_ids for completion in crowd}) > 1
+
+
+def test_temperature_zero_takes_the_likeliest_token_whatever_the_seed(bench: Bench) -> None:
+    first, second = bench.generate(
+        *(bench.request(seed=seed, temperature=0, max_tokens=4) for seed in (1, 2))
+    )
+    assert first.token_ids == second.token_ids
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_logprobs_are_the_models_own_at_temperature_one(bench: Bench, temperature: float) -> None:
+    request = bench.request(seed=3, temperature=temperature)
+    [completion] = bench.generate(request)
+    model = load_base(bench.model, torch.float32, "cpu")
+    assert difference(model, request, completion) < 1e-4
+
+
+def test_agents_are_served_their_own_weights_and_loading_needs_no_restart(bench: Bench) -> None:
+    trained = bench.policy("verifier", step=1)
+    before = serving_processes()
+    bench.load(trained)
+    requests = (bench.request(seed=9), bench.request(trained, seed=9))
+    base, adapted = bench.generate(*requests)
+    plain = load_base(bench.model, torch.float32, "cpu")
+    assert difference(plain, requests[0], base) < 1e-4
+    assert difference(plain, requests[1], adapted) > 1e-2
+    merged = PeftModel.from_pretrained(plain, str(bench.adapter)).merge_and_unload()
+    assert difference(merged, requests[1], adapted) < 1e-4
+    assert serving_processes() == before
+    bench.load(bench.policy("verifier"))
+    [again] = bench.generate(bench.request(bench.policy("verifier"), seed=9))
+    assert again.token_ids == base.token_ids
+    assert again.logprobs == pytest.approx(base.logprobs, abs=1e-4)
+
+
+def test_another_version_than_the_loaded_one_is_refused(bench: Bench) -> None:
+    with pytest.raises(EngineError, match="asked for at step 1 and the engine serves step 0"):
+        bench.generate(bench.request(bench.policy(step=1)))
+
+
+def test_an_adapter_that_is_not_there_is_named_and_the_old_policy_stays(
+    bench: Bench, tmp_path: Path
+) -> None:
+    lost = replace(bench.policy(step=1), adapter_uri=str(tmp_path / "lost"))
+    with pytest.raises(EngineError, match="lost"):
+        bench.load(lost)
+    assert bench.generate(bench.request())[0].token_ids
+
+
+def test_a_prompt_too_long_for_an_answer_is_refused(bench: Bench) -> None:
+    request = replace(bench.request(), prompt_token_ids=(5,) * 512)
+    with pytest.raises(EngineError, match=r"leaves no room .* engine\.max_model_length"):
+        bench.generate(request)
+
+
+@pytest.mark.parametrize("victim", ["VLLM::EngineCore", "api_server"])
+def test_requests_survive_the_death_of_the_engine(bench: Bench, victim: str) -> None:
+    if bench.name != "vllm":
+        assert serving_processes() == {}, "an engine in this process cannot die without it"
+        return
+    trained = bench.policy("verifier", step=1)
+    bench.load(trained)
+    requests = [bench.request(trained, seed=seed, max_tokens=64) for seed in range(6)]
+    undisturbed = bench.generate(*requests)
+    before = serving_processes()
+
+    async def disturbed() -> list[Completion]:
+        under_way = asyncio.gather(*map(bench.engine.generate, requests))
+        await asyncio.sleep(0.5)
+        for pid in before[victim]:
+            os.kill(pid, signal.SIGKILL)
+        return await under_way
+
+    completions = bench.runner.run(disturbed())
+    assert [completion.token_ids for completion in completions] == [
+        completion.token_ids for completion in undisturbed
+    ]
+    assert bench.generate(bench.request())[0].token_ids
+    assert serving_processes() != before
+    bench.load(bench.policy("verifier"))
+
+
+def serving_processes() -> dict[str, set[int]]:
+    """Process ids of the vLLM servers below this process, by what they are."""
+    found: dict[str, set[int]] = {}
+    for process in psutil.Process().children(recursive=True):
+        words = process.cmdline()
+        if "lifeline.py" in " ".join(words):
+            continue
+        for name in ("VLLM::EngineCore", "api_server"):
+            if any(name in word for word in words):
+                found.setdefault(name, set()).add(process.pid)
+    return found
+
+
+def difference(
+    model: torch.nn.Module, request: GenerationRequest, completion: Completion
+) -> float:
+    """Mean absolute difference between the engine's log-probs and a plain forward pass."""
+    prompt, sampled = request.prompt_token_ids, completion.token_ids
+    with torch.inference_mode():
+        logits = model(torch.tensor([prompt + sampled])).logits[0, len(prompt) - 1 : -1]
+    expected = logits.log_softmax(-1).gather(1, torch.tensor(sampled)[:, None])[:, 0]
+    return float((expected - torch.tensor(completion.logprobs)).abs().mean())

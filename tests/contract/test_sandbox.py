@@ -1,0 +1,580 @@
+"""What every sandbox keeps, asserted on each tier this machine has.
+
+The second half is attacks. A tier that does not contain one is asserted not to, so that
+docs/security.md stays true in both directions.
+"""
+
+import asyncio
+import hashlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from mappa_core.adapters.sandboxes.choose import choose_sandbox
+from mappa_core.domain.errors import SandboxError, SandboxUnavailable
+from mappa_core.domain.records import Limits, ToolResult, ToolStatus
+from mappa_core.ports import Sandbox
+
+pytestmark = pytest.mark.anyio
+
+TIERS = ("bubblewrap", "landlock", "unsafe-subprocess")
+WALLED = ("bubblewrap", "landlock")
+MIB = 2**20
+
+walled_only = pytest.mark.parametrize("sandbox", WALLED, indirect=True)
+"""For what the unsafe tier leaves to the user it runs as."""
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module", params=TIERS)
+async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[Sandbox]:
+    try:
+        chosen = await choose_sandbox(request.param, concurrency=4)
+    except SandboxUnavailable as reason:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(reason))
+    yield chosen
+    await chosen.close()
+
+
+async def run(sandbox: Sandbox, code: str, **limits: float) -> ToolResult:
+    return await sandbox.run(code, None, Limits(**limits))
+
+
+def tier(sandbox: Sandbox) -> str:
+    return sandbox.tier.split("+")[0]
+
+
+# --- results
+
+
+async def test_a_program_that_ends_well(sandbox: Sandbox):
+    result = await run(sandbox, "import sys; print('out'); print('err', file=sys.stderr)")
+    assert (result.status, result.exit_code) == (ToolStatus.OK, 0)
+    assert (result.stdout, result.stderr) == ("out\n", "err\n")
+    assert result.tier == sandbox.tier
+    assert 0 < result.seconds < 10
+    assert 0 < result.cpu_seconds < 10
+    assert MIB < result.peak_memory_bytes < 512 * MIB
+
+
+async def test_a_program_that_fails_leaves_its_traceback(sandbox: Sandbox):
+    result = await run(sandbox, "x = 1\nraise ValueError('no such number')\n")
+    assert (result.status, result.exit_code) == (ToolStatus.NONZERO, 1)
+    assert result.stderr.endswith("ValueError: no such number\n")
+    assert 'main.py", line 2' in result.stderr
+    assert "sandboxes" not in result.stderr
+
+
+async def test_the_exit_code_is_the_programs(sandbox: Sandbox):
+    assert (await run(sandbox, "exit(7)")).exit_code == 7
+
+
+async def test_a_signal_is_not_an_exit_code(sandbox: Sandbox):
+    result = await run(sandbox, "import os; os.kill(os.getpid(), 11)")
+    assert (result.status, result.exit_code) == (ToolStatus.KILLED, None)
+
+
+async def test_wall_time_ends_a_program_that_ignores_signals(sandbox: Sandbox):
+    code = (
+        "import signal, time\n"
+        "for n in (1, 2, 15): signal.signal(n, signal.SIG_IGN)\n"
+        "print('waiting', flush=True); time.sleep(60)"
+    )
+    result = await run(sandbox, code, wall_seconds=0.7)
+    assert (result.status, result.exit_code) == (ToolStatus.TIMEOUT, None)
+    assert result.stdout == "waiting\n"
+    assert 0.7 <= result.seconds < 3
+
+
+async def test_cpu_time_is_bounded_apart_from_wall_time(sandbox: Sandbox):
+    result = await run(sandbox, "while True: pass", cpu_seconds=1, wall_seconds=30)
+    assert result.status is ToolStatus.TIMEOUT
+    assert result.cpu_seconds < 3
+
+
+async def test_memory_is_bounded(sandbox: Sandbox):
+    code = "x = []\nwhile True: x.append(bytearray(8 << 20))"
+    result = await run(sandbox, code, memory_bytes=128 * MIB)
+    assert result.status is ToolStatus.OUT_OF_MEMORY
+
+
+async def test_memory_of_a_whole_tree_is_bounded(sandbox: Sandbox):
+    code = (
+        "import os, time\n"
+        "for _ in range(6):\n"
+        "    if not os.fork():\n"
+        "        x = bytearray(60 << 20); time.sleep(20); os._exit(0)\n"
+        "time.sleep(1)\n"
+        "while True: os.wait()"
+    )
+    result = await run(sandbox, code, memory_bytes=200 * MIB, wall_seconds=8)
+    assert result.status is ToolStatus.OUT_OF_MEMORY
+    assert result.seconds < 5
+
+
+async def test_long_output_keeps_both_ends(sandbox: Sandbox):
+    code = "print('first'); print('x' * 5000); print('last')"
+    result = await run(sandbox, code, output_bytes=1000)
+    assert result.status is ToolStatus.OK
+    assert result.stdout.startswith("first\nxxx")
+    assert result.stdout.endswith("xxx\nlast\n")
+    assert result.stdout_omitted_bytes == len("first\nlast\n") + 5001 - 1000
+    assert f"[... {result.stdout_omitted_bytes} bytes omitted ...]" in result.stdout
+    assert result.stderr_omitted_bytes == 0
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+async def test_a_flood_of_output_is_stopped(sandbox: Sandbox, stream: str):
+    code = f"import sys\nwhile True: sys.{stream}.write('flood ' * 1000)"
+    result = await run(sandbox, code, output_bytes=4096)
+    assert result.status is ToolStatus.OUTPUT_LIMIT
+    assert len(getattr(result, stream)) < 4096 + 100
+    assert result.seconds < 5
+
+
+async def test_any_bytes_survive(sandbox: Sandbox):
+    code = "import sys; sys.stdout.buffer.write(b'a\\xff\\x00\\x1b[0m \\xc3\\xa9')"
+    assert (await run(sandbox, code)).stdout == "a\\xff\x00\x1b[0m é"
+
+
+@pytest.mark.parametrize("code", ["print(1)\nx = '\ud800'", "print(1)\n\0print(2)"])
+async def test_code_that_is_no_text_is_a_program_that_fails(sandbox: Sandbox, code: str):
+    result = await run(sandbox, code)
+    assert result.status is ToolStatus.NONZERO
+    assert "SyntaxError" in result.stderr
+    assert result.code == code
+
+
+async def test_standard_input_is_empty(sandbox: Sandbox):
+    assert (await run(sandbox, "import sys; print(repr(sys.stdin.read()))")).stdout == "''\n"
+
+
+async def test_the_standard_library_is_there_and_nothing_else(sandbox: Sandbox):
+    code = (
+        "import decimal, fractions, itertools, json, math, random, sqlite3, statistics, sys\n"
+        "import multiprocessing, asyncio, subprocess\n"
+        "async def one(): return 1\n"
+        "print(asyncio.run(one()), subprocess.run(['echo', 'two'], capture_output=True).stdout)\n"
+        "print([p for p in sys.path if 'site-packages' in p])"
+    )
+    result = await run(sandbox, code)
+    assert result.stderr == ""
+    assert result.stdout == "1 b'two\\n'\n[]\n"
+
+
+# --- files
+
+
+async def test_a_workspace_persists_and_what_was_written_is_named(sandbox: Sandbox, tmp_path: Path):
+    first = await sandbox.run(
+        "import os; os.mkdir('d'); open('d/a.txt', 'w').write('one'); open('b', 'w')",
+        tmp_path / "w",
+        Limits(),
+    )
+    digest = hashlib.sha256(b"one").hexdigest()
+    assert [(file.name, file.size_bytes) for file in first.written] == [("b", 0), ("d/a.txt", 3)]
+    assert first.written[1].sha256 == digest
+    second = await sandbox.run(
+        "import os; print(open('d/a.txt').read()); os.remove('b'); open('c', 'w').write('2')",
+        tmp_path / "w",
+        Limits(),
+    )
+    assert second.stdout == "one\n"
+    assert [file.name for file in second.written] == ["c"]
+    files = [path for path in (tmp_path / "w").rglob("*") if path.is_file()]
+    assert sorted(str(path.relative_to(tmp_path)) for path in files) == ["w/c", "w/d/a.txt"]
+
+
+async def test_a_module_of_an_earlier_turn_can_be_imported(sandbox: Sandbox, tmp_path: Path):
+    await sandbox.run("open('helper.py', 'w').write('answer = 42')", tmp_path, Limits())
+    result = await sandbox.run("import helper; print(helper.answer)", tmp_path, Limits())
+    assert (result.stdout, result.written) == ("42\n", ())
+
+
+async def test_without_a_workspace_nothing_is_left(sandbox: Sandbox):
+    await run(sandbox, "open('left', 'w').write('x')")
+    assert (await run(sandbox, "import os; print(os.listdir())")).stdout == "['main.py']\n"
+
+
+async def test_a_folder_may_become_a_file_and_the_program_a_folder(
+    sandbox: Sandbox, tmp_path: Path
+):
+    turns = (
+        "import os; os.mkdir('d'); open('d/x', 'w')",
+        "import os, shutil; shutil.rmtree('d'); open('d', 'w').write('file')\n"
+        "os.remove('main.py'); os.mkdir('main.py'); open('main.py/x', 'w')",
+        "print(open('d').read())",
+    )
+    results = [await sandbox.run(code, tmp_path, Limits()) for code in turns]
+    assert [result.status for result in results] == [ToolStatus.OK] * 3
+    assert results[-1].stdout == "file\n"
+
+
+async def test_only_plain_regular_files_are_taken(sandbox: Sandbox, tmp_path: Path):
+    secret = tmp_path / "secret"
+    secret.write_text("hidden label")
+    code = (
+        "import os\n"
+        f"os.symlink({str(secret)!r}, 'link'); os.symlink('/etc', 'folder'); os.mkfifo('pipe')\n"
+        "open('kept', 'w').write('k'); os.link('kept', 'again'); open('ok', 'w').write('o')\n"
+        "open('new\\nline', 'w'); open('right\\u202eleft', 'w'); open(b'\\xff', 'w')\n"
+        "f = open('sparse', 'w'); f.truncate(40 << 20)\n"
+        "os.mkdir('locked'); open('locked/in', 'w'); os.chmod('locked', 0)"
+    )
+    result = await sandbox.run(code, tmp_path / "w", Limits())
+    assert result.stderr == ""
+    assert [file.name for file in result.written] == ["ok", "locked/in"]
+    reasons = {file.name: file.reason for file in result.rejected}
+    assert reasons.keys() == {
+        "link", "folder", "pipe", "kept", "again", "new\\nline", "right\\u202eleft", "\\xff",
+        "sparse",
+    }  # fmt: skip
+    assert reasons["link"] == "a link, not a regular file"
+    assert reasons["pipe"] == "a pipe, not a regular file"
+    assert not any("hidden" in path.read_text() for path in (tmp_path / "w").glob("*[a-z]")
+                   if path.is_file())  # fmt: skip
+
+
+async def test_many_files_are_not_all_taken(sandbox: Sandbox, tmp_path: Path):
+    code = "for n in range(200): open(f'{n:03}', 'w')"
+    result = await sandbox.run(code, tmp_path, Limits())
+    assert len(result.written) == 128
+    assert result.rejected[0].name == "128"
+
+
+# --- many runs, and their end
+
+
+async def test_runs_are_bounded_and_independent(sandbox: Sandbox):
+    code = "import time; print(time.time()); time.sleep(0.2); print(time.time())"
+    results = await asyncio.gather(*(run(sandbox, code) for _ in range(12)))
+    spans = [tuple(map(float, result.stdout.split())) for result in results]
+    most = max(sum(a <= start < b for a, b in spans) for start, _ in spans)
+    assert 2 <= most <= 4
+
+
+async def test_cancelling_ends_the_program(sandbox: Sandbox):
+    mark = f"{time.time_ns()}"
+    task = asyncio.create_task(run(sandbox, f"import time; time.sleep(77) # {mark}"))
+    await until(lambda: any("main.py" in line for line in below_this_process()))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await until(lambda: not any("main.py" in line for line in below_this_process()))
+    assert (await run(sandbox, "print('still here')")).stdout == "still here\n"
+
+
+async def test_a_closed_sandbox_says_so():
+    sandbox = await choose_sandbox("unsafe-subprocess", concurrency=1)
+    await sandbox.close()
+    await sandbox.close()
+    with pytest.raises(SandboxError, match="closed"):
+        await run(sandbox, "print(1)")
+
+
+def below_this_process() -> list[str]:
+    """Command lines of everything that was started here, whoever adopted it."""
+    listing = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True)
+    rows = [line.split(None, 2) for line in listing.stdout.splitlines()]
+    ours, found = {str(os.getpid())}, []
+    for _ in range(10):
+        for pid, parent, *arguments in rows:
+            if parent in ours and pid not in ours:
+                ours.add(pid)
+                found += arguments
+    return found
+
+
+async def until(condition) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true in 10 s"
+        await asyncio.sleep(0.02)
+
+
+# --- attacks: each prints what it got; an OSError is what it should get
+
+ATTEMPT = """
+import ctypes, errno, os, signal, socket, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+def call(*args):
+    if libc.syscall(*args) < 0:
+        raise OSError(ctypes.get_errno(), "refused")
+try:
+    {attack}
+except (OSError, SystemError) as error:
+    print("refused", type(error).__name__)
+else:
+    print("done")
+"""
+
+
+async def attack(sandbox: Sandbox, *lines: str, **limits: float) -> str:
+    code = ATTEMPT.format(attack="\n    ".join(lines))
+    result = await run(sandbox, code, **limits)
+    return (result.stdout or f"{result.status} {result.stderr}").strip().splitlines()[-1].split()[0]
+
+
+def expected(sandbox: Sandbox) -> str:
+    return "refused" if tier(sandbox) in WALLED else "done"
+
+
+def expected_in_tmp(sandbox: Sandbox) -> str:
+    # A private room covers /tmp even where nothing else protects it.
+    return "refused" if "tmpfs" in sandbox.tier else expected(sandbox)
+
+
+async def test_attack_local_network(sandbox: Sandbox):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        outcome = await attack(sandbox, f"socket.create_connection(('127.0.0.1', {port}), 2)")
+    assert outcome == expected(sandbox)
+
+
+@walled_only
+@pytest.mark.parametrize("kind", ["SOCK_STREAM", "SOCK_DGRAM"])
+async def test_attack_the_internet(sandbox: Sandbox, kind: str):
+    lines = (
+        f"s = socket.socket(socket.AF_INET, socket.{kind})",
+        "s.settimeout(2); s.connect(('192.0.2.1', 53)); s.send(b'x')",
+    )
+    assert await attack(sandbox, *lines) == "refused"
+
+
+async def test_attack_abstract_socket(sandbox: Sandbox):
+    name = f"\0mappa-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(name)
+        listener.listen()
+        lines = (f"s = socket.socket(socket.AF_UNIX); s.connect({name!r})",)
+        assert await attack(sandbox, *lines) == expected(sandbox)
+
+
+async def test_attack_unix_socket_of_a_service(sandbox: Sandbox, open_place: Path):
+    path = str(open_place / "service")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        Path(path).chmod(0o777)
+        listener.listen()
+        lines = (f"s = socket.socket(socket.AF_UNIX); s.connect({path!r})",)
+        assert await attack(sandbox, *lines) == expected_in_tmp(sandbox)
+
+
+async def test_attack_unix_datagram_pair(sandbox: Sandbox, open_place: Path):
+    path = str(open_place / "datagrams")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(path)
+        Path(path).chmod(0o777)
+        lines = (
+            "s, _ = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)",
+            f"s.sendto(b'x', {path!r})",
+        )
+        assert await attack(sandbox, *lines) == expected_in_tmp(sandbox)
+
+
+@walled_only
+@pytest.mark.parametrize("family", ["AF_NETLINK", "AF_VSOCK", "AF_PACKET"])
+async def test_attack_odd_address_families(sandbox: Sandbox, family: str):
+    assert await attack(sandbox, f"socket.socket(socket.{family}, socket.SOCK_RAW)") == "refused"
+
+
+@pytest.fixture
+def open_place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that every user can reach, so that it is the sandbox that refuses."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="mappa-test-") as folder:
+        Path(folder).chmod(0o777)
+        yield Path(folder)
+
+
+async def test_attack_read_a_secret_file(sandbox: Sandbox, open_place: Path):
+    (open_place / "label").write_text("42")
+    lines = (f"print(open({str(open_place / 'label')!r}).read())",)
+    assert await attack(sandbox, *lines) == expected_in_tmp(sandbox)
+
+
+@walled_only
+@pytest.mark.parametrize("path", ["/etc/shadow", "/root", "/home", "/var/lib", "/etc/hostname"])
+async def test_attack_read_the_system(sandbox: Sandbox, path: str):
+    lines = (f"os.listdir({path!r}) if os.path.isdir({path!r}) else open({path!r}).read()",)
+    assert await attack(sandbox, *lines) == "refused"
+
+
+@walled_only
+async def test_attack_write_outside(sandbox: Sandbox):
+    targets = ("/usr/x", "/etc/x", "/opt/environment/x", "/opt/python/x", "/x", "/dev/x")
+    for target in targets:
+        assert await attack(sandbox, f"open({target!r}, 'w')") == "refused", target
+
+
+@walled_only
+async def test_attack_poison_the_interpreter(sandbox: Sandbox):
+    assert await attack(sandbox, "open(os.path.dirname(os.__file__) + '/x.py', 'w')") == "refused"
+    assert await attack(sandbox, "open(sys.prefix + '/x.py', 'w')") == "refused"
+
+
+async def test_attack_the_environment(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("GOOGLE_API_KEY", "secret-key")
+    result = await run(sandbox, "import os; print(sorted(os.environ))")
+    allowed = {"HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "PWD", "TMPDIR"}
+    assert set(eval(result.stdout)) <= allowed
+
+
+async def test_attack_proc_of_others(sandbox: Sandbox):
+    code = (
+        "import glob\n"
+        "for path in glob.glob('/proc/[0-9]*/environ') + glob.glob('/proc/[0-9]*/cmdline'):\n"
+        "    try: print(open(path).read())\n"
+        "    except OSError: pass\n"
+        "print('end')"
+    )
+    secret = f"mappa-secret-{time.time_ns()}"
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()", secret], stdin=subprocess.PIPE, env={"KEY": secret}
+    ) as neighbour:
+        result = await run(sandbox, code)
+        neighbour.kill()
+    assert result.stdout.endswith("end\n")
+    assert (secret in result.stdout) is (tier(sandbox) not in WALLED)
+
+
+async def test_attack_signal_a_process_outside(sandbox: Sandbox):
+    # As root a program is another user than we are, whatever the tier.
+    contained = tier(sandbox) in WALLED or os.geteuid() == 0
+    with subprocess.Popen(["sleep", "30"]) as victim:
+        outcome = await attack(sandbox, f"os.kill({victim.pid}, 9)")
+        assert outcome == ("refused" if contained else "done")
+        assert (victim.poll() is None) is contained
+        victim.kill()
+
+
+@walled_only
+async def test_attack_signal_the_supervisor_and_everybody(sandbox: Sandbox):
+    with subprocess.Popen(["sleep", "30"]) as victim:
+        await attack(sandbox, "os.kill(os.getppid(), 9)")
+        await attack(sandbox, "os.kill(-1, 9)", wall_seconds=3)
+        assert victim.poll() is None
+        victim.kill()
+    assert (await run(sandbox, "print('alive')")).stdout == "alive\n"
+
+
+async def test_attack_forged_failure_of_the_sandbox(sandbox: Sandbox):
+    code = (
+        "import os, sys\n"
+        "for pid in (1, 2, os.getppid()):\n"
+        "    for fd in range(3, 20):\n"
+        "        try: open(f'/proc/{pid}/fd/{fd}', 'w').write('!!!!')\n"
+        "        except OSError: pass\n"
+        "sys.stderr.write('bwrap: could not start\\n'); sys.exit(1)"
+    )
+    assert (await run(sandbox, code)).status is ToolStatus.NONZERO
+
+
+async def test_attack_fork_bomb(sandbox: Sandbox):
+    code = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
+    started = time.monotonic()
+    result = await run(sandbox, code, wall_seconds=1.0, processes=16)
+    assert result.status is ToolStatus.TIMEOUT
+    assert time.monotonic() - started < 6
+    assert (await run(sandbox, "print('alive')")).stdout == "alive\n"
+
+
+async def test_attack_many_processes(sandbox: Sandbox):
+    code = (
+        "import os, time\nn = 0\n"
+        "try:\n"
+        "    while True:\n"
+        "        if not os.fork(): time.sleep(5); os._exit(0)\n"
+        "        n += 1\n"
+        "except OSError: print(n)"
+    )
+    result = await run(sandbox, code, processes=16)
+    assert 8 <= int(result.stdout) <= 19
+    assert result.seconds < 5
+
+
+async def test_attack_daemon_left_behind(sandbox: Sandbox):
+    mark = "12.3456789"
+    code = (
+        "import os\n"
+        "if not os.fork():\n"
+        "    os.setsid()\n"
+        f"    if not os.fork(): os.execvp('sleep', ['sleep', '{mark}'])\n"
+        "    os._exit(0)\n"
+        "os.wait(); print('gone')"
+    )
+    result = await run(sandbox, code)
+    assert result.stdout == "gone\n"
+    assert result.seconds < 5
+    listing = subprocess.run(["ps", "-eo", "args="], capture_output=True, text=True)
+    assert f"sleep {mark}" not in listing.stdout
+
+
+async def test_attack_fill_the_disk(sandbox: Sandbox):
+    lines = (
+        "for n in range(40):",
+        "    with open(f'f{n}', 'wb') as f: f.write(bytes(1 << 20))",
+    )
+    outcome = await attack(sandbox, *lines, workspace_bytes=8 * MIB)
+    quota = tier(sandbox) == "bubblewrap" or "tmpfs" in sandbox.tier
+    assert outcome == ("refused" if quota else "done")
+
+
+async def test_attack_one_enormous_file(sandbox: Sandbox):
+    lines = ("f = open('f', 'wb'); f.truncate(1 << 40)",)
+    assert await attack(sandbox, *lines) == "refused"
+
+
+async def test_attack_inodes(sandbox: Sandbox):
+    lines = ("for n in range(6000): os.close(os.open(f'f{n}', os.O_CREAT))",)
+    outcome = await attack(sandbox, *lines, inodes=512)
+    quota = tier(sandbox) == "bubblewrap" or "tmpfs" in sandbox.tier
+    assert outcome == ("refused" if quota else "done")
+
+
+async def test_attack_descriptors(sandbox: Sandbox):
+    lines = ("keep = [os.open('/dev/null', 0) for _ in range(1000)]",)
+    assert await attack(sandbox, *lines, open_files=64) == "refused"
+
+
+@walled_only
+@pytest.mark.parametrize(
+    "name",
+    ["ptrace", "unshare", "mount", "keyctl", "bpf", "io_uring_setup", "userfaultfd", "chroot"],
+)
+async def test_attack_system_calls(sandbox: Sandbox, name: str):
+    from mappa_core.adapters.sandboxes import seccomp
+
+    numbers = seccomp._DENIED[name]  # noqa: SLF001
+    number = numbers[0 if os.uname().machine == "x86_64" else 1]
+    lines = (f"call({number}, 0, 0, 0, 0, 0)",)
+    assert await attack(sandbox, *lines) == "refused"
+
+
+@walled_only
+async def test_attack_user_namespace_by_clone(sandbox: Sandbox):
+    number = 56 if os.uname().machine == "x86_64" else 220
+    lines = (f"call({number}, 0x10000000 | 17, 0, 0, 0, 0)",)
+    assert await attack(sandbox, *lines) == "refused"
+
+
+async def test_attack_become_root(sandbox: Sandbox):
+    assert await attack(sandbox, "os.setuid(0)") == "refused"
+    code = "print(open('/proc/self/status').read())"
+    if tier(sandbox) == "bubblewrap":
+        status = (await run(sandbox, code)).stdout
+        assert "CapEff:\t0000000000000000" in status
+        assert "NoNewPrivs:\t1" in status

@@ -1,0 +1,365 @@
+"""What `ports.Store` promises, on the real Postgres store."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from mappa_core.domain import ids
+from mappa_core.domain.errors import NotFound, StoreError
+from mappa_core.domain.records import (
+    CoachScore,
+    Episode,
+    FinishReason,
+    Outcome,
+    Run,
+    RunStatus,
+    StopReason,
+    ToolStatus,
+    Unscored,
+)
+from mappa_core.ports import Store
+from tests.builders import (
+    RULE_COACH,
+    STARTED_AT,
+    entry,
+    make_episode,
+    make_policy,
+    make_problem,
+    make_run,
+    make_score,
+    make_tool_result,
+    make_turn,
+    make_update,
+)
+
+RIGHT = Outcome(success=True, answer="5", method="math-verify")
+WRONG = Outcome(success=False, answer=None, method="math-verify")
+
+
+@pytest.fixture
+def run(store: Store) -> Run:
+    """A run with one problem and the base policies of two agents."""
+    run = make_run()
+    store.open_run(run)
+    store.add_problems([make_problem()])
+    store.add_policy_version(make_policy(run, "solver"))
+    store.add_policy_version(make_policy(run, "executor"))
+    return run
+
+
+@pytest.fixture
+def play(store: Store, run: Run) -> Callable[..., Episode]:
+    """Play one episode of a solver's turn and an executor's with a tool call."""
+
+    def play(
+        rollout_index: int = 0,
+        *,
+        reason: StopReason | None = StopReason.ANSWERED,
+        outcome: Outcome | None = RIGHT,
+        **where: object,
+    ) -> Episode:
+        episode = make_episode(run, make_problem(), rollout_index=rollout_index, **where)
+        store.open_episode(episode)
+        for turn in (
+            make_turn(make_policy(run, "solver"), 0),
+            make_turn(make_policy(run, "executor"), 1, tool_result=make_tool_result()),
+        ):
+            store.record_turn(episode, turn)
+            episode = episode.with_turn(turn)
+        if reason is not None:
+            error = "the engine died" if reason is StopReason.FAILED else None
+            episode = episode.closed(reason, outcome=outcome, error=error)
+            store.close_episode(episode)
+        return episode
+
+    return play
+
+
+class TestRuns:
+    def test_reads_back_what_was_written(self, store: Store, run: Run) -> None:
+        assert store.run("quickstart-1") == run
+
+    def test_a_repeat_changes_nothing(self, store: Store, run: Run) -> None:
+        store.open_run(replace(run, team="other"))
+        assert store.runs() == (run,)
+
+    def test_is_found_by_id_and_by_prefix(self, store: Store, run: Run) -> None:
+        assert store.run(str(run.id)) == store.run(str(run.id)[:6].upper()) == store.run("quick")
+
+    def test_a_whole_name_beats_the_same_as_a_prefix(self, store: Store, run: Run) -> None:
+        store.open_run(make_run("quickstart-10"))
+        assert store.run("quickstart-1") == run
+
+    @pytest.mark.parametrize("name", ["nothing", "%", "quick_tart"])
+    def test_an_unknown_one_is_not_found(self, store: Store, run: Run, name: str) -> None:
+        with pytest.raises(NotFound, match="no run"):
+            store.run(name)
+
+    def test_an_ambiguous_prefix_names_the_candidates(self, store: Store, run: Run) -> None:
+        store.open_run(make_run("quickstart-2"))
+        with pytest.raises(NotFound, match=str(run.id)[:13]):
+            store.run("quickstart")
+
+    def test_newest_first_and_limited(self, store: Store, run: Run) -> None:
+        later = make_run("later", started_at=STARTED_AT + timedelta(hours=1))
+        store.open_run(later)
+        assert store.runs() == (later, run)
+        assert store.runs(limit=1) == (later,)
+
+    def test_links_are_kept_when_not_given(self, store: Store, run: Run) -> None:
+        store.link_run(run.id, prefect_flow_run_id="flow", mlflow_run_id=None)
+        store.link_run(run.id, prefect_flow_run_id=None, mlflow_run_id="mlflow")
+        linked = store.run(run.name)
+        assert (linked.prefect_flow_run_id, linked.mlflow_run_id) == ("flow", "mlflow")
+
+    def test_closing_and_reopening(self, store: Store, run: Run) -> None:
+        store.close_run(run.id, RunStatus.FAILED, "out of memory")
+        failed = store.run(run.name)
+        assert (failed.status, failed.error) == (RunStatus.FAILED, "out of memory")
+        assert failed.ended_at is not None
+        store.close_run(run.id, RunStatus.RUNNING)
+        assert store.run(run.name) == run
+
+
+class TestPolicies:
+    def test_reads_back_or_none(self, store: Store, run: Run) -> None:
+        assert store.policy_version(run.id, "solver", 0) == make_policy(run, "solver")
+        assert store.policy_version(run.id, "solver", 1) is None
+
+    def test_one_of_no_known_run_is_refused(self, store: Store) -> None:
+        with pytest.raises(StoreError, match="fk_policy_version_run_id"):
+            store.add_policy_version(make_policy(make_run("unknown")))
+
+
+class TestEpisodes:
+    def test_reads_back_what_was_written(self, store: Store, play: Callable[..., Episode]) -> None:
+        episode = play()
+        assert store.episode(str(episode.id)) == episode
+        assert store.episode(str(episode.id)[:8]) == episode
+
+    def test_opening_again_returns_the_turns_before_a_crash(
+        self, store: Store, run: Run, play: Callable[..., Episode]
+    ) -> None:
+        played = play(reason=None)
+        assert store.open_episode(make_episode(run, make_problem())) == played
+
+    def test_a_turn_and_an_end_are_written_once(
+        self, store: Store, play: Callable[..., Episode]
+    ) -> None:
+        episode = play()
+        store.record_turn(episode, episode.turns[1])
+        store.close_episode(replace(episode, stop_reason=StopReason.FAILED, outcome=WRONG))
+        assert store.episode(str(episode.id)) == episode
+
+    def test_an_episode_of_an_unknown_problem_is_refused(self, store: Store, run: Run) -> None:
+        with pytest.raises(StoreError, match="fk_episode_problem_id"):
+            store.open_episode(make_episode(run, make_problem("Unheard of.")))
+
+    def test_an_unknown_one_is_not_found(self, store: Store) -> None:
+        with pytest.raises(NotFound, match="no episode '00'"):
+            store.episode("00")
+
+    def test_many_threads_at_once(self, store: Store, play: Callable[..., Episode]) -> None:
+        with ThreadPoolExecutor(32) as threads:
+            episodes = list(threads.map(play, range(64)))
+        assert [store.episode(str(episode.id)) for episode in episodes] == episodes
+
+    def test_any_text_comes_back_as_it_was(self, store: Store, run: Run) -> None:
+        strange = "NUL \x00, lone \udc80, escape ␛, pair \ud83d\ude00, 😀"
+        turn = make_turn(make_policy(run), text=strange)
+        episode = make_episode(run, make_problem())
+        store.open_episode(episode)
+        store.record_turn(episode, turn)
+        assert store.episode(str(episode.id)).turns == (turn,)
+
+    def test_an_empty_action_comes_back_empty(self, store: Store, run: Run) -> None:
+        turn = make_turn(make_policy(run), token_ids=())
+        episode = make_episode(run, make_problem())
+        store.open_episode(episode)
+        store.record_turn(episode, turn)
+        assert store.episode(str(episode.id)).turns == (turn,)
+
+
+class TestScores:
+    def test_read_back_in_turn_order(self, store: Store, play: Callable[..., Episode]) -> None:
+        episode = play()
+        unscored = Unscored(reason="timeout", detail="30 s", seconds=30.0, raw_reply="\x00")
+        full = CoachScore(
+            value=10.0,
+            rationale="right",
+            seconds=1.5,
+            raw_reply='{"score": 10}',
+            prompt_tokens=100,
+            reply_tokens=0,
+            cost_usd=0.0,
+        )
+        entries = (make_score(episode, 0, full), make_score(episode, 1, unscored))
+        store.add_scores(entries[::-1])
+        assert store.scores(episode.id) == entries
+
+    def test_a_repeat_changes_nothing(self, store: Store, play: Callable[..., Episode]) -> None:
+        episode = play()
+        store.add_scores([make_score(episode, 0, 3.0)])
+        store.add_scores([make_score(episode, 0, 9.0)])
+        assert store.scores(episode.id) == (make_score(episode, 0, 3.0),)
+
+    def test_many_judge_an_action_and_one_trains(
+        self, store: Store, play: Callable[..., Episode]
+    ) -> None:
+        episode = play()
+        trains = make_score(episode, 0, 3.0)
+        again = make_score(episode, 0, 4.0, repeat_index=1, trained=False)
+        store.add_scores([trains, again])
+        second = make_score(episode, 0, 5.0, identity=replace(RULE_COACH, model="other"))
+        with pytest.raises(StoreError, match="uq_coach_score_trained"):
+            store.add_scores([second])
+        assert set(store.scores(episode.id)) == {trains, again}
+        assert store.score_ids([trains.action_id, ids.action_id(episode.id, 1)]) == {
+            trains.action_id: trains.id
+        }
+
+    def test_no_action_no_score(self, store: Store) -> None:
+        assert store.score_ids([]) == {}
+
+
+class TestScoredActions:
+    def test_one_agents_finished_episodes_in_a_fixed_order(
+        self, store: Store, run: Run, play: Callable[..., Episode]
+    ) -> None:
+        second, first = play(1), play(0)
+        store.add_scores([make_score(first, 1, 7.5)])
+        store.add_scores([make_score(second, 1, Unscored(reason="refused", detail="no"))])
+        left_out = (
+            play(2, reason=StopReason.FAILED, outcome=None),
+            play(3, reason=None),
+            play(4, iteration=2),
+            play(5, phase="held_out"),
+        )
+        actions = store.scored_actions(run.id, "executor", 1)
+        assert [(action.episode_id, action.score) for action in actions] == [
+            (first.id, 7.5),
+            (second.id, None),
+        ]
+        assert not {episode.id for episode in left_out} & {a.episode_id for a in actions}
+
+    def test_carries_the_exact_tokens(
+        self, store: Store, run: Run, play: Callable[..., Episode]
+    ) -> None:
+        episode = play()
+        (action,) = store.scored_actions(run.id, "solver", 1)
+        sampled = episode.turns[0].action
+        assert action.action_id == ids.action_id(episode.id, 0)
+        assert action.problem_id == episode.problem.id
+        assert (action.prompt_token_ids, action.token_ids, action.logprobs) == (
+            sampled.prompt_token_ids,
+            sampled.token_ids,
+            sampled.logprobs,
+        )
+        assert (action.rollout_index, action.turn_index, action.truncated) == (0, 0, False)
+
+    def test_a_spent_budget_is_truncated(self, store: Store, run: Run) -> None:
+        episode = make_episode(run, make_problem())
+        store.open_episode(episode)
+        turn = make_turn(make_policy(run), finish_reason=FinishReason.LENGTH)
+        store.record_turn(episode, turn)
+        store.close_episode(episode.closed(StopReason.MAX_TURNS, outcome=WRONG))
+        assert [action.truncated for action in store.scored_actions(run.id, "solver", 1)] == [True]
+
+
+class TestUpdates:
+    def test_reads_back_with_its_entries_in_order(
+        self, store: Store, run: Run, play: Callable[..., Episode]
+    ) -> None:
+        entries = (entry(play(1), 0, 0.5, 1.0), entry(play(0), 0, None))
+        update, policy, checkpoint = make_update(run, "solver", 1, entries)
+        update = replace(update, metrics={"loss": 2.0, "kl": float("inf")})
+        store.add_update(update, policy, checkpoint)
+        store.add_update(update, policy, checkpoint)
+        assert store.update(run.id, "solver", 1) == update
+        assert store.update(run.id, "solver", 2) is None
+        assert store.policy_version(run.id, "solver", 1) == policy
+        assert store.checkpoints(run.id) == ((policy, checkpoint),)
+
+    def test_all_or_nothing(self, store: Store, run: Run) -> None:
+        nowhere = make_episode(run, make_problem())
+        update, policy, checkpoint = make_update(run, "solver", 1, [entry(nowhere, 0, 1.0)])
+        with pytest.raises(StoreError, match="fk_update_action_action_id"):
+            store.add_update(update, policy, checkpoint)
+        assert store.update(run.id, "solver", 1) is None
+        assert store.policy_version(run.id, "solver", 1) is None
+        assert store.checkpoints(run.id) == ()
+
+    def test_checkpoints_oldest_first(self, store: Store, run: Run) -> None:
+        for agent, iteration in (("solver", 1), ("solver", 2), ("executor", 1)):
+            store.add_update(*make_update(run, agent, iteration))
+        steps = [(policy.step, policy.agent) for policy, _ in store.checkpoints(run.id)]
+        assert steps == [(1, "executor"), (1, "solver"), (2, "solver")]
+
+    def test_a_model_version_needs_its_checkpoint(self, store: Store, run: Run) -> None:
+        update, policy, checkpoint = make_update(run, "solver", 1)
+        with pytest.raises(NotFound, match="no checkpoint"):
+            store.set_model_version(checkpoint.id, "mappa-mathchat-solver", "1")
+        store.add_update(update, policy, checkpoint)
+        store.set_model_version(checkpoint.id, "mappa-mathchat-solver", "1")
+
+
+class TestFigures:
+    def test_sums_up_one_iteration(
+        self, store: Store, run: Run, play: Callable[..., Episode]
+    ) -> None:
+        first = play(0)
+        second = play(1, outcome=WRONG)
+        play(2, reason=StopReason.FAILED, outcome=None)
+        play(0, iteration=2)
+        store.add_scores(
+            [
+                make_score(first, 0, 4.0),
+                make_score(second, 0, 9.0),
+                make_score(second, 0, 0.0, repeat_index=1, trained=False),
+                make_score(first, 1, 2.0),
+                make_score(second, 1, Unscored(reason="error", detail="", seconds=1.0)),
+            ]
+        )
+        figures = store.figures(run.id, "train", 1)
+        assert (figures.episodes, figures.failed, figures.successes) == (3, 1, 1)
+        assert figures.success_rate == 0.5
+        solver, executor = figures.agents
+        assert (solver.agent, executor.agent) == ("solver", "executor")
+        assert (solver.mean_score, solver.unscored, solver.tool_calls) == (6.5, 0, 0)
+        assert (executor.mean_score, executor.unscored, executor.tool_calls) == (2.0, 1, 3)
+        assert (solver.actions, solver.tokens) == (3, 9)
+        # 6 actions of 0.5 s, 3 tool calls of 0.25 s, 3 scores of 0.125 s and one of 1 s.
+        assert figures.seconds_by_activity == {"engine": 3.0, "sandbox": 0.75, "coach": 1.375}
+
+    def test_of_nothing_is_nothing(self, store: Store, run: Run) -> None:
+        figures = store.figures(run.id, "held_out", 0)
+        assert (figures.episodes, figures.agents, figures.success_rate) == (0, (), None)
+
+    def test_outcomes_in_rollout_order(
+        self, store: Store, run: Run, play: Callable[..., Episode]
+    ) -> None:
+        play(2, reason=StopReason.FAILED, outcome=None)
+        play(0)
+        play(1, outcome=WRONG)
+        play(3)
+        expected: dict[UUID, tuple[bool, ...]] = {make_problem().id: (True, False, False, True)}
+        assert store.outcomes(run.id, "train", 1) == expected
+        assert store.outcomes(run.id, "train", 2) == {}
+
+
+def test_a_killed_tool_call_comes_back(store: Store, run: Run) -> None:
+    episode = make_episode(run, make_problem())
+    store.open_episode(episode)
+    killed = replace(make_tool_result(ToolStatus.TIMEOUT), cpu_seconds=None, peak_memory_bytes=None)
+    turn = make_turn(make_policy(run), tool_result=replace(killed, written=(), rejected=()))
+    store.record_turn(episode, turn)
+    assert store.episode(str(episode.id)).turns == (turn,)
+
+
+def test_closing_twice_is_safe(store: Store) -> None:
+    store.close()
+    store.close()

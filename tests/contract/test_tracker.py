@@ -1,0 +1,85 @@
+"""What `ports.Tracker` and `ports.ModelRegistry` promise, on MLflow and on the fakes."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from mappa_core.adapters.mlflow.registry import MlflowRegistry
+from mappa_core.adapters.mlflow.tracker import MlflowTracker
+from mappa_core.domain.errors import TrackerError
+from mappa_core.domain.records import RunStatus
+from mappa_core.ports import ModelRegistry, Tracker
+from tests.adapter_files import write_adapter
+from tests.builders import make_policy, make_run
+from tests.fakes.tracking import MemoryRegistry, MemoryTracker
+
+
+@pytest.fixture(scope="module")
+def mlflow_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
+
+
+@pytest.fixture(params=["mlflow", "memory"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def tracker(kind: str, mlflow_uri: str, tmp_path: Path) -> Tracker:
+    return MlflowTracker(mlflow_uri, tmp_path) if kind == "mlflow" else MemoryTracker()
+
+
+@pytest.fixture
+def registry(kind: str, mlflow_uri: str) -> ModelRegistry:
+    return MlflowRegistry(mlflow_uri) if kind == "mlflow" else MemoryRegistry()
+
+
+def test_a_run_started_twice_is_one_run_and_another_is_another(tracker: Tracker) -> None:
+    first, other = make_run("start-1"), make_run("start-2")
+    assert tracker.start(first) == tracker.start(first)
+    assert tracker.start(first) != tracker.start(other)
+
+
+def test_everything_can_be_said_about_a_run_that_was_started(tracker: Tracker) -> None:
+    tracker_run_id = tracker.start(make_run("say"))
+    tracker.log(tracker_run_id, 1, {"solver/mean_score": 5.0, "kl_base": math.nan})
+    tracker.log(tracker_run_id, 2, {})
+    tracker.tag(tracker_run_id, {"mappa.note": "kept"})
+    for status in RunStatus:
+        tracker.end(tracker_run_id, status)
+
+
+@pytest.mark.parametrize("call", ["log", "tag", "end"])
+def test_a_run_that_was_never_started_is_a_tracker_error(tracker: Tracker, call: str) -> None:
+    tracker.start(make_run("known"))
+    says = {
+        "log": lambda: tracker.log("0" * 32, 1, {"loss": 0.5}),
+        "tag": lambda: tracker.tag("0" * 32, {"a": "b"}),
+        "end": lambda: tracker.end("0" * 32, RunStatus.COMPLETED),
+    }
+    with pytest.raises(TrackerError) as raised:
+        says[call]()
+    assert "\n" not in str(raised.value)
+
+
+def test_versions_count_up_and_a_checkpoint_keeps_its_own(
+    tracker: Tracker, registry: ModelRegistry, tmp_path: Path, kind: str
+) -> None:
+    run = make_run("register")
+    tracker_run_id = tracker.start(run)
+    policies = [make_policy(run, "solver", step) for step in (1, 2)]
+    checkpoints = [write_adapter(tmp_path, policy) for policy in policies]
+
+    def register(index: int, name: str = "mappa-mathchat-solver") -> str:
+        return registry.register(
+            name,
+            policies[index],
+            checkpoints[index],
+            tracker_run_id=tracker_run_id,
+            tags={"mappa.iteration": str(index + 1)},
+            alias="candidate",
+        )
+
+    assert [register(0), register(1), register(0)] == ["1", "2", "1"]
+    assert register(1, "mappa-mathchat-other") == "1"

@@ -1,0 +1,67 @@
+"""A tracker and a registry in memory, held to the contract of the real ones."""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from uuid import UUID
+
+from mappa_core.domain.errors import TrackerError
+from mappa_core.domain.records import Checkpoint, PolicyVersion, Run, RunStatus
+
+
+class MemoryTracker:
+    """`ports.Tracker`; what it was told is in plain attributes."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, Run] = {}
+        self.statuses: dict[str, RunStatus] = {}
+        self.tags: defaultdict[str, dict[str, str]] = defaultdict(dict)
+        self.metrics: defaultdict[str, dict[tuple[int, str], float]] = defaultdict(dict)
+
+    def start(self, run: Run) -> str:
+        tracker_run_id = run.id.hex
+        self.runs[tracker_run_id] = run
+        self.statuses[tracker_run_id] = RunStatus.RUNNING
+        return tracker_run_id
+
+    def log(self, tracker_run_id: str, step: int, metrics: Mapping[str, float]) -> None:
+        self._check(tracker_run_id)
+        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        self.metrics[tracker_run_id] |= {(step, name): value for name, value in finite.items()}
+
+    def tag(self, tracker_run_id: str, tags: Mapping[str, str]) -> None:
+        self._check(tracker_run_id)
+        self.tags[tracker_run_id] |= tags
+
+    def end(self, tracker_run_id: str, status: RunStatus) -> None:
+        self._check(tracker_run_id)
+        self.statuses[tracker_run_id] = status
+
+    def _check(self, tracker_run_id: str) -> None:
+        if tracker_run_id not in self.runs:
+            raise TrackerError(f"run {tracker_run_id} was never started")
+
+
+class MemoryRegistry:
+    """`ports.ModelRegistry`; versions in order of registration, per name."""
+
+    def __init__(self) -> None:
+        self.versions: defaultdict[str, list[UUID]] = defaultdict(list)
+        self.aliases: dict[tuple[str, str], str] = {}
+
+    def register(
+        self,
+        name: str,
+        policy: PolicyVersion,
+        checkpoint: Checkpoint,
+        *,
+        tracker_run_id: str,
+        tags: Mapping[str, str],
+        alias: str,
+    ) -> str:
+        versions = self.versions[name]
+        if checkpoint.id not in versions:
+            versions.append(checkpoint.id)
+        version = versions.index(checkpoint.id) + 1
+        self.aliases[name, alias] = str(max(version, int(self.aliases.get((name, alias), "0"))))
+        return str(version)

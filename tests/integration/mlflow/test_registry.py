@@ -1,0 +1,204 @@
+"""Checkpoints become model versions once, whatever is repeated or interrupted."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mappa_core.adapters.mlflow.client import open_client
+from mappa_core.adapters.mlflow.registry import MlflowRegistry, identity_tags
+from mappa_core.adapters.mlflow.tracker import MlflowTracker
+from mappa_core.domain.errors import TrackerError
+from mappa_core.domain.records import Checkpoint, PolicyVersion, Run
+from tests.adapter_files import checkpoint_in, write_adapter
+from tests.builders import make_policy
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+NAME = "mappa-mathchat-solver"
+
+
+@pytest.fixture
+def tracker_run_id(tracker: MlflowTracker, run: Run) -> str:
+    return tracker.start(run)
+
+
+@pytest.fixture
+def client(tracking_uri: str) -> "MlflowClient":
+    return open_client(tracking_uri)
+
+
+def register(
+    registry: MlflowRegistry, policy: PolicyVersion, checkpoint: Checkpoint, tracker_run_id: str
+) -> str:
+    return registry.register(
+        NAME,
+        policy,
+        checkpoint,
+        tracker_run_id=tracker_run_id,
+        tags={"mappa.iteration": str(policy.step), "prefect.flow_run_id": ""},
+        alias="candidate",
+    )
+
+
+def test_a_version_links_to_its_run_its_rows_and_its_files(
+    registry: MlflowRegistry,
+    client: "MlflowClient",
+    policy: PolicyVersion,
+    checkpoint: Checkpoint,
+    tracker_run_id: str,
+    artifacts: Path,
+) -> None:
+
+    assert register(registry, policy, checkpoint, tracker_run_id) == "1"
+
+    version = client.get_model_version_by_alias(NAME, "candidate")
+    assert int(version.version) == 1
+    assert version.run_id == tracker_run_id
+    assert version.tags == identity_tags(policy, checkpoint) | {"mappa.iteration": "1"}
+    stored = Path(version.source)
+    assert stored.is_relative_to(artifacts)
+    assert {path.name for path in stored.iterdir()} == {
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    }
+    (model,) = client.search_logged_models([client.get_run(tracker_run_id).info.experiment_id])
+    assert model.source_run_id == tracker_run_id
+    assert model.status == "READY"
+
+
+def test_nothing_lands_beside_the_given_places(
+    registry: MlflowRegistry,
+    policy: PolicyVersion,
+    checkpoint: Checkpoint,
+    tracker_run_id: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    register(registry, policy, checkpoint, tracker_run_id)
+    assert list(elsewhere.iterdir()) == []
+    assert "MLFLOW_TRACKING_URI" not in os.environ
+
+
+def test_registering_one_checkpoint_twice_returns_its_version(
+    registry: MlflowRegistry,
+    client: "MlflowClient",
+    policy: PolicyVersion,
+    checkpoint: Checkpoint,
+    tracker_run_id: str,
+) -> None:
+    first = register(registry, policy, checkpoint, tracker_run_id)
+    again = register(registry, policy, checkpoint, tracker_run_id)
+    assert first == again == "1"
+    assert len(client.search_model_versions(f"name = '{NAME}'")) == 1
+
+
+def test_a_registration_cut_short_is_completed_by_the_next(
+    registry: MlflowRegistry,
+    client: "MlflowClient",
+    policy: PolicyVersion,
+    checkpoint: Checkpoint,
+    tracker_run_id: str,
+) -> None:
+    experiment = client.get_run(tracker_run_id).info.experiment_id
+    # As a kill after the first call leaves it: a logged model without files or version.
+    left = client.create_logged_model(
+        experiment, source_run_id=tracker_run_id, tags=identity_tags(policy, checkpoint)
+    )
+
+    register(registry, policy, checkpoint, tracker_run_id)
+
+    (model,) = client.search_logged_models([experiment])
+    assert model.model_id == left.model_id
+    assert model.status == "READY"
+    assert client.get_model_version_by_alias(NAME, "candidate").source == left.artifact_location
+
+
+def test_a_lost_alias_is_set_again_and_an_old_repeat_does_not_take_it_back(
+    registry: MlflowRegistry,
+    client: "MlflowClient",
+    run: Run,
+    tmp_path: Path,
+    tracker_run_id: str,
+) -> None:
+    policies = [make_policy(run, "solver", step) for step in (1, 2)]
+    checkpoints = [write_adapter(tmp_path, policy) for policy in policies]
+    for policy, checkpoint in zip(policies, checkpoints, strict=True):
+        register(registry, policy, checkpoint, tracker_run_id)
+    register(registry, policies[0], checkpoints[0], tracker_run_id)
+    assert int(client.get_model_version_by_alias(NAME, "candidate").version) == 2
+
+    client.delete_registered_model_alias(NAME, "candidate")
+    register(registry, policies[1], checkpoints[1], tracker_run_id)
+    assert int(client.get_model_version_by_alias(NAME, "candidate").version) == 2
+
+
+def test_weights_that_changed_on_disk_are_refused(
+    registry: MlflowRegistry,
+    client: "MlflowClient",
+    policy: PolicyVersion,
+    checkpoint: Checkpoint,
+    tracker_run_id: str,
+) -> None:
+    (Path(checkpoint.directory) / "adapter_model.safetensors").write_bytes(b"flipped")
+    with pytest.raises(TrackerError, match="is not what the store recorded"):
+        register(registry, policy, checkpoint, tracker_run_id)
+    assert client.search_registered_models() == []
+
+
+def test_a_checkpoint_without_weights_is_refused_in_one_line(
+    registry: MlflowRegistry,
+    policy: PolicyVersion,
+    checkpoint: Checkpoint,
+    tracker_run_id: str,
+) -> None:
+    (Path(checkpoint.directory) / "adapter_model.safetensors").unlink()
+    with pytest.raises(TrackerError, match=r"lacks adapter_model\.safetensors") as raised:
+        register(registry, policy, checkpoint, tracker_run_id)
+    assert "\n" not in str(raised.value)
+
+
+def test_what_is_downloaded_by_alias_is_the_policy_that_was_registered(
+    registry: MlflowRegistry,
+    policy: PolicyVersion,
+    tracker_run_id: str,
+    tracking_uri: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import mlflow.artifacts
+    import torch
+    from peft import LoraConfig, PeftModel, get_peft_model
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    shape = LlamaConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+    )
+    torch.manual_seed(0)
+    base = LlamaForCausalLM(shape)
+    base.save_pretrained(tmp_path / "base")
+    lora = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    trained = get_peft_model(base, lora)
+    trained.save_pretrained(tmp_path / "adapter")
+    tokens = torch.tensor([[1, 2, 3]])
+    expected = trained(tokens).logits.detach()
+
+    register(registry, policy, checkpoint_in(tmp_path / "adapter", policy), tracker_run_id)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri)  # as a person would say it
+    downloaded = mlflow.artifacts.download_artifacts(
+        f"models:/{NAME}@candidate", dst_path=str(tmp_path / "downloaded")
+    )
+
+    fresh = LlamaForCausalLM.from_pretrained(tmp_path / "base")
+    loaded = PeftModel.from_pretrained(fresh, downloaded)
+    torch.testing.assert_close(loaded(tokens).logits, expected)

@@ -1,0 +1,59 @@
+"""A small run, worked by hand, on a database of its own."""
+
+from dataclasses import replace
+
+import pytest
+
+from mappa_core.adapters.store.store import PostgresStore
+from mappa_core.domain.records import Outcome, StopReason, Unscored
+from tests.builders import (
+    entry,
+    make_episode,
+    make_policy,
+    make_problem,
+    make_run,
+    make_score,
+    make_tool_result,
+    make_turn,
+    make_update,
+)
+
+SCORES = {"What is 2 + 3?": (9.0, 7.0), "What is 2 * 3?": (2.0, None)}
+TASK_TYPES = {"What is 2 + 3?": "addition", "What is 2 * 3?": "multiplication"}
+
+
+def fill(store: PostgresStore) -> None:
+    """Two problems, two episodes each, one action each, scored and learned from.
+
+    Additions score 9 (right) and 7 (wrong); multiplications 2 (wrong) and, once, nothing (right).
+    """
+    run = make_run()
+    solver = make_policy(run)
+    store.open_run(run)
+    store.add_policy_version(solver)
+    entries = []
+    for statement, scores in SCORES.items():
+        problem = make_problem(statement, task_type=TASK_TYPES[statement])
+        store.add_problems([problem])
+        for rollout_index, score in enumerate(scores):
+            episode = make_episode(run, problem, rollout_index=rollout_index)
+            store.open_episode(episode)
+            store.record_turn(episode, make_turn(solver, tool_result=make_tool_result()))
+            success = score in (9.0, None)
+            outcome = Outcome(success=success, answer="5", method="math-verify")
+            store.close_episode(episode.closed(StopReason.ANSWERED, outcome=outcome))
+            given = Unscored(reason="timeout", detail="30 s") if score is None else score
+            scored = make_score(episode, 0, given)
+            again = make_score(episode, 0, 5.0, repeat_index=1, trained=False)
+            store.add_scores([scored, again])
+            advantage = None if score is None else (score - 6.0) / 4
+            weight = 0.0 if score is None else 0.25 * (1 + (score == 2.0))
+            entries.append(replace(entry(episode, 0, advantage, weight), score_id=scored.id))
+    store.add_update(*make_update(run, "solver", 1, entries))
+
+
+@pytest.fixture
+def filled_url(store: PostgresStore, database_url: str) -> str:
+    """The address of a database that holds the run of `fill`."""
+    fill(store)
+    return database_url

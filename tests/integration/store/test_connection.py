@@ -1,0 +1,65 @@
+"""Addresses as people write them, and one line for everything that goes wrong."""
+
+import psycopg
+import pytest
+from sqlalchemy import make_url
+from sqlalchemy.exc import OperationalError
+
+from mappa_core.adapters.store.connection import boundary, normalised, ping
+from mappa_core.adapters.store.embedded import EmbeddedPostgres
+from mappa_core.adapters.store.store import PostgresStore
+from mappa_core.domain.errors import DiskFull, StoreError
+from tests.builders import make_run
+from tests.conftest import execute
+
+
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg"])
+def test_any_spelling_means_our_driver(scheme: str) -> None:
+    address = normalised(f"{scheme}://ann:secret@host:5433/mappa?sslmode=require")
+    assert address == make_url("postgresql+psycopg://ann:secret@host:5433/mappa?sslmode=require")
+
+
+@pytest.mark.parametrize("url", ["", "nonsense", "sqlite:///mappa.db", "mysql://host/db"])
+def test_another_database_is_refused(url: str) -> None:
+    with pytest.raises(StoreError, match="set MAPPA_DATABASE_URL to postgresql://"):
+        PostgresStore.open(url)
+
+
+def test_an_unreachable_server_is_one_line_without_the_password() -> None:
+    with pytest.raises(StoreError) as caught:
+        PostgresStore.open("postgres://ann:hunter2@127.0.0.1:1/mappa")
+    message = str(caught.value)
+    assert message.startswith("no Postgres at ")
+    assert "MAPPA_DATABASE_URL" in message
+    assert "\n" not in message
+    assert "hunter2" not in message
+
+
+def test_an_unknown_database_is_one_line(postgres: EmbeddedPostgres) -> None:
+    with pytest.raises(StoreError, match='database "nowhere" does not exist'):
+        ping(postgres.url("nowhere"))
+
+
+def test_ping_says_the_version(postgres: EmbeddedPostgres) -> None:
+    assert ping(postgres.url("mappa")).startswith("18.")
+
+
+def test_a_full_disk_is_named() -> None:
+    cause = psycopg.errors.DiskFull("could not extend file: No space left on device")
+    with (
+        pytest.raises(DiskFull, match="no space left"),
+        boundary(make_url("postgresql://host/db")),
+    ):
+        raise OperationalError("INSERT", {}, cause)
+
+
+def test_a_lost_connection_is_replaced(
+    store: PostgresStore, database_url: str, postgres: EmbeddedPostgres
+) -> None:
+    store.open_run(make_run())
+    execute(
+        postgres.url("postgres"),
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        f"WHERE datname = '{make_url(database_url).database}'",
+    )
+    assert store.runs() == (make_run(),)

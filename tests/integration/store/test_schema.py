@@ -1,0 +1,122 @@
+"""The revisions make what `tables` says, both ways, and the store refuses any other schema."""
+
+from collections.abc import Iterator
+
+import pytest
+from alembic import command
+from sqlalchemy import Connection, Engine, text
+
+from mappa_core.adapters.store import schema
+from mappa_core.adapters.store.connection import connect
+from mappa_core.adapters.store.store import PostgresStore
+from mappa_core.adapters.store.tables import METADATA, SCHEMA
+from mappa_core.domain.errors import SchemaMismatch
+from tests.builders import make_run
+from tests.conftest import execute
+
+CATALOGUE = """
+SELECT 'column', table_name::text, column_name::text,
+       concat_ws(' ', data_type, udt_name, is_nullable, column_default)
+FROM information_schema.columns WHERE table_schema = 'mappa'
+UNION ALL
+SELECT 'constraint', conrelid::regclass::text, conname::text, pg_get_constraintdef(oid)
+FROM pg_constraint WHERE connamespace = 'mappa'::regnamespace
+UNION ALL
+SELECT 'index', tablename::text, indexname::text, indexdef
+FROM pg_indexes WHERE schemaname = 'mappa'
+"""
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    engine = connect(database_url, pool_size=1)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def empty_engine(empty_database_url: str) -> Iterator[Engine]:
+    engine = connect(empty_database_url, pool_size=1)
+    yield engine
+    engine.dispose()
+
+
+def migrate(engine: Engine, revision: str) -> None:
+    with engine.begin() as connection:
+        config = schema.migration_config(connection)
+        if revision == "head":
+            command.upgrade(config, revision)
+        else:
+            command.downgrade(config, revision)
+
+
+def catalogue(connection: Connection) -> set[tuple[str, ...]]:
+    rows = connection.execute(text(CATALOGUE)).all()
+    return {tuple(row) for row in rows if "alembic_version" not in row[1]}
+
+
+def test_the_tables_are_those_of_the_code(engine: Engine) -> None:
+    with engine.begin() as connection:
+        command.check(schema.migration_config(connection))
+
+
+def test_the_revisions_and_the_code_make_the_same_catalogue(
+    engine: Engine, empty_engine: Engine
+) -> None:
+    with empty_engine.begin() as connection:
+        connection.execute(text(f"CREATE SCHEMA {SCHEMA}"))
+        METADATA.create_all(connection)
+        from_code = catalogue(connection)
+    with engine.connect() as connection:
+        assert catalogue(connection) == from_code
+
+
+def test_up_down_up_on_an_empty_database(empty_engine: Engine) -> None:
+    migrate(empty_engine, "head")
+    with empty_engine.connect() as connection:
+        first = catalogue(connection)
+    migrate(empty_engine, "base")
+    with empty_engine.connect() as connection:
+        assert catalogue(connection) == set()
+        assert connection.scalar(text("SELECT to_regnamespace('audit')")) is None
+    migrate(empty_engine, "head")
+    with empty_engine.connect() as connection:
+        assert catalogue(connection) == first
+
+
+def test_up_down_up_on_a_filled_database(filled_url: str) -> None:
+    engine = connect(filled_url, pool_size=1)
+    migrate(engine, "base")
+    migrate(engine, "head")
+    engine.dispose()
+    store = PostgresStore.open(filled_url)
+    assert store.runs() == ()
+    store.open_run(make_run())
+    assert store.runs() == (make_run(),)
+    store.close()
+
+
+def test_upgrading_is_harmless_when_repeated(empty_database_url: str) -> None:
+    assert schema.current_revision(empty_database_url) is None
+    schema.upgrade(empty_database_url)
+    schema.upgrade(empty_database_url)
+    assert schema.current_revision(empty_database_url) == schema.head_revision()
+
+
+def test_an_empty_database_is_refused(empty_database_url: str) -> None:
+    with pytest.raises(SchemaMismatch, match=r"has no MAPPA tables.*run `mappa db upgrade`"):
+        PostgresStore.open(empty_database_url)
+
+
+def test_an_older_one_is_refused(engine: Engine, database_url: str) -> None:
+    migrate(engine, "-1")
+    with pytest.raises(SchemaMismatch, match=r"is at schema 0001.*run `mappa db upgrade`"):
+        PostgresStore.open(database_url)
+
+
+def test_a_newer_one_is_refused(database_url: str) -> None:
+    execute(database_url, "UPDATE mappa.alembic_version SET version_num = '9999'")
+    with pytest.raises(SchemaMismatch, match="newer version of MAPPA"):
+        PostgresStore.open(database_url)
+    with pytest.raises(SchemaMismatch, match="newer version of MAPPA"):
+        schema.upgrade(database_url)

@@ -1,0 +1,167 @@
+"""The audit views on a run worked by hand, and who may read what."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from mappa_core.adapters.store.connection import normalised
+from mappa_core.domain import ids
+from tests.builders import make_checkpoint, make_episode, make_policy, make_problem, make_run
+
+ROOT = Path(__file__).parents[3]
+VIEWS = ("action_scores", "coach_bias", "score_outcome", "unscored", "update_share")
+Row = dict[str, object]
+# A view of several tables takes no writes from anybody.
+REFUSED = (psycopg.errors.InsufficientPrivilege, psycopg.errors.ObjectNotInPrerequisiteState)
+
+
+@pytest.fixture
+def connection(filled_url: str) -> Iterator[psycopg.Connection[Row]]:
+    address = normalised(filled_url).set(drivername="postgresql")
+    with psycopg.connect(
+        address.render_as_string(hide_password=False), row_factory=psycopg.rows.dict_row
+    ) as connection:
+        yield connection
+
+
+@pytest.fixture
+def auditor(connection: psycopg.Connection[Row]) -> psycopg.Connection[Row]:
+    connection.execute("SET ROLE mappa_auditor")
+    connection.commit()
+    return connection
+
+
+def test_an_action_joins_to_everything(connection: psycopg.Connection[Row]) -> None:
+    run, policy = make_run(), make_policy(make_run(), step=1)
+    episode = make_episode(run, make_problem())
+    row = connection.execute(
+        "SELECT * FROM audit.action_scores WHERE score = 9 AND trained"
+    ).fetchone()
+    assert row is not None
+    assert row["run_id"] == run.id
+    assert row["episode_id"] == episode.id
+    assert row["action_id"] == ids.action_id(episode.id, 0)
+    assert row["update_id"] == ids.update_id(run.id, "solver", 1)
+    assert row["checkpoint_id"] == make_checkpoint(policy).id
+    expected = {
+        "run": "quickstart-1",
+        "phase": "train",
+        "iteration": 1,
+        "task_type": "addition",
+        "agent": "solver",
+        "policy_step": 0,
+        "prompt_tokens": 3,
+        "sampled_tokens": 3,
+        "tool_status": "ok",
+        "tool_exit_code": 0,
+        "coach": "rule",
+        "rationale": "as the evidence says",
+        "unscored_reason": None,
+        "success": True,
+        "advantage": 0.75,
+        "weight": 0.25,
+        "left_out": None,
+    }
+    assert {name: row[name] for name in expected} == expected
+
+
+def test_one_row_per_score_and_only_the_trained_one_entered_the_update(
+    connection: psycopg.Connection[Row],
+) -> None:
+    rows = connection.execute("SELECT trained, update_id FROM audit.action_scores").fetchall()
+    assert len(rows) == 8
+    assert all((row["update_id"] is not None) == row["trained"] for row in rows)
+
+
+def test_coach_bias_by_hand(connection: psycopg.Connection[Row]) -> None:
+    rows = connection.execute(
+        "SELECT task_type, n, mean_score, sd_score FROM audit.coach_bias ORDER BY task_type"
+    ).fetchall()
+    addition, multiplication = rows
+    # Scores 9, 5, 7, 5 and 2, 5, none, 5.
+    assert (addition["n"], addition["mean_score"]) == (4, 6.5)
+    assert addition["sd_score"] == pytest.approx((11 / 3) ** 0.5)
+    assert (multiplication["n"], multiplication["mean_score"]) == (3, 4.0)
+    assert multiplication["sd_score"] == pytest.approx(3**0.5)
+
+
+def test_unscored_by_hand(connection: psycopg.Connection[Row]) -> None:
+    rows = connection.execute(
+        "SELECT task_type, unscored_reason, n, share FROM audit.unscored"
+    ).fetchall()
+    expected = {
+        "task_type": "multiplication",
+        "unscored_reason": "timeout",
+        "n": 1,
+        "share": 0.25,
+    }
+    assert rows == [expected]
+
+
+def test_score_outcome_by_hand(connection: psycopg.Connection[Row]) -> None:
+    row = connection.execute(
+        "SELECT * FROM audit.score_outcome WHERE task_type = 'addition'"
+    ).fetchone()
+    assert row is not None
+    # Right answers got 9 and 5, wrong ones 7 and 5.
+    assert (row["n"], row["mean_score_success"], row["mean_score_failure"]) == (4, 7.0, 6.0)
+    assert row["correlation"] == pytest.approx(0.5 / (11 / 4) ** 0.5)
+
+
+def test_update_share_by_hand(connection: psycopg.Connection[Row]) -> None:
+    rows = connection.execute(
+        "SELECT task_type, n, n_left_out, weight, pull, push "
+        "FROM audit.update_share ORDER BY task_type"
+    ).fetchall()
+    # Advantages 0.75 and 0.25 of weight 1/4 each, and -1 of weight 1/2.
+    assert [tuple(row.values()) for row in rows] == [
+        ("addition", 2, 0, 0.5, 0.25, 0.25),
+        ("multiplication", 2, 1, 0.5, -0.5, 0.5),
+    ]
+
+
+def test_every_view_says_what_it_is(connection: psycopg.Connection[Row]) -> None:
+    rows = connection.execute(
+        "SELECT relname, obj_description(oid) AS comment FROM pg_class "
+        "WHERE relnamespace = 'audit'::regnamespace ORDER BY relname"
+    ).fetchall()
+    assert tuple(row["relname"] for row in rows) == VIEWS
+    assert all(row["comment"] for row in rows)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_an_auditor_reads_every_view(auditor: psycopg.Connection[Row], view: str) -> None:
+    assert auditor.execute(f"SELECT * FROM audit.{view}".encode()).fetchall()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        b"SELECT * FROM mappa.coach_score",
+        b"UPDATE mappa.coach_score SET score = 10",
+        b"DELETE FROM audit.action_scores",
+        b"UPDATE audit.coach_bias SET n = 0",
+        b"INSERT INTO mappa.artifact VALUES ('00', 0)",
+        b"CREATE TABLE audit.mine (id int)",
+        b"CREATE TABLE public.mine (id int)",
+    ],
+)
+def test_an_auditor_may_do_nothing_else(auditor: psycopg.Connection[Row], statement: bytes) -> None:
+    with pytest.raises(REFUSED):
+        auditor.execute(statement)
+
+
+def worked_queries() -> list[str]:
+    return re.findall(r"```sql\n(.*?)```", (ROOT / "docs" / "sql.md").read_text(), re.DOTALL)
+
+
+def test_the_guide_has_three_worked_queries() -> None:
+    assert len(worked_queries()) == 3
+
+
+@pytest.mark.parametrize("query", worked_queries(), ids=["bias", "trust", "history"])
+def test_every_query_of_the_guide_answers(auditor: psycopg.Connection[Row], query: str) -> None:
+    assert auditor.execute(query.encode()).fetchall()

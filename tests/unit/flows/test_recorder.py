@@ -1,0 +1,48 @@
+"""A run that Prefect would record with holes is refused before it starts."""
+
+import pytest
+
+from flows.recorder import check_recorder_load, task_runs_of_phases
+from mappa_core.config import EvaluationConfig, ProblemsConfig, RolloutConfig, TrainConfig
+from mappa_core.domain.errors import ConfigError
+
+
+def test_an_episode_is_two_task_runs_in_training_and_one_in_evaluation() -> None:
+    # 12 problems x 4 episodes, each played and scored; 64 held-out problems, each played.
+    assert task_runs_of_phases(TrainConfig()) == {"iteration": 96, "evaluation": 64}
+
+
+def test_actions_and_their_code_count_where_they_are_task_runs() -> None:
+    config = TrainConfig(
+        rollout=RolloutConfig(problems=1, episodes_per_problem=2, granularity="action")
+    )
+    # Up to 1 + 2 + 1 turns, each an action and perhaps a run of its code: 8 more per episode.
+    assert task_runs_of_phases(config) == {"iteration": 2 * (2 + 8), "evaluation": 64 * (1 + 8)}
+
+
+def test_the_largest_load_that_is_recorded_whole_is_accepted() -> None:
+    check_recorder_load(TrainConfig(rollout=RolloutConfig(problems=125, episodes_per_problem=10)))
+
+
+@pytest.mark.parametrize(
+    ("config", "advice"),
+    [
+        (
+            TrainConfig(rollout=RolloutConfig(problems=126, episodes_per_problem=10)),
+            r"one iteration would make up to 2520 .* lower rollout\.problems",
+        ),
+        (
+            TrainConfig(rollout=RolloutConfig(problems=64, granularity="action")),
+            r"one iteration would make up to 2560 .* set rollout\.granularity=episode",
+        ),
+        (
+            TrainConfig(
+                problems=ProblemsConfig(held_out_size=500), evaluation=EvaluationConfig(samples=6)
+            ),
+            r"one evaluation would make up to 3000 .* lower problems\.held_out_size",
+        ),
+    ],
+)
+def test_a_larger_one_is_refused_with_what_to_change(config: TrainConfig, advice: str) -> None:
+    with pytest.raises(ConfigError, match=advice):
+        check_recorder_load(config)

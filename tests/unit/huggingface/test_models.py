@@ -1,0 +1,52 @@
+"""Where models come from, and what is said when one is not there."""
+
+from pathlib import Path
+
+import pytest
+
+from mappa_core.adapters.huggingface.models import BUNDLED, resolve_model
+from mappa_core.domain.errors import ModelNotFound
+from tests.tiny_model import save_tiny_model
+
+
+def test_a_local_directory_is_used_as_it_is(tmp_path: Path) -> None:
+    directory = save_tiny_model(tmp_path / "tiny")
+    assert resolve_model(str(directory), tmp_path / "models") == directory
+    assert not (tmp_path / "models").exists()
+
+
+@pytest.mark.parametrize(
+    ("missing", "named"),
+    [
+        ("config.json", "config.json"),
+        ("model.safetensors", r"\*\.safetensors"),
+        ("tokenizer.json", "a tokenizer"),
+    ],
+)
+def test_an_incomplete_directory_is_named_with_what_it_lacks(
+    tmp_path: Path, missing: str, named: str
+) -> None:
+    directory = save_tiny_model(tmp_path / "tiny")
+    (directory / missing).unlink()
+    with pytest.raises(ModelNotFound, match=f"lacks {named}: save"):
+        resolve_model(str(directory), tmp_path)
+
+
+def test_a_missing_directory_is_not_looked_up_on_the_hub(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound, match="there is no directory"):
+        resolve_model(str(tmp_path / "nowhere"), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["mappa-tests/no-such-model", "not a model id!"])
+def test_an_unknown_hub_id_says_what_to_do(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelNotFound, match=f"use model={BUNDLED}") as caught:
+        resolve_model(name, tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_bundled_model_that_was_converted_is_returned_at_once(tmp_path: Path) -> None:
+    converted = save_tiny_model(tmp_path / BUNDLED)
+    assert resolve_model(BUNDLED, tmp_path) == converted

@@ -1,0 +1,119 @@
+"""Merging adapters: against PEFT's own arithmetic, and against numbers worked by hand."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
+
+from mappa_core.adapters.huggingface.weights import (
+    LowRankUpdate,
+    load_base,
+    merge_adapter,
+    read_adapter,
+    resolve_device,
+    sha256_file,
+)
+from tests.tiny_model import save_adapter, save_tiny_model
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return save_tiny_model(tmp_path / "base")
+
+
+def test_an_update_is_scale_times_up_times_down() -> None:
+    update = LowRankUpdate(
+        down=torch.tensor([[1.0, 2.0]]), up=torch.tensor([[3.0], [4.0]]), scale=0.5
+    )
+    merged = update.added_to(torch.tensor([[10.0, 20.0], [30.0, 40.0]]))
+    assert merged.tolist() == [[11.5, 23.0], [32.0, 44.0]]
+
+
+def test_merged_weights_are_those_of_peft(base: Path, tmp_path: Path) -> None:
+    adapter = save_adapter(base, tmp_path / "adapter")
+    merge_adapter(base, adapter, tmp_path / "merged")
+    ids = torch.tensor([[1, 50, 60, 70, 2]])
+    adapted = PeftModel.from_pretrained(load_base(base, torch.float32, "cpu"), str(adapter))
+    with torch.inference_mode():
+        wanted = adapted.merge_and_unload()(ids).logits
+        merged = load_base(tmp_path / "merged", torch.float32, "cpu")(ids).logits
+        unchanged = load_base(base, torch.float32, "cpu")(ids).logits
+    torch.testing.assert_close(merged, wanted, rtol=0, atol=1e-5)
+    assert (merged - unchanged).abs().max() > 0.1
+
+
+def test_sharded_models_are_merged_file_by_file(base: Path, tmp_path: Path) -> None:
+    adapter = save_adapter(base, tmp_path / "adapter")
+    merge_adapter(base, adapter, tmp_path / "whole")
+    names = sorted(tensors := load_file(base / "model.safetensors"))
+    for number, part in enumerate((names[:7], names[7:])):
+        save_file({name: tensors[name] for name in part}, base / f"model-{number}.safetensors")
+    (base / "model.safetensors").unlink()
+    merge_adapter(base, adapter, tmp_path / "sharded")
+    parts = [load_file(file) for file in sorted((tmp_path / "sharded").glob("*.safetensors"))]
+    assert [len(part) for part in parts] == [7, len(names) - 7]
+    whole = load_file(tmp_path / "whole" / "model.safetensors")
+    assert all(torch.equal(whole[name], part[name]) for part in parts for name in part)
+
+
+def test_merging_replaces_an_earlier_result_and_leaves_nothing_beside(
+    base: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "work" / "merged"
+    for seed in (1, 2):
+        adapter = save_adapter(base, tmp_path / f"adapter-{seed}", seed=seed)
+        merge_adapter(base, adapter, target)
+    merge_adapter(base, adapter, tmp_path / "fresh")
+    assert list(target.parent.iterdir()) == [target]
+    assert sha256_file(target / "model.safetensors") == sha256_file(
+        tmp_path / "fresh" / "model.safetensors"
+    )
+
+
+def test_an_adapter_of_another_model_is_refused_and_nothing_is_left(
+    base: Path, tmp_path: Path
+) -> None:
+    adapter = save_adapter(base, tmp_path / "adapter")
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    renamed = {name.replace("layers.1", "layers.9"): tensor for name, tensor in tensors.items()}
+    save_file(renamed, adapter / "adapter_model.safetensors")
+    with pytest.raises(ValueError, match=r"changes weights that .* lacks: model\.layers\.9"):
+        merge_adapter(base, adapter, tmp_path / "work" / "merged")
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_rank_stabilised_adapters_scale_by_the_root_of_the_rank(
+    base: Path, tmp_path: Path
+) -> None:
+    adapter = save_adapter(base, tmp_path / "adapter")
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    assert {update.scale for update in read_adapter(adapter).values()} == {2.0}
+    (adapter / "adapter_config.json").write_text(json.dumps(config | {"use_rslora": True}))
+    scales = {round(update.scale, 6) for update in read_adapter(adapter).values()}
+    assert scales == {round(16 / 8**0.5, 6)}
+
+
+@pytest.mark.parametrize("extra", [{"use_dora": True}, {"alpha_pattern": {"q_proj": 4}}])
+def test_other_kinds_of_adapter_are_refused(
+    base: Path, tmp_path: Path, extra: dict[str, object]
+) -> None:
+    adapter = save_adapter(base, tmp_path / "adapter")
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps(config | extra))
+    with pytest.raises(ValueError, match="not a plain LoRA adapter"):
+        read_adapter(adapter)
+
+
+def test_sha256_is_of_the_bytes(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"abc")
+    assert sha256_file(tmp_path / "file") == (
+        "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    )
+
+
+def test_a_named_device_is_taken_as_it_is() -> None:
+    assert resolve_device("cpu") == "cpu"
+    assert resolve_device("auto") == ("cuda" if torch.cuda.is_available() else "cpu")

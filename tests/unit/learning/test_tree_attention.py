@@ -1,0 +1,44 @@
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from mappa_core.learning.prefix_tree import ancestor_mask, build
+from mappa_core.learning.tree_attention import attend, plan
+
+PROMPTS = [(1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 5), (6,)]
+RESPONSES = [(7, 8, 9), (7, 9, 9, 9), (7, 8), (7, 8, 7)]
+
+
+def states(heads: int, nodes: int) -> Tensor:
+    generator = torch.Generator().manual_seed(heads)
+    values = torch.randn(1, heads, nodes, 8, generator=generator, dtype=torch.float64)
+    return values.requires_grad_()
+
+
+@pytest.mark.parametrize("block", [1, 3, 4, 64])
+def test_blocks_are_dense_masked_attention_forward_and_backward(block: int) -> None:
+    ends = build(PROMPTS, RESPONSES).ends
+    nodes = ends.numel()
+    query, key, value = states(6, nodes), states(2, nodes), states(2, nodes)
+    dense = scaled_dot_product_attention(
+        query, key, value, attn_mask=ancestor_mask(ends), enable_gqa=True, scale=0.3
+    )
+    blocked = attend(query, key, value, plan(ends, block), 0.3)
+    torch.testing.assert_close(blocked, dense)
+
+    upstream = torch.randn(dense.shape, dtype=dense.dtype)
+    expected = torch.autograd.grad(dense, (query, key, value), upstream)
+    actual = torch.autograd.grad(blocked, (query, key, value), upstream)
+    for left, right in zip(actual, expected, strict=True):
+        torch.testing.assert_close(left, right)
+
+
+def test_a_block_reads_its_ancestors_only() -> None:
+    ends = build(PROMPTS, RESPONSES).ends
+    planned = plan(ends, 2)
+    assert planned.bias.shape[-1] < ends.numel()
+    for block, bias in enumerate(planned.bias[:, 0]):
+        rows = ancestor_mask(ends)[2 * block : 2 * block + 2]
+        used = planned.columns[block][(bias == 0).any(0)]
+        assert used.tolist() == rows.any(0).nonzero().flatten().tolist()

@@ -1,0 +1,210 @@
+"""A slot survives the death of its server, and keeps requests and weights apart."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from mappa_core.adapters.vllm.server import ServerDied
+from mappa_core.adapters.vllm.serving import Adapters
+from mappa_core.adapters.vllm.slot import Slot
+from mappa_core.config import EngineConfig
+from mappa_core.domain.errors import EngineError
+from mappa_core.domain.records import FinishReason, GenerationRequest, PolicyVersion, Sampling
+from tests.builders import make_policy, make_run
+
+BASE = make_policy(make_run())
+STEP_1 = make_policy(make_run(), step=1)
+
+
+class ServerInMemory:
+    """Answers as vLLM does, and dies when told to."""
+
+    log = Path("server.log")
+
+    def __init__(self) -> None:
+        self.starts = 0
+        self.running = False
+        self.deaths_to_come = 0
+        self.paths: list[str] = []
+        self.bodies: list[Mapping[str, object]] = []
+        self.hold = asyncio.Event()
+        self.hold.set()
+
+    async def start(self, seconds: float) -> None:
+        self.starts += 1
+        self.running = True
+
+    async def stop(self) -> None:
+        self.running = False
+
+    async def post(self, path: str, body: Mapping[str, object]) -> httpx.Response:
+        self.paths.append(path)
+        self.bodies.append(body)
+        await self.hold.wait()
+        if self.deaths_to_come:
+            self.deaths_to_come -= 1
+            self.running = False
+        if not self.running:
+            raise ServerDied("connection reset")
+        choice = {
+            "token_ids": [5, 2],
+            "logprobs": {"token_logprobs": [-0.5, -0.25]},
+            "finish_reason": "stop",
+        }
+        return httpx.Response(200, json={"choices": [choice]})
+
+
+def make_slot(server: ServerInMemory, *, restarts: int = 3) -> Slot:
+    config = EngineConfig(restarts=restarts, max_model_length=100)
+    return Slot(server, Adapters(), end_token_ids=(2,), config=config)
+
+
+def request(policy: PolicyVersion, *, prompt_tokens: int = 3) -> GenerationRequest:
+    return GenerationRequest(
+        policy=policy,
+        prompt_token_ids=tuple(range(prompt_tokens)),
+        sampling=Sampling(temperature=1.0, top_p=1.0, max_tokens=8),
+        seed=7,
+    )
+
+
+def test_a_completion_is_what_the_server_sampled() -> None:
+    async def scenario() -> None:
+        slot = make_slot(server := ServerInMemory())
+        await slot.start()
+        await slot.load(BASE)
+        completion = await slot.generate(request(BASE))
+        assert completion.token_ids == (5, 2)
+        assert completion.logprobs == (-0.5, -0.25)
+        assert completion.finish_reason is FinishReason.STOP
+        assert server.bodies[-1]["prompt"] == (0, 1, 2)
+        assert server.bodies[-1]["seed"] == 7
+        assert server.bodies[-1]["stop_token_ids"] == (2,)
+
+    asyncio.run(scenario())
+
+
+def test_requests_that_see_a_death_share_one_restart_and_are_repeated() -> None:
+    async def scenario() -> None:
+        slot = make_slot(server := ServerInMemory())
+        await slot.start()
+        await slot.load(STEP_1)
+        server.deaths_to_come = 1
+        completions = await asyncio.gather(*(slot.generate(request(STEP_1)) for _ in range(20)))
+        assert [completion.token_ids for completion in completions] == [(5, 2)] * 20
+        assert server.starts == 2
+        assert server.paths.count("/v1/load_lora_adapter") == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_server_that_keeps_dying_is_given_up_with_its_log() -> None:
+    async def scenario() -> None:
+        slot = make_slot(server := ServerInMemory(), restarts=2)
+        await slot.start()
+        await slot.load(BASE)
+        server.deaths_to_come = 99
+        with pytest.raises(EngineError, match=r"died 3 times .* server\.log"):
+            await slot.generate(request(BASE))
+        assert server.starts == 3
+
+    asyncio.run(scenario())
+
+
+def test_a_new_policy_forgives_earlier_deaths() -> None:
+    async def scenario() -> None:
+        slot = make_slot(server := ServerInMemory(), restarts=1)
+        await slot.start()
+        policy = BASE
+        for step in range(1, 4):
+            await slot.load(policy)
+            server.deaths_to_come = 1
+            await slot.generate(request(policy))
+            policy = make_policy(make_run(), step=step)
+        assert server.starts == 4
+
+    asyncio.run(scenario())
+
+
+def test_a_death_while_loading_is_survived() -> None:
+    async def scenario() -> None:
+        slot = make_slot(server := ServerInMemory())
+        await slot.start()
+        server.deaths_to_come = 1
+        await slot.load(STEP_1)
+        assert server.starts == 2
+        assert (await slot.generate(request(STEP_1))).token_ids == (5, 2)
+
+    asyncio.run(scenario())
+
+
+def test_only_the_loaded_policy_is_served() -> None:
+    async def scenario() -> None:
+        slot = make_slot(ServerInMemory())
+        await slot.start()
+        with pytest.raises(EngineError, match="serves nothing for it"):
+            await slot.generate(request(BASE))
+        await slot.load(BASE)
+        await slot.load(STEP_1)
+        with pytest.raises(EngineError, match="asked for at step 0 and the engine serves step 1"):
+            await slot.generate(request(BASE))
+
+    asyncio.run(scenario())
+
+
+def test_loading_waits_for_requests_under_way() -> None:
+    async def scenario() -> None:
+        slot = make_slot(server := ServerInMemory())
+        await slot.start()
+        await slot.load(BASE)
+        server.hold.clear()
+        sampling = asyncio.create_task(slot.generate(request(BASE)))
+        await asyncio.sleep(0.01)
+        loading = asyncio.create_task(slot.load(STEP_1))
+        await asyncio.sleep(0.01)
+        assert server.paths == ["/v1/completions"]
+        server.hold.set()
+        await asyncio.gather(sampling, loading)
+        assert server.paths == ["/v1/completions", "/v1/load_lora_adapter"]
+
+    asyncio.run(scenario())
+
+
+def test_loading_the_same_policy_again_does_nothing() -> None:
+    async def scenario() -> None:
+        slot = make_slot(server := ServerInMemory())
+        await slot.start()
+        await slot.load(STEP_1)
+        await slot.load(STEP_1)
+        assert server.paths == ["/v1/load_lora_adapter"]
+
+    asyncio.run(scenario())
+
+
+def test_an_old_adapter_is_dropped_after_the_new_one_is_there() -> None:
+    async def scenario() -> None:
+        slot = make_slot(server := ServerInMemory())
+        await slot.start()
+        await slot.load(STEP_1)
+        await slot.load(replace(make_policy(make_run(), step=2)))
+        assert server.paths[1:] == ["/v1/load_lora_adapter", "/v1/unload_lora_adapter"]
+        assert server.bodies[-1]["lora_name"] == str(STEP_1.id)
+
+    asyncio.run(scenario())
+
+
+def test_the_budget_is_what_the_prompt_leaves() -> None:
+    async def scenario() -> None:
+        slot = make_slot(server := ServerInMemory())
+        await slot.start()
+        await slot.load(BASE)
+        await slot.generate(request(BASE, prompt_tokens=95))
+        assert server.bodies[-1]["max_tokens"] == 5
+        with pytest.raises(EngineError, match="raise engine.max_model_length"):
+            await slot.generate(request(BASE, prompt_tokens=100))
+
+    asyncio.run(scenario())
