@@ -103,9 +103,10 @@ def _run_training(
             )
         raise typer.Exit(INTERRUPTED) from None
     stack.close()
-    from flows.tables import comparison_table, where_next
+    from flows.tables import comparison_table, gain, where_next
 
     console.print(comparison_table(comparison))
+    console.print(gain(comparison), highlight=False)
     console.print(where_next(watcher.run_name or ""), highlight=False)
 
 
@@ -130,12 +131,13 @@ def evaluate(
         from flows.evaluate import evaluate as evaluate_flow
 
         comparison = _run(evaluate_flow(stored.name, config, step))
-    from flows.tables import comparison_table
+    from flows.tables import comparison_table, gain
 
     if as_json:
         typer.echo(json.dumps(comparison.metrics()))
     else:
         Console().print(comparison_table(comparison))
+        Console().print(gain(comparison), highlight=False)
 
 
 @app.command()
@@ -222,8 +224,7 @@ def db_url() -> None:
     """Print the connection string of the store in use (psql understands it)."""
     from mappa_core.bootstrap import database_url
 
-    with ExitStack() as stack:
-        typer.echo(database_url(Settings(), stack))
+    typer.echo(database_url(Settings()))
 
 
 @db.command("upgrade")

@@ -12,6 +12,7 @@ from mappa_core.domain.records import (
     CoachScore,
     Episode,
     IterationFigures,
+    Phase,
     Run,
     ScoreEntry,
     StopReason,
@@ -67,7 +68,7 @@ class RichWatcher:
             highlight=False,
         )
 
-    def phase(self, phase: str, iteration: int, episodes: int) -> None:
+    def phase(self, phase: Phase, iteration: int, episodes: int) -> None:
         """Begin a batch of episodes."""
         name = "held-out" if phase == "held_out" else "iteration"
         self._tally = _Tally()

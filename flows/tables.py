@@ -1,6 +1,9 @@
 """What the commands print: tables for people, JSON for scripts."""
 
+import shutil
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from uuid import UUID
 
 from mappa_core.evaluation.comparison import Comparison
@@ -38,24 +41,27 @@ def comparison_table(comparison: Comparison) -> Table:
     for name, rate in (("before", comparison.before), ("after", comparison.after)):
         right = round(rate * comparison.episodes)
         table.add_row(name, str(right), str(comparison.episodes), f"{rate:.1%}")
-    table.caption = (
-        f"gain {100 * comparison.difference:+.1f} points, "
-        f"95 % interval {100 * comparison.low:+.1f} to {100 * comparison.high:+.1f}: "
-        f"{comparison.verdict}"
-    )
-    table.caption_justify = "left"
     return table
+
+
+def gain(comparison: Comparison) -> str:
+    """The difference, how sure it is, and what that means."""
+    return (
+        f"gain {100 * comparison.difference:+.1f} points, 95 % interval "
+        f"{100 * comparison.low:+.1f} to {100 * comparison.high:+.1f}: {comparison.verdict}"
+    )
 
 
 def where_next(run_name: str) -> str:
     """What to look at after a run."""
+    mappa = Path(sys.argv[0]).name if shutil.which("mappa") else sys.argv[0]
     return "\n".join(
         (
             "where to look next:",
-            f"  mappa show {run_name}        its iterations and episodes",
-            "  mappa show EPISODE           one conversation with scores and rationales",
-            '  psql "$(mappa db url)"       the rows; start with audit.action_scores',
-            "  mappa serve                  the Prefect and MLflow pages",
+            f"  {mappa} show {run_name}   its iterations and episodes",
+            f"  {mappa} show EPISODE   one conversation with scores and rationales",
+            f'  psql "$({mappa} db url)"   the rows; start with audit.action_scores',
+            f"  {mappa} serve   the Prefect and MLflow pages",
         )
     )
 

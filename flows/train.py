@@ -8,24 +8,25 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
-from mappa_core.evaluation.comparison import Comparison
 from prefect import flow, task
 from prefect.artifacts import acreate_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.runtime import flow_run
 
 from flows.evaluate import compare_steps, evaluate_held_out
-from flows.rollout import rollout
 from flows.recorder import check_recorder_load
+from flows.rollout import rollout
 from mappa_core import steps
 from mappa_core.bootstrap import code_version, open_services, services
 from mappa_core.config import TrainConfig
 from mappa_core.domain import ids
 from mappa_core.domain.errors import CoachError, ConfigError, MappaError
 from mappa_core.domain.records import IterationFigures, Run, RunStatus, Update
+from mappa_core.evaluation.comparison import Comparison
 from mappa_core.settings import Settings
 
 
@@ -106,7 +107,7 @@ def open_run(config: TrainConfig, resume: str | None) -> Run:
         _check_same_config(run, config)
     port.store.open_run(run)
     run = port.store.run(str(run.id))
-    tracker_id = port.tracker.start(run)
+    tracker_id = port.tracker.start(replace(run, prefect_flow_run_id=flow_run_id))
     port.store.link_run(run.id, prefect_flow_run_id=flow_run_id, mlflow_run_id=tracker_id)
     port.store.close_run(run.id, RunStatus.RUNNING)
     for agent in port.team.agents:

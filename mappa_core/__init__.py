@@ -2,6 +2,6 @@
 
 The rooms, from the floor up; upper ones may import lower ones, never the other way:
 
-    domain -> config -> teams | coaching | learning | evaluation | auditing -> ports
+    domain -> config -> teams | coaching | learning | evaluation -> ports
            -> adapters | steps -> settings -> bootstrap -> (flows)
 """

@@ -25,7 +25,7 @@ from mappa_core.adapters.problems import problem_source
 from mappa_core.adapters.rule_coach.coach import RuleCoach
 from mappa_core.adapters.sandboxes.choose import choose_sandbox
 from mappa_core.adapters.store import schema
-from mappa_core.adapters.store.connection import ping
+from mappa_core.adapters.store.connection import for_psql, ping
 from mappa_core.adapters.store.embedded import start_embedded
 from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.adapters.torch_learner import TorchLearner
@@ -205,9 +205,19 @@ def opened_store(settings: Settings) -> Generator[PostgresStore]:
         yield open_store(settings, stack)[0]
 
 
-def database_url(settings: Settings, stack: ExitStack) -> str:
-    """The address of the store's database; an embedded server runs until `stack` closes."""
-    return _addresses(settings, stack)[0]
+def database_url(settings: Settings) -> str:
+    """The address of the store's database as psql reads it; an embedded server is left running.
+
+    Raises:
+        StoreError: Postgres is unreachable.
+    """
+    if settings.database_url is not None:
+        return for_psql(settings.database_url)
+    embedded = start_embedded(settings.postgres)
+    url = embedded.url("mappa")
+    schema.upgrade(url)
+    embedded.leave_running()
+    return for_psql(url)
 
 
 def mlflow_address(settings: Settings, stack: ExitStack) -> str:
@@ -218,7 +228,7 @@ def mlflow_address(settings: Settings, stack: ExitStack) -> str:
 def upgrade_database(settings: Settings) -> tuple[str | None, str | None]:
     """Bring the schema up to date; returns the revision before and after."""
     with ExitStack() as stack:
-        url = database_url(settings, stack)
+        url, _ = _addresses(settings, stack)
         before = schema.current_revision(url)
         schema.upgrade(url)
         return before, schema.current_revision(url)
@@ -237,7 +247,7 @@ def _addresses(settings: Settings, stack: AsyncExitStack | ExitStack) -> tuple[s
 
 def ping_store(settings: Settings, stack: ExitStack) -> str:
     """What answers at the store's address, e.g. `PostgreSQL 18.4`."""
-    return ping(database_url(settings, stack))
+    return f"PostgreSQL {ping(_addresses(settings, stack)[0])}"
 
 
 async def sandbox_tier() -> str:

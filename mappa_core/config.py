@@ -10,13 +10,14 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[int, Field(ge=1)]
 
 
 class Section(BaseModel):
     """A part of the configuration: frozen, and strict about unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class ProblemsConfig(Section):
@@ -142,7 +143,7 @@ class LearnerConfig(Section):
     final_fraction: Fraction = Field(
         default=0.1, description="Last learning rate over the peak (cosine)."
     )
-    betas: tuple[Fraction, Fraction] = Field(default=(0.9, 0.95), description="AdamW moments.")
+    betas: tuple[Decay, Decay] = Field(default=(0.9, 0.95), description="AdamW moments.")
     weight_decay: float = Field(default=0.0, ge=0, description="AdamW decoupled decay.")
     gradient_clip: float = Field(default=1.0, gt=0, description="Largest global gradient norm.")
     epochs: Positive = Field(default=1, description="Passes over an iteration's actions.")

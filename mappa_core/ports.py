@@ -22,6 +22,7 @@ from mappa_core.domain.records import (
     IterationFigures,
     Limits,
     Message,
+    Phase,
     PolicyVersion,
     Problem,
     Run,
@@ -295,11 +296,11 @@ class Store(Protocol):
         """Link a checkpoint to its MLflow model version."""
         ...
 
-    def figures(self, run_id: UUID, phase: str, iteration: int) -> IterationFigures:
+    def figures(self, run_id: UUID, phase: Phase, iteration: int) -> IterationFigures:
         """One iteration's numbers, from the rows."""
         ...
 
-    def outcomes(self, run_id: UUID, phase: str, iteration: int) -> Mapping[UUID, tuple[bool, ...]]:
+    def outcomes(self, run_id: UUID, phase: Phase, iteration: int) -> Mapping[UUID, tuple[bool, ...]]:
         """Success of each problem's episodes in rollout order; a failed episode is a failure."""
         ...
 
@@ -358,7 +359,7 @@ class Watcher(Protocol):
         """Something that takes a while begins, e.g. `starting 3 engines`."""
         ...
 
-    def phase(self, phase: str, iteration: int, episodes: int) -> None:
+    def phase(self, phase: Phase, iteration: int, episodes: int) -> None:
         """A batch of episodes begins."""
         ...
 

@@ -373,13 +373,17 @@ def iteration_table(
     return [
         {
             "agent": agent.agent,
-            "mean score (0-10)": None if agent.mean_score is None else round(agent.mean_score, 2),
+            "mean score (0-10)": _rounded(agent.mean_score),
             "actions": agent.actions,
             "unscored": agent.unscored,
             "sampled tokens": agent.tokens,
             "tool calls": agent.tool_calls,
-            "loss": round(metrics[agent.agent]["loss"], 4),
-            "gradient norm": round(metrics[agent.agent]["grad_norm"], 4),
+            "loss": _rounded(metrics[agent.agent].get("loss")),
+            "gradient norm": _rounded(metrics[agent.agent].get("grad_norm")),
         }
         for agent in figures.agents
     ]
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

@@ -13,8 +13,9 @@ import psycopg
 import pytest
 from hypothesis import settings
 
+from mappa_core.adapters.huggingface.models import BUNDLED, resolve_model
 from mappa_core.adapters.store import schema
-from mappa_core.adapters.store.connection import normalised
+from mappa_core.adapters.store.connection import for_psql, normalised
 from mappa_core.adapters.store.embedded import EmbeddedPostgres, start_embedded
 from mappa_core.adapters.store.store import PostgresStore
 
@@ -27,8 +28,7 @@ settings.load_profile("mappa")
 
 def execute(url: str, *statements: str) -> None:
     """Run statements one by one, outside any transaction."""
-    address = normalised(url).set(drivername="postgresql").render_as_string(hide_password=False)
-    with psycopg.connect(address, autocommit=True) as connection:
+    with psycopg.connect(for_psql(url), autocommit=True) as connection:
         for statement in statements:
             connection.execute(statement.encode())
 
@@ -90,3 +90,9 @@ def store(database_url: str) -> Iterator[PostgresStore]:
     opened = PostgresStore.open(database_url)
     yield opened
     opened.close()
+
+
+@pytest.fixture(scope="session")
+def real_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundled SmolLM2, converted once for the session (some 15 s)."""
+    return resolve_model(BUNDLED, tmp_path_factory.mktemp("models"))

@@ -77,8 +77,8 @@ def _tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.train_from_iterator(_CORPUS, trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        bos_token="<|im_start|>",  # noqa: S106 (a token, no password)
-        eos_token="<|im_end|>",  # noqa: S106
-        pad_token="<|endoftext|>",  # noqa: S106
+        bos_token="<|im_start|>",
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
         chat_template=CHAT_TEMPLATE,
     )

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
-from yaml import YAMLError
+from yaml import MarkedYAMLError, YAMLError
 
 from mappa_core.config import TrainConfig
 from mappa_core.domain.errors import ConfigError
@@ -27,7 +27,8 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> TrainConfig
         ConfigError: The file cannot be read, a key does not exist (the message names the nearest
             one), or a value is out of bounds.
     """
-    return _validated(OmegaConf.to_container(_merged(path, overrides), resolve=True))
+    file = OmegaConf.create({}) if path is None else _loaded(path)
+    return _validated(_merged(file, overrides, str(path or "the overrides")))
 
 
 def with_overrides(config: TrainConfig, overrides: Sequence[str]) -> TrainConfig:
@@ -37,8 +38,7 @@ def with_overrides(config: TrainConfig, overrides: Sequence[str]) -> TrainConfig
         ConfigError: As `load_config`.
     """
     base = OmegaConf.create(config.model_dump(mode="json"))
-    merged = OmegaConf.merge(base, OmegaConf.from_dotlist(_dotted(overrides)))
-    return _validated(OmegaConf.to_container(merged, resolve=True))
+    return _validated(_merged(base, overrides, "the overrides"))
 
 
 def keys() -> tuple[str, ...]:
@@ -46,19 +46,34 @@ def keys() -> tuple[str, ...]:
     return tuple(_keys(TrainConfig, ""))
 
 
-def _merged(path: Path | None, overrides: Sequence[str]):  # noqa: ANN202 (OmegaConf's own union)
+def _loaded(path: Path) -> DictConfig:
     try:
-        file = OmegaConf.create({}) if path is None else OmegaConf.load(path)
-        return OmegaConf.merge(file, OmegaConf.from_dotlist(_dotted(overrides)))
+        file = OmegaConf.load(path)
     except FileNotFoundError:
         raise ConfigError(f"no configuration file {path}: see configs/ for presets") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text: save it as UTF-8") from None
+    except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     except (YAMLError, OmegaConfBaseException, ValueError) as error:
-        first_line = str(error).splitlines()[0]
-        raise ConfigError(
-            f"{path or 'the overrides'} cannot be understood: {first_line}"
-        ) from error
+        raise ConfigError(f"{path} cannot be understood: {_why(error)}") from error
+    if not isinstance(file, DictConfig):
+        raise ConfigError(f"{path} is a list: write key: value, as the presets in configs/ do")
+    return file
+
+
+def _merged(base: DictConfig, overrides: Sequence[str], source: str) -> object:
+    try:
+        merged = OmegaConf.merge(base, OmegaConf.from_dotlist(_dotted(overrides)))
+        return OmegaConf.to_container(merged, resolve=True)
+    except (YAMLError, OmegaConfBaseException, ValueError) as error:
+        raise ConfigError(f"{source} cannot be understood: {_why(error)}") from error
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, MarkedYAMLError) and error.problem_mark:
+        return f"line {error.problem_mark.line + 1}: {error.problem}"
+    return str(error).splitlines()[0]
 
 
 def _dotted(overrides: Sequence[str]) -> list[str]:
@@ -88,7 +103,8 @@ def _sentence(error: ValidationError) -> str:
     if not key:
         return f"{message}{more}"
     message = message[0].lower() + message[1:]
-    return f"{key}={first['input']}: {message}{more}"
+    given = " ".join(str(first["input"]).split())
+    return f"{key}={given}: {message}{more}"
 
 
 def _nearest(key: str) -> str | None:

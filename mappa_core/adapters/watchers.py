@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 
-from mappa_core.domain.records import Episode, IterationFigures, Run, ScoreEntry
+from mappa_core.domain.records import Episode, IterationFigures, Phase, Run, ScoreEntry
 
 logger = logging.getLogger("mappa")
 
@@ -19,7 +19,7 @@ class LogWatcher:
         """Log the run's name."""
         logger.info("run %s (%s), sandbox %s", run.name, run.id, run.sandbox_tier)
 
-    def phase(self, phase: str, iteration: int, episodes: int) -> None:
+    def phase(self, phase: Phase, iteration: int, episodes: int) -> None:
         """Log a batch of episodes."""
         logger.info("%s %d: %d episodes", phase, iteration, episodes)
 
@@ -30,7 +30,8 @@ class LogWatcher:
 
     def updated(self, agent: str, iteration: int, metrics: Mapping[str, float]) -> None:
         """Log an update."""
-        logger.info("%s updated in iteration %d: loss %.4f", agent, iteration, metrics["loss"])
+        seconds = metrics.get("seconds", 0.0)
+        logger.info("%s updated in iteration %d, %.0f s", agent, iteration, seconds)
 
     def figures(self, figures: IterationFigures, seconds: float) -> None:
         """Log an iteration's result."""

@@ -1,7 +1,7 @@
-"""What an agent's text says: its visible part, its program, its boxed answer.
+r"""What an agent's text says: its visible part, its program, its boxed answer.
 
     text ─▶ visible ─┬─▶ last_program    the fenced Python block that runs
-                     ├─▶ last_boxed      the answer inside the last \\boxed{...}
+                     ├─▶ last_boxed      the answer inside the last \boxed{...}
                      └─▶ clipped         a bounded copy for the next reader
 
 Thinking (`<think>...</think>`) is never visible: it is stored, but neither run nor passed on.
@@ -13,6 +13,8 @@ _THINK_TAG = re.compile(r"<(/?)think(?:ing)?\s*>", re.IGNORECASE)
 _OPENING_FENCE = re.compile(r"\s*```(?:python3?|py)\s*", re.IGNORECASE)
 _FENCE = "```"
 _BOXED = "\\boxed{"
+# Escaped braces are matched to be passed over; `\\}` is a line break and a brace.
+_BRACE = re.compile(r"\\boxed\{|(?<!\\)\\[{}]|[{}]")
 
 
 def visible(text: str) -> str:
@@ -51,10 +53,11 @@ def last_program(text: str) -> str | None:
             block = []
         elif block is not None and line.rstrip().endswith(_FENCE):
             block.append(line.rstrip().removesuffix(_FENCE).rstrip())
-            program, block = "\n".join(block).rstrip("\n") or program, None
+            code, block = "\n".join(block).rstrip(), None
+            program = code or program
         elif block is not None:
             block.append(line)
-    return program if program is None or program.strip() else None
+    return program
 
 
 def opens_program(text: str) -> bool:
@@ -63,36 +66,25 @@ def opens_program(text: str) -> bool:
 
 
 def boxed_answers(text: str) -> tuple[str, ...]:
-    """What stands in each balanced `\\boxed{...}` of the visible text, in order."""
+    r"""What stands in each balanced `\boxed{...}` of the visible text, outermost only, in order."""
     shown = visible(text)
-    answers: list[str] = []
-    start = shown.find(_BOXED)
-    while start >= 0:
-        begin = start + len(_BOXED)
-        end = _closing_brace(shown, begin)
-        if end is None:
-            break
-        answers.append(shown[begin:end].strip())
-        start = shown.find(_BOXED, end)
-    return tuple(answers)
+    found: list[tuple[int, int]] = []
+    open_braces: list[int | None] = []
+    for brace in _BRACE.finditer(shown):
+        if brace[0] in ("{", _BOXED):
+            open_braces.append(brace.end() if brace[0] == _BOXED else None)
+        elif brace[0] == "}" and open_braces and (begin := open_braces.pop()) is not None:
+            # A box inside this one is part of what this one says.
+            while found and found[-1][0] > begin:
+                found.pop()
+            found.append((begin, brace.start()))
+    return tuple(shown[begin:end].strip() for begin, end in found)
 
 
 def last_boxed(text: str) -> str | None:
-    """What stands in the last balanced `\\boxed{...}` of the visible text."""
+    r"""What stands in the last balanced `\boxed{...}` of the visible text."""
     answers = boxed_answers(text)
     return answers[-1] if answers else None
-
-
-def _closing_brace(text: str, begin: int) -> int | None:
-    depth = 1
-    for index in range(begin, len(text)):
-        if text[index] == "{":
-            depth += 1
-        elif text[index] == "}":
-            depth -= 1
-            if depth == 0:
-                return index
-    return None
 
 
 def clipped(text: str, limit: int) -> str:

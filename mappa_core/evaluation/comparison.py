@@ -3,7 +3,9 @@
     difference = mean over problems of (mean success after - mean success before)
 
 The interval is a percentile bootstrap over problems (Efron & Tibshirani 1993, chapter 13): a
-problem's episodes share its difficulty, so problems, not episodes, are resampled.
+problem's episodes share its difficulty, so problems, not episodes, are resampled. The bootstrap
+knows no doubt where few problems changed: three that all improved give an interval of width zero.
+A verdict therefore also needs `FEWEST_CHANGED` problems that changed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,12 +17,17 @@ import numpy as np
 
 Verdict = Literal["better", "worse", "cannot tell"]
 
+FEWEST_CHANGED = 6
+"""Below this, changes all in one direction pass a two-sided sign test: 2 * 0.5**5 > 0.05."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """Success before and after, as shares in [0, 1]."""
 
     problems: int
+    changed: int
+    """Problems whose share of successes is not what it was."""
     episodes: int
     """On each side."""
     before: float
@@ -32,7 +39,9 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        """What the interval says."""
+        """What the interval says, where enough problems changed for it to mean something."""
+        if self.changed < FEWEST_CHANGED:
+            return "cannot tell"
         if self.low > 0:
             return "better"
         return "worse" if self.high < 0 else "cannot tell"
@@ -83,13 +92,15 @@ def compare(
     problems = sorted(before)
     earlier = np.array([np.mean(before[problem]) for problem in problems])
     later = np.array([np.mean(after[problem]) for problem in problems])
-    low, high = _interval(later - earlier, resamples, seed)
+    differences = later - earlier
+    low, high = _interval(differences, resamples, seed)
     return Comparison(
         problems=len(problems),
+        changed=int(np.count_nonzero(differences)),
         episodes=sum(len(after[problem]) for problem in problems),
         before=float(earlier.mean()),
         after=float(later.mean()),
-        difference=float((later - earlier).mean()),
+        difference=float(differences.mean()),
         low=low,
         high=high,
     )

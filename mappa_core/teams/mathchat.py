@@ -1,6 +1,6 @@
-"""MathChat: three agents solve one mathematics problem.
+r"""MathChat: three agents solve one mathematics problem.
 
-    Problem Solver ──plan──▶ Code Executor ──its program's output──▶ Verifier ──▶ \\boxed{answer}
+    Problem Solver ──plan──▶ Code Executor ──its program's output──▶ Verifier ──▶ \boxed{answer}
         1 turn                 1 or 2 turns                            1 turn
 
 The Code Executor acts again only when its program failed, printed nothing or was not there.

@@ -284,6 +284,15 @@ class TestUpdates:
         assert store.policy_version(run.id, "solver", 1) == policy
         assert store.checkpoints(run.id) == ((policy, checkpoint),)
 
+    def test_what_an_episode_taught(
+        self, store: Store, run: Run, play: Callable[..., Episode]
+    ) -> None:
+        episode, other = play(0), play(1)
+        mine, others = entry(episode, 0, 0.5, 1.0), entry(other, 0, None)
+        update, policy, checkpoint = make_update(run, "solver", 1, [mine, others])
+        store.add_update(update, policy, checkpoint)
+        assert store.learnt(episode.id) == {mine.action_id: (replace(update, entries=()), mine)}
+
     def test_all_or_nothing(self, store: Store, run: Run) -> None:
         nowhere = make_episode(run, make_problem())
         update, policy, checkpoint = make_update(run, "solver", 1, [entry(nowhere, 0, 1.0)])
@@ -338,6 +347,23 @@ class TestFigures:
     def test_of_nothing_is_nothing(self, store: Store, run: Run) -> None:
         figures = store.figures(run.id, "held_out", 0)
         assert (figures.episodes, figures.agents, figures.success_rate) == (0, (), None)
+
+    def test_closed_episodes_in_a_line_each(
+        self, store: Store, run: Run, play: Callable[..., Episode]
+    ) -> None:
+        held_out = play(0, phase="held_out", iteration=0)
+        failed = play(1, reason=StopReason.FAILED, outcome=None)
+        scored = play(0)
+        play(2, reason=None)
+        store.add_scores([make_score(scored, 0, 4.0), make_score(scored, 1, 9.0)])
+        store.add_scores([make_score(scored, 0, 0.0, repeat_index=1, trained=False)])
+        summaries = store.episode_summaries(run.id)
+        assert [(s.id, s.phase, s.iteration, s.success, s.mean_score) for s in summaries] == [
+            (held_out.id, "held_out", 0, True, None),
+            (scored.id, "train", 1, True, 6.5),
+            (failed.id, "train", 1, None, None),
+        ]
+        assert {summary.task_type for summary in summaries} == {"addition"}
 
     def test_outcomes_in_rollout_order(
         self, store: Store, run: Run, play: Callable[..., Episode]

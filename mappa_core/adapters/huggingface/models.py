@@ -1,15 +1,17 @@
-"""Where a model's weights and tokenizer lie: bundled, a local directory, or the Hugging Face hub."""
+"""Where a model lies on disk: bundled, a local directory, or from the Hugging Face hub."""
 
 import importlib.util
-import json
-import os
 import shutil
 import tempfile
 from pathlib import Path
 
+import torch
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HFValidationError, HfHubHTTPError, LocalEntryNotFoundError
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from mappa_core.adapters.huggingface.weights import no_progress_bars
 from mappa_core.domain.errors import DiskFull, ModelNotFound
 
 BUNDLED = "smollm2-135m-instruct"
@@ -112,9 +114,11 @@ def _bundled_file() -> Path:
 
 def convert_gguf(source: Path, target: Path) -> None:
     """Write the Llama model in the GGUF file `source` as float32 safetensors with its tokenizer."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+    with no_progress_bars():
+        _convert(source, target)
 
+
+def _convert(source: Path, target: Path) -> None:
     loaded = AutoModelForCausalLM.from_pretrained(
         source.parent, gguf_file=source.name, dtype=torch.float32
     )

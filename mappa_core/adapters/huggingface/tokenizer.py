@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from jinja2 import TemplateError
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
@@ -82,8 +82,11 @@ class ChatTokenizer:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of sampled ids, control tokens left out, white space as it was."""
-        return self._tokenizer.decode(
-            list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+        # decode() is typed for batches as well; one sequence gives one text.
+        return str(
+            self._tokenizer.decode(
+                list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
         )
 
     def _apply_template(self, messages: Sequence[Message], placeholders: Sequence[str]) -> str:
@@ -151,7 +154,7 @@ def _joined(pieces: Iterable[_Piece]) -> Iterator[_Piece]:
         yield text
 
 
-def _control_tokens(tokenizer: Any) -> dict[str, int]:
+def _control_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
     return {
         token.content: token_id
         for token_id, token in tokenizer.added_tokens_decoder.items()
@@ -159,7 +162,7 @@ def _control_tokens(tokenizer: Any) -> dict[str, int]:
     }
 
 
-def _any_of(tokenizer: Any, controls: Mapping[str, int]) -> re.Pattern[str]:
+def _any_of(tokenizer: PreTrainedTokenizerBase, controls: Mapping[str, int]) -> re.Pattern[str]:
     """Matches any control token, with the white space that the token swallows."""
     alternatives: list[str] = []
     for name in sorted(controls, key=len, reverse=True):
@@ -170,17 +173,18 @@ def _any_of(tokenizer: Any, controls: Mapping[str, int]) -> re.Pattern[str]:
 
 
 def _end_token_ids(
-    tokenizer: Any, controls: Mapping[str, int], model: Path | str
+    tokenizer: PreTrainedTokenizerBase, controls: Mapping[str, int], model: Path | str
 ) -> tuple[int, ...]:
     """Every token that ends a turn, in ascending order."""
     ends = {controls[name] for name in _TURN_ENDS if name in controls}
-    if tokenizer.eos_token_id is not None:
+    if isinstance(tokenizer.eos_token_id, int):
         ends.add(tokenizer.eos_token_id)
     try:
         declared = GenerationConfig.from_pretrained(model).eos_token_id
     except OSError:
         declared = None  # the file is optional
-    ends.update(declared if isinstance(declared, list) else {declared} - {None})
+    if declared is not None:
+        ends.update(declared if isinstance(declared, list) else (declared,))
     return tuple(sorted(ends))
 
 

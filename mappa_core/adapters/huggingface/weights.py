@@ -4,11 +4,13 @@ Adapters are directories in PEFT's own format (`adapter_config.json` and
 `adapter_model.safetensors`).
 """
 
+import contextlib
 import hashlib
 import json
 import math
 import shutil
 import tempfile
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -45,8 +48,21 @@ class LowRankUpdate:
 
 def load_base(path: Path | str, dtype: torch.dtype, device: torch.device | str) -> PreTrainedModel:
     """The causal language model at `path`, in evaluation mode."""
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+    with no_progress_bars():
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
     return model.to(device).eval()  # pyright: ignore[reportArgumentType]
+
+
+@contextlib.contextmanager
+def no_progress_bars() -> Generator[None]:
+    """Keep transformers from drawing over the caller's own display."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
 
 
 def resolve_device(device: str) -> str:

@@ -9,7 +9,7 @@ A problem's key is its operation and its numbers. No key occurs twice over both 
 problem is never a training problem told with other names.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from random import Random
@@ -71,15 +71,12 @@ def _division(random: Random) -> Sum:
     return Sum(quantities=(b * answer, b), answer=answer)
 
 
-def _steps(signs: Mapping[str, tuple[int, ...]]) -> Sequence[Kind]:
+def _steps(
+    level: int, task_type: str, templates: Sequence[str], signs: Sequence[tuple[int, ...]]
+) -> Sequence[Kind]:
     return [
-        Kind(
-            level=2 + len(steps) - 1,
-            task_type={2: "two_step", 3: "three_step"}[len(steps)],
-            draw=_chain(steps),
-            templates=(template,),
-        )
-        for template, steps in signs.items()
+        Kind(level=level, task_type=task_type, draw=_chain(steps), templates=(template,))
+        for template, steps in zip(templates, signs, strict=True)
     ]
 
 
@@ -97,8 +94,8 @@ def _chain(signs: tuple[int, ...]) -> Callable[[Random], Sum]:
     return draw
 
 
-_TWO: Mapping[str, tuple[int, ...]] = dict(zip(stories.TWO_STEP, ((1, -1), (-1, 1), (-1, -1)), strict=True))
-_THREE: Mapping[str, tuple[int, ...]] = dict(zip(stories.THREE_STEP, ((1, -1, 1), (-1, 1, -1)), strict=True))
+_TWO: Sequence[tuple[int, ...]] = ((1, -1), (-1, 1), (-1, -1))
+_THREE: Sequence[tuple[int, ...]] = ((1, -1, 1), (-1, 1, -1))
 
 KINDS: Sequence[Kind] = (
     Kind(level=1, task_type="addition", draw=_addition(5, 80), templates=stories.ADDITION),
@@ -123,8 +120,8 @@ KINDS: Sequence[Kind] = (
         templates=stories.MULTIPLICATION,
     ),
     Kind(level=2, task_type="division", draw=_division, templates=stories.DIVISION),
-    *_steps(_TWO),
-    *_steps(_THREE),
+    *_steps(3, "two_step", stories.TWO_STEP, _TWO),
+    *_steps(4, "three_step", stories.THREE_STEP, _THREE),
 )
 
 
@@ -135,8 +132,8 @@ class ArithmeticProblems:
         """Draw both sets.
 
         Raises:
-            ConfigError: No kind of problem has the levels and operations asked for, or they hold
-                too few distinct problems.
+            ConfigError: A level or an operation asked for has no kind of problem, or all of
+                them hold too few distinct problems.
         """
         kinds = _chosen(config)
         problems = tuple(
@@ -166,13 +163,20 @@ def _chosen(config: ProblemsConfig) -> list[Kind]:
         if kind.level in config.levels
         and (not config.operations or kind.task_type in config.operations)
     ]
-    if not kinds:
+    levels = set(config.levels) - {kind.level for kind in kinds}
+    operations = set(config.operations) - {kind.task_type for kind in kinds}
+    if levels or operations:
         known = sorted({kind.task_type for kind in KINDS})
         raise ConfigError(
-            f"no problems of levels {list(config.levels)} and operations "
-            f"{list(config.operations)}: levels are 1 to 4, operations {', '.join(known)}"
+            f"problems.levels={list(config.levels)} with problems.operations="
+            f"{list(config.operations)} leaves nothing for {_listed(levels | operations)}: "
+            f"levels are 1 to 4, operations {', '.join(known)}"
         )
     return kinds
+
+
+def _listed(things: Iterable[object]) -> str:
+    return ", ".join(sorted(map(str, things)))
 
 
 def _distinct(kinds: Sequence[Kind], seed: int) -> Iterator[Problem]:

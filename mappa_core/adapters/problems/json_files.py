@@ -5,23 +5,43 @@ no boxed answer, so such a problem counts as unsolved.
 """
 
 import json
+import math
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, StringConstraints, TypeAdapter, ValidationError
 
+from mappa_core.adapters.problems.likeness import shared
 from mappa_core.config import ProblemsConfig
 from mappa_core.domain import ids
 from mappa_core.domain.errors import ConfigError
 from mappa_core.domain.records import Problem
 
-Answer = Annotated[str | int | float, Field(union_mode="left_to_right")]
+_DEGREES = re.compile(r"\^\s*(?:\{\s*)?\\(?:circ|degree)(?:\s*\})?|°")
+
+
+def _answer_text(answer: object) -> str:
+    match answer:
+        case str():
+            return _DEGREES.sub("", answer)
+        case float() if answer.is_integer():
+            return str(int(answer))
+        case float() if math.isfinite(answer):
+            return str(answer)
+        case int() if not isinstance(answer, bool):
+            return str(answer)
+        case _:
+            raise ValueError("should be text or a finite number")
+
+
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
 class _Row(BaseModel):
-    prompt: str = Field(min_length=1)
-    answer: Answer
+    prompt: Text
+    answer: Annotated[Text, BeforeValidator(_answer_text)]
 
 
 _ROWS = TypeAdapter(list[_Row])
@@ -34,7 +54,8 @@ class JsonProblems:
         """Read all files.
 
         Raises:
-            ConfigError: A file is missing or not in the layout, or the sets share problems.
+            ConfigError: A file is missing or not in the layout, or the sets share problems and
+                may not, or share all of them.
         """
         if not config.train_files or not config.held_out_files:
             raise ConfigError(
@@ -42,13 +63,19 @@ class JsonProblems:
             )
         train = _unique(_read_all(config.train_files))
         held_out = _unique(_read_all(config.held_out_files))
-        shared = {problem.id for problem in train} & {problem.id for problem in held_out}
-        if shared and not config.drop_overlap:
+        twins = shared(train, held_out)
+        repeated = sum(problem in twins for problem in held_out)
+        if repeated and not config.drop_overlap:
             raise ConfigError(
-                f"{len(shared)} held-out problems are also in the training files: choose other "
+                f"{repeated} held-out problems are also in the training files: choose other "
                 "files, or set problems.drop_overlap=true to leave them out of training"
             )
-        disjoint = [problem for problem in train if problem.id not in shared]
+        disjoint = [problem for problem in train if problem not in twins]
+        if not disjoint:
+            raise ConfigError(
+                "every training problem is also held out: nothing is left to train on; choose "
+                "other problems.train_files"
+            )
         self._train = tuple(disjoint[: config.train_size])
         self._held_out = tuple(held_out[: config.held_out_size])
 
@@ -72,17 +99,34 @@ def _read_all(paths: Sequence[Path]) -> Iterator[Problem]:
 
 def _rows(path: Path) -> list[_Row]:
     try:
-        return _ROWS.validate_python(json.loads(path.read_text(encoding="utf-8")))
+        rows = _ROWS.validate_python(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise ConfigError(f"problem file {path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"problem file {path} is not UTF-8 text") from None
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"problem file {path} is not JSON: {error}") from None
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "top"
-        raise ConfigError(f"problem file {path}, row {where}: {first['msg']}") from None
+        raise ConfigError(f"problem file {path}{_first(error)}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"problem file {path} is not UTF-8 text: save it as UTF-8") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"problem file {path} is not JSON that can be read: {error}; it should be a list of "
+            '{"prompt": ..., "answer": ...}'
+        ) from None
+    if not rows:
+        raise ConfigError(f"problem file {path} holds no problems: it is an empty list")
+    return rows
+
+
+def _first(error: ValidationError) -> str:
+    """The first thing that is wrong; rows are counted from 1."""
+    first = error.errors(include_url=False)[0]
+    message = first["msg"].removeprefix("Value error, ").lower()
+    match first["loc"]:
+        case (int(row), *keys):
+            key = ".".join(map(str, keys))
+            reason = f"{key}: {message}" if key else 'should be {"prompt": ..., "answer": ...}'
+            return f", row {row + 1}: {reason}"
+        case _:
+            return ' should be a list of {"prompt": ..., "answer": ...}'
 
 
 def _problem(path: Path, row: _Row) -> Problem:
@@ -93,11 +137,5 @@ def _problem(path: Path, row: _Row) -> Problem:
         task_type=dataset,
         level=0,
         statement=row.prompt,
-        answer=_answer_text(row.answer),
+        answer=row.answer,
     )
-
-
-def _answer_text(answer: str | float) -> str:
-    if isinstance(answer, float) and answer.is_integer():
-        return str(int(answer))
-    return str(answer).strip().replace("^\\circ", "").replace("°", "")

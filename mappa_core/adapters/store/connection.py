@@ -31,6 +31,18 @@ def normalised(url: str) -> URL:
     return address.set(drivername=_DRIVER)
 
 
+def for_psql(url: str) -> str:
+    """The address as psql and every other program on libpq reads it, password included.
+
+    Raises:
+        StoreError: It is not the address of a Postgres.
+    """
+    plain = normalised(url).set(drivername="postgresql")
+    # How our own connections call themselves is not how a guest should.
+    plain = plain.difference_update_query(["application_name"])
+    return plain.render_as_string(hide_password=False)
+
+
 def connect(url: str, *, pool_size: int = 8) -> Engine:
     """A pool of connections, opened when needed; safe to share between threads.
 

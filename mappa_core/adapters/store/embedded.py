@@ -32,6 +32,8 @@ from mappa_core.adapters.store.places import Cluster, find_cluster, make_home
 from mappa_core.domain.errors import DiskFull, StoreError
 
 DATABASES = ("mappa", "mlflow")
+OURS = "mappa"
+"""What our own connections call themselves; any other is a guest's."""
 _RECOVERY_SECONDS = 120
 
 
@@ -50,18 +52,29 @@ class EmbeddedPostgres:
             "postgresql+psycopg",
             username=SUPERUSER,
             database=database,
-            query={"host": str(self._socket_folder)},
+            query={"host": str(self._socket_folder), "application_name": OURS},
         ).render_as_string(hide_password=False)
 
+    def leave_running(self) -> None:
+        """Leave without stopping it, for a person who connects next; a later `close` stops it."""
+        atexit.unregister(self.close)
+        if self._use_lock is not None:
+            os.close(self._use_lock)
+            self._use_lock = None
+
     def close(self) -> None:
-        """Leave; the last to leave stops the server. Safe to call twice."""
+        """Leave; the last to leave stops the server, unless a guest is still connected.
+
+        Guests are connections that are not MAPPA's own, e.g. psql. Safe to call twice.
+        """
         atexit.unregister(self.close)
         if self._use_lock is None:
             return
         use_lock, self._use_lock = self._use_lock, None
         try:
             with _changing(self._cluster.home):
-                if _alone(use_lock) and postgres.running_socket(self._cluster) is not None:
+                socket_folder = postgres.running_socket(self._cluster)
+                if socket_folder and _alone(use_lock) and not _has_guests(socket_folder):
                     postgres.stop(self._cluster)
         finally:
             os.close(use_lock)
@@ -129,6 +142,16 @@ def _alone(use_lock: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _has_guests(socket_folder: Path) -> bool:
+    with _connect(socket_folder) as connection:
+        row = connection.execute(
+            "SELECT count(*)::text FROM pg_stat_activity WHERE backend_type = 'client backend' "
+            "AND pid <> pg_backend_pid() AND application_name <> %s",
+            [OURS],
+        ).fetchone()
+    return row is not None and row[0] != "0"
 
 
 def _create_databases(socket_folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""One iteration's numbers, summed up by Postgres."""
+"""Numbers over many episodes, summed up by Postgres."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,8 +7,21 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, select
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 
-from mappa_core.adapters.store.tables import ACTION, COACH_SCORE, EPISODE, OUTCOME, TOOL_RESULT
-from mappa_core.domain.records import AgentFigures, IterationFigures, Phase, StopReason
+from mappa_core.adapters.store.tables import (
+    ACTION,
+    COACH_SCORE,
+    EPISODE,
+    OUTCOME,
+    PROBLEM,
+    TOOL_RESULT,
+)
+from mappa_core.domain.records import (
+    AgentFigures,
+    EpisodeSummary,
+    IterationFigures,
+    Phase,
+    StopReason,
+)
 
 
 def iteration_figures(
@@ -50,6 +63,25 @@ def outcomes(
         .group_by(EPISODE.c.problem_id)
     )
     return {row.problem_id: tuple(row.successes) for row in connection.execute(query)}
+
+
+def episode_summaries(connection: Connection, run_id: UUID) -> tuple[EpisodeSummary, ...]:
+    """Every closed episode of a run in a line, by phase, iteration, problem and rollout."""
+    trains = and_(COACH_SCORE.c.action_id == ACTION.c.id, COACH_SCORE.c.trained)
+    columns = EPISODE.c
+    query = (
+        select(columns.id, columns.phase, columns.iteration, PROBLEM.c.task_type, OUTCOME.c.success)
+        .add_columns(func.avg(COACH_SCORE.c.score).label("mean_score"))
+        .select_from(EPISODE)
+        .join(PROBLEM)
+        .outerjoin(OUTCOME)
+        .outerjoin(ACTION, ACTION.c.episode_id == columns.id)
+        .outerjoin(COACH_SCORE, trains)
+        .where(columns.run_id == run_id, columns.stop_reason.is_not(None))
+        .group_by(columns.id, PROBLEM.c.id, OUTCOME.c.episode_id)
+        .order_by(columns.phase, columns.iteration, columns.problem_id, columns.rollout_index)
+    )
+    return tuple(EpisodeSummary(**row) for row in connection.execute(query).mappings())
 
 
 def _within(run_id: UUID, phase: str, iteration: int) -> ColumnElement[bool]:

@@ -183,17 +183,19 @@ def to_update(row: Row, entries: Iterable[Row]) -> Update:
         to_policy_id=row["to_policy_id"],
         # A whole number comes back from JSON as an int, and NaN as its name.
         metrics={name: float(value) for name, value in row["metrics"].items()},
-        entries=tuple(
-            UpdateEntry(
-                action_id=entry["action_id"],
-                score_id=entry["score_id"],
-                advantage=entry["advantage"],
-                weight=entry["weight"],
-                left_out=entry["left_out"],
-            )
-            for entry in entries
-        ),
+        entries=tuple(to_update_entry(entry) for entry in entries),
         seconds=row["seconds"],
+    )
+
+
+def to_update_entry(row: Row) -> UpdateEntry:
+    """The entry of one row of `update_action`."""
+    return UpdateEntry(
+        action_id=row["action_id"],
+        score_id=row["score_id"],
+        advantage=row["advantage"],
+        weight=row["weight"],
+        left_out=row["left_out"],
     )
 
 

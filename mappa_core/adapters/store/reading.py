@@ -35,6 +35,7 @@ from mappa_core.domain.records import (
     ToolResult,
     Turn,
     Update,
+    UpdateEntry,
 )
 
 _CANDIDATES_NAMED = 4
@@ -200,6 +201,23 @@ def update(connection: Connection, run_id: UUID, agent: str, iteration: int) -> 
         .order_by(UPDATE_ACTION.c.position)
     )
     return mapping.to_update(row, connection.execute(entries).mappings())
+
+
+def learnt(connection: Connection, episode_id: UUID) -> Mapping[UUID, tuple[Update, UpdateEntry]]:
+    """What updates made of an episode's actions; the updates come without their other entries."""
+    columns = UPDATE_ACTION.c
+    query = (
+        select(UPDATE, columns.action_id, columns.score_id)
+        .add_columns(columns.advantage, columns.weight, columns.left_out)
+        .select_from(UPDATE_ACTION)
+        .join(UPDATE)
+        .join(ACTION, ACTION.c.id == columns.action_id)
+        .where(ACTION.c.episode_id == episode_id)
+    )
+    return {
+        row["action_id"]: (mapping.to_update(row, ()), mapping.to_update_entry(row))
+        for row in connection.execute(query).mappings()
+    }
 
 
 def checkpoints(

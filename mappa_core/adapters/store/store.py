@@ -23,6 +23,7 @@ from mappa_core.adapters.store.connection import boundary, connect
 from mappa_core.domain.records import (
     Checkpoint,
     Episode,
+    EpisodeSummary,
     IterationFigures,
     Phase,
     PolicyVersion,
@@ -33,6 +34,7 @@ from mappa_core.domain.records import (
     ScoreEntry,
     Turn,
     Update,
+    UpdateEntry,
 )
 
 
@@ -170,6 +172,14 @@ class PostgresStore:
         with self._transaction() as connection:
             return reading.update(connection, run_id, agent, iteration)
 
+    def learnt(self, episode_id: UUID) -> Mapping[UUID, tuple[Update, UpdateEntry]]:
+        """What became of each of an episode's actions that an update looked at.
+
+        The updates come without their other entries.
+        """
+        with self._transaction() as connection:
+            return reading.learnt(connection, episode_id)
+
     def checkpoints(self, run_id: UUID) -> tuple[tuple[PolicyVersion, Checkpoint], ...]:
         """All checkpoints of a run, oldest first."""
         with self._transaction() as connection:
@@ -195,6 +205,11 @@ class PostgresStore:
         """Success of each problem's episodes in rollout order; a failed episode is a failure."""
         with self._transaction() as connection:
             return figures.outcomes(connection, run_id, phase, iteration)
+
+    def episode_summaries(self, run_id: UUID) -> tuple[EpisodeSummary, ...]:
+        """Every closed episode of a run in a line, by phase, iteration, problem and rollout."""
+        with self._transaction() as connection:
+            return figures.episode_summaries(connection, run_id)
 
     def close(self) -> None:
         """Give connections back; safe to call twice."""

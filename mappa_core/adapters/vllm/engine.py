@@ -2,14 +2,13 @@
 
 import asyncio
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from mappa_core.adapters.huggingface.weights import resolve_device
 from mappa_core.adapters.vllm import command
 from mappa_core.adapters.vllm.server import Server
-from mappa_core.adapters.vllm.serving import Adapters, Merged, Serving
+from mappa_core.adapters.vllm.serving import Adapters, Merged
 from mappa_core.adapters.vllm.slot import Slot
 from mappa_core.config import EngineConfig
 from mappa_core.domain.errors import EngineError
@@ -45,27 +44,20 @@ class VllmEngine:
             lora_rank: Largest rank of an adapter (serving `adapters` only).
         """
         device = resolve_device(config.device)
-        way = config.serving
-        if way == "auto":
-            way = "merged" if device == "cpu" else "adapters"
-        self._work_directory = work_directory / f"merged-{os.getpid()}"
-        serving: Serving = Adapters() if way == "adapters" else Merged(model, self._work_directory)
-        names = tuple(agents) if way == "merged" else ("adapters",)
-        base = command.arguments(model, config, device=device, servers=len(names))
-        if way == "adapters":
-            base += command.adapter_arguments(len(agents), lora_rank)
-        slots = tuple(
-            Slot(
-                Server(base, command.environment(os.environ, device=device), log_directory / f"vllm-{name}.log"),
-                serving,
-                end_token_ids=tuple(end_token_ids),
-                config=config,
-            )
-            for name in names
-        )
-        self._slots = dict(
-            zip(agents, slots if way == "merged" else slots * len(agents), strict=True)
-        )
+        merged = config.serving == "merged" or (config.serving == "auto" and device == "cpu")
+        serving = Merged(model, work_directory) if merged else Adapters()
+        names = tuple(agents) if merged else ("adapters",)
+        flags = command.arguments(model, config, device=device, servers=len(names))
+        if not merged:
+            flags += command.adapter_arguments(len(agents), lora_rank)
+
+        def slot(name: str) -> Slot:
+            environment = command.environment(os.environ, device=device)
+            server = Server(flags, environment, log_directory / f"vllm-{name}.log")
+            return Slot(server, serving, end_token_ids=tuple(end_token_ids), config=config)
+
+        slots = tuple(map(slot, names))
+        self._slots = dict(zip(agents, slots if merged else slots * len(agents), strict=True))
 
     async def start(self) -> None:
         """Start all servers at once.
@@ -100,7 +92,6 @@ class VllmEngine:
     async def close(self) -> None:
         """Stop the servers; safe to call twice."""
         await asyncio.gather(*(slot.close() for slot in set(self._slots.values())))
-        shutil.rmtree(self._work_directory, ignore_errors=True)
 
     def _slot(self, policy: PolicyVersion) -> Slot:
         slot = self._slots.get(policy.agent)

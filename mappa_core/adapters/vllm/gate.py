@@ -1,7 +1,7 @@
 """Many requests at once, or one change of weights: never both."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 
@@ -15,7 +15,7 @@ class Gate:
         self._changing = False
 
     @asynccontextmanager
-    async def request(self) -> AsyncIterator[None]:
+    async def request(self) -> AsyncGenerator[None]:
         """Inside, the weights stay as they are."""
         async with self._condition:
             await self._condition.wait_for(lambda: self._changes == 0)
@@ -28,7 +28,7 @@ class Gate:
                 self._condition.notify_all()
 
     @asynccontextmanager
-    async def change(self) -> AsyncIterator[None]:
+    async def change(self) -> AsyncGenerator[None]:
         """Inside, no request is under way."""
         async with self._condition:
             self._changes += 1

@@ -28,11 +28,6 @@ def _wait_readable(*files: int, seconds: float | None = None) -> list[int]:
     return select.select(files, (), (), seconds)[0]
 
 
-def _signal_group(group: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, number)
-
-
 def run(command: list[str]) -> int:
     """Run `command` until it ends or standard input closes; returns its exit status."""
     child = subprocess.Popen(
@@ -40,9 +35,11 @@ def run(command: list[str]) -> int:
     )
     ended = os.pidfd_open(child.pid)
     if ended not in _wait_readable(sys.stdin.fileno(), ended):
-        _signal_group(child.pid, signal.SIGTERM)
+        child.terminate()
         _wait_readable(ended, seconds=GRACE_SECONDS)
-    _signal_group(child.pid, signal.SIGKILL)
+    # The command has ended or is told to; this is for what it started and left behind.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
     return child.wait()
 
 

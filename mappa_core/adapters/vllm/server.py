@@ -6,7 +6,6 @@ development endpoints, which change weights, are out of everybody else's reach.
 
 import asyncio
 import contextlib
-import os
 import shutil
 import subprocess
 import sys
@@ -51,7 +50,10 @@ class Server:
         self._directory = Path(tempfile.mkdtemp(prefix="mappa-vllm-"))
         socket = self._directory / "socket"
         transport = httpx.AsyncHTTPTransport(
-            uds=str(socket), limits=httpx.Limits(max_connections=None)
+            uds=str(socket),
+            # A connection kept alive may be closed by the server just as it is used again, which
+            # would look like a death; a new one costs nothing on this machine.
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
         )
         self._client = httpx.AsyncClient(
             transport=transport, base_url="http://vllm", timeout=httpx.Timeout(REPLY_SECONDS)
@@ -90,7 +92,7 @@ class Server:
             response = await self._open_client().get("/health", timeout=10)
         except httpx.TransportError:
             return False
-        return response.status_code == httpx.codes.OK
+        return response.is_success
 
     async def post(self, path: str, body: Mapping[str, object]) -> httpx.Response:
         """Send `body` as JSON.

@@ -58,7 +58,7 @@ class Merged:
         finally:
             shutil.rmtree(merged, ignore_errors=True)
 
-    def model_name(self, policy: PolicyVersion) -> str:
+    def model_name(self, policy: PolicyVersion) -> str:  # noqa: ARG002 (one name fits all)
         """Always the same: the weights under it change."""
         return BASE
 

@@ -58,11 +58,12 @@ class PromptSet:
     """By agent."""
 
 
-def parse_prompt(text: str, *, sees: Collection[str], source: str) -> Prompt:
+def parse_prompt(text: str, *, agent: str, sees: Collection[str], source: str) -> Prompt:
     """Read one prompt file.
 
     Args:
         text: The file's content.
+        agent: Whose prompt; what its own program wrote (`<agent>.output`) is for the feedback.
         sees: Placeholders its template and feedback may use.
         source: How to name the file in an error.
 
@@ -77,8 +78,10 @@ def parse_prompt(text: str, *, sees: Collection[str], source: str) -> Prompt:
     sections = _sections(text[head.end() :], source)
     bodies = dict(sections)
     opening = sections[: [name for name, _ in sections].index("template")]
+    asked = [name for name in sees if not name.startswith(f"{agent}.")]
     for name, body in sections:
-        _check_placeholders(body, sees if name in ("template", "feedback") else (), source)
+        allowed = {"template": asked, "feedback": sees}.get(name, ())
+        _check_placeholders(body, allowed, f"{source}, [{name}],")
     return Prompt(
         version=int(head[1]),
         output_chars=int(head[2]),
@@ -104,13 +107,14 @@ def load_prompts(team: str, name: str, sees: Mapping[str, Collection[str]]) -> P
     Raises:
         ConfigError: No such set, a file is missing, or one breaks the format.
     """
-    folder = _folder(team, name)
+    folder, version = _folder(team, name), _version(name)
     texts = {agent: _read(folder, agent) for agent in sees}
     prompts = {
-        agent: parse_prompt(text, sees=sees[agent], source=f"prompts/{team}/{name}/{agent}.md")
+        agent: parse_prompt(
+            text, agent=agent, sees=sees[agent], source=f"prompts/{team}/{name}/{agent}.md"
+        )
         for agent, text in texts.items()
     }
-    version = int(name.rpartition("-")[2])
     for agent, prompt in prompts.items():
         if prompt.version != version:
             raise ConfigError(
@@ -130,11 +134,21 @@ def _folder(team: str, name: str) -> Traversable:
     return folders[name]
 
 
+def _version(name: str) -> int:
+    number = name.rpartition("-")[2]
+    if not re.fullmatch("[1-9][0-9]*", number):
+        raise ConfigError(f"prompt set {name!r} must end with its version, e.g. {name}-1")
+    return int(number)
+
+
 def _read(folder: Traversable, agent: str) -> str:
     file = folder / f"{agent}.md"
     if not file.is_file():
         raise ConfigError(f"prompt set {folder.name} lacks {agent}.md: add the file")
-    return file.read_text(encoding="utf-8")
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{folder.name}/{agent}.md is not UTF-8 text: save it as UTF-8") from None
 
 
 def _digest(texts: Mapping[str, str]) -> str:
@@ -162,8 +176,8 @@ def _check_placeholders(body: str, allowed: Collection[str], source: str) -> Non
     unknown = [name for name in _PLACEHOLDER.findall(body) if name not in allowed]
     if unknown:
         raise ConfigError(
-            f"{source} uses {{{{{unknown[0]}}}}}, which this agent does not see there: "
-            + (f"it sees {', '.join(allowed)}" if allowed else "only template and feedback may")
+            f"{source} uses {{{{{unknown[0]}}}}}, which is not seen there: "
+            + (f"use {', '.join(allowed)}" if allowed else "only template and feedback may")
         )
 
 

@@ -5,7 +5,7 @@ import pytest
 from sqlalchemy import make_url
 from sqlalchemy.exc import OperationalError
 
-from mappa_core.adapters.store.connection import boundary, normalised, ping
+from mappa_core.adapters.store.connection import boundary, for_psql, normalised, ping
 from mappa_core.adapters.store.embedded import EmbeddedPostgres
 from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.domain.errors import DiskFull, StoreError
@@ -17,6 +17,11 @@ from tests.conftest import execute
 def test_any_spelling_means_our_driver(scheme: str) -> None:
     address = normalised(f"{scheme}://ann:secret@host:5433/mappa?sslmode=require")
     assert address == make_url("postgresql+psycopg://ann:secret@host:5433/mappa?sslmode=require")
+
+
+def test_psql_reads_the_address_without_our_driver() -> None:
+    url = "postgresql+psycopg://ann:secret@host:5433/mappa"
+    assert for_psql(url) == "postgresql://ann:secret@host:5433/mappa"
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "sqlite:///mappa.db", "mysql://host/db"])

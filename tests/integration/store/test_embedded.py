@@ -80,6 +80,15 @@ def test_closing_twice_is_safe(home: Path) -> None:
     server.close()
 
 
+def test_it_can_be_left_running_for_psql(home: Path) -> None:
+    server = start_embedded(home)
+    server.leave_running()
+    server.close()
+    assert ping(server.url("mappa"))
+    start_embedded(home).close()
+    assert not server_runs(home)
+
+
 def test_two_processes_share_a_server_and_the_last_one_stops_it(home: Path) -> None:
     first, second = another_user(home), another_user(home)
     assert first.stdout is not None

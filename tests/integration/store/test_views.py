@@ -7,7 +7,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from mappa_core.adapters.store.connection import normalised
+from mappa_core.adapters.store.connection import for_psql
 from mappa_core.domain import ids
 from tests.builders import make_checkpoint, make_episode, make_policy, make_problem, make_run
 
@@ -20,10 +20,7 @@ REFUSED = (psycopg.errors.InsufficientPrivilege, psycopg.errors.ObjectNotInPrere
 
 @pytest.fixture
 def connection(filled_url: str) -> Iterator[psycopg.Connection[Row]]:
-    address = normalised(filled_url).set(drivername="postgresql")
-    with psycopg.connect(
-        address.render_as_string(hide_password=False), row_factory=psycopg.rows.dict_row
-    ) as connection:
+    with psycopg.connect(for_psql(filled_url), row_factory=psycopg.rows.dict_row) as connection:
         yield connection
 
 

@@ -50,8 +50,7 @@ def with_template(model: Path, template: str, directory: Path) -> ChatTokenizer:
 def conversation(*contents: str) -> tuple[Message, ...]:
     roles = ("system", "user", "assistant", "user", "assistant", "user")
     return tuple(
-        Message(role=role, content=content)
-        for role, content in zip(roles, contents, strict=False)
+        Message(role=role, content=content) for role, content in zip(roles, contents, strict=False)
     )
 
 

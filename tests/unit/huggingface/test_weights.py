@@ -85,9 +85,7 @@ def test_an_adapter_of_another_model_is_refused_and_nothing_is_left(
     assert list((tmp_path / "work").iterdir()) == []
 
 
-def test_rank_stabilised_adapters_scale_by_the_root_of_the_rank(
-    base: Path, tmp_path: Path
-) -> None:
+def test_rank_stabilised_adapters_scale_by_the_root_of_the_rank(base: Path, tmp_path: Path) -> None:
     adapter = save_adapter(base, tmp_path / "adapter")
     config = json.loads((adapter / "adapter_config.json").read_text())
     assert {update.scale for update in read_adapter(adapter).values()} == {2.0}

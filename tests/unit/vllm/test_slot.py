@@ -204,7 +204,7 @@ def test_the_budget_is_what_the_prompt_leaves() -> None:
         await slot.load(BASE)
         await slot.generate(request(BASE, prompt_tokens=95))
         assert server.bodies[-1]["max_tokens"] == 5
-        with pytest.raises(EngineError, match="raise engine.max_model_length"):
+        with pytest.raises(EngineError, match=r"raise engine\.max_model_length"):
             await slot.generate(request(BASE, prompt_tokens=100))
 
     asyncio.run(scenario())

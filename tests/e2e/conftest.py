@@ -1,0 +1,79 @@
+"""Whole flows in a Prefect test server, with services chosen by the test."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from prefect.testing.utilities import prefect_test_harness
+
+from mappa_core.adapters.huggingface.tokenizer import ChatTokenizer
+from mappa_core.adapters.store.store import PostgresStore
+from mappa_core.adapters.torch_learner import TorchLearner
+from mappa_core.adapters.transformers_engine.engine import TransformersEngine
+from mappa_core.adapters.watchers import LogWatcher
+from mappa_core.bootstrap import Services
+from mappa_core.config import TrainConfig
+from mappa_core.ports import Coach
+from tests.e2e.toy import Cues, Idle, LetterCoach, Monologue
+from tests.fakes.tracking import MemoryRegistry, MemoryTracker
+from tests.tiny_model import save_tiny_model
+
+MakeServices = Callable[..., Services]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def prefect() -> Iterator[None]:
+    with prefect_test_harness(server_startup_timeout=120):
+        yield
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def toy_config() -> TrainConfig:
+    return TrainConfig.model_validate(
+        {
+            "name": "toy",
+            "team": "monologue",
+            "rollout": {
+                "iterations": 8,
+                "problems": 4,
+                "episodes_per_problem": 6,
+                "max_tokens": 8,
+            },
+            "engine": {"backend": "transformers", "device": "cpu"},
+            "learner": {
+                "device": "cpu",
+                "learning_rate": 1e-2,
+                "lora": {"rank": 4, "alpha": 8},
+            },
+            "evaluation": {"temperature": 1.0, "bootstrap": 100},
+        }
+    )
+
+
+@pytest.fixture
+def make_services(
+    store: PostgresStore, tiny_model: Path, tmp_path: Path
+) -> Callable[[TrainConfig], Services]:
+    def make(config: TrainConfig, coach: Coach | None = None) -> Services:
+        tokenizer = ChatTokenizer(tiny_model)
+        return Services(
+            team=Monologue(),
+            model=str(tiny_model),
+            problems=Cues(),
+            tokenizer=tokenizer,
+            engine=TransformersEngine(tiny_model, config.engine, tokenizer.end_token_ids),
+            sandbox=Idle(),
+            coach=coach or LetterCoach(),
+            learner=TorchLearner(tiny_model, tmp_path / "checkpoints", config.learner, threads=1),
+            store=store,
+            tracker=MemoryTracker(),
+            registry=MemoryRegistry(),
+            watcher=LogWatcher(),
+        )
+
+    return make

@@ -1,0 +1,45 @@
+"""It learns through the whole path, store and coach and learner, and not from shuffled scores."""
+
+import asyncio
+
+from flows.train import train
+from mappa_core import bootstrap
+from mappa_core.adapters.store.store import PostgresStore
+from mappa_core.bootstrap import Services
+from mappa_core.config import TrainConfig
+from tests.e2e.conftest import MakeServices
+from tests.e2e.toy import LetterCoach, letter_share
+
+
+def run(services: Services, config: TrainConfig) -> None:
+    async def body() -> None:
+        await services.engine.start()
+        with bootstrap.use(services):
+            await train(config)
+
+    asyncio.run(body())
+
+
+def mean_share(store: PostgresStore, iteration: int) -> float:
+    """Of letters in what the held-out episodes say."""
+    (newest, *_) = store.runs()
+    shares = [
+        letter_share(store.episode(str(summary.id)).turns[0].action.text)
+        for summary in store.episode_summaries(newest.id)
+        if (summary.phase, summary.iteration) == ("held_out", iteration)
+    ]
+    assert shares
+    return sum(shares) / len(shares)
+
+
+def test_scores_teach_and_shuffled_scores_do_not(
+    store: PostgresStore, make_services: MakeServices, toy_config: TrainConfig
+) -> None:
+    config = toy_config.model_copy(
+        update={"evaluation": toy_config.evaluation.model_copy(update={"samples": 8})}
+    )
+    run(make_services(config), config)
+    before, after = mean_share(store, 0), mean_share(store, config.rollout.iterations)
+    assert after > before + 0.25
+    run(make_services(config, LetterCoach(shuffled=True)), config)
+    assert mean_share(store, config.rollout.iterations) < before + 0.15

@@ -1,0 +1,106 @@
+"""The smallest thing that can be trained through the whole path: one agent that says a few tokens."""
+
+import random
+import string
+from dataclasses import dataclass
+from pathlib import Path
+
+from mappa_core.domain import ids
+from mappa_core.domain.errors import SandboxError
+from mappa_core.domain.records import (
+    CoachCase,
+    CoachIdentity,
+    CoachScore,
+    Episode,
+    Limits,
+    Message,
+    Observation,
+    Problem,
+    StopReason,
+    ToolResult,
+    Unscored,
+)
+from mappa_core.teams.base import AgentSpec
+
+SPEAKER = AgentSpec(name="speaker", title="Speaker", max_turns=1, runs_code=False, sees=())
+
+
+class Monologue:
+    """A team of one that speaks once."""
+
+    name = "monologue"
+    agents = (SPEAKER,)
+
+    def next_observation(self, episode: Episode) -> Observation | None:
+        if episode.turns:
+            return None
+        message = Message(role="user", content=episode.problem.statement)
+        return Observation(agent=SPEAKER.name, messages=(message,))
+
+    def code_in(self, agent: str, text: str) -> str | None:
+        return None
+
+    def final_answer(self, episode: Episode) -> str | None:
+        return episode.turns[-1].action.text if episode.turns else None
+
+    def stop_reason(self, episode: Episode) -> StopReason:
+        return StopReason.ANSWERED
+
+
+class Idle:
+    """The sandbox of a team that runs no code."""
+
+    tier = "idle"
+
+    async def run(self, code: str, workspace: Path | None, limits: Limits) -> ToolResult:
+        raise SandboxError("this team runs no code")
+
+    async def close(self) -> None:
+        pass
+
+
+class Cues:
+    """Problems that are single letters."""
+
+    def train(self) -> tuple[Problem, ...]:
+        return tuple(_cue(letter) for letter in "abcdefgh")
+
+    def held_out(self) -> tuple[Problem, ...]:
+        return tuple(_cue(letter) for letter in "wxyz")
+
+
+def _cue(letter: str) -> Problem:
+    return Problem(
+        id=ids.problem_id(letter),
+        dataset="cues",
+        task_type="cue",
+        level=1,
+        statement=letter,
+        answer=letter,
+    )
+
+
+@dataclass
+class LetterCoach:
+    """Ten points times the share of letters; shuffled, the points go to somebody else's words."""
+
+    shuffled: bool = False
+
+    def __post_init__(self) -> None:
+        self._seen: list[str] = []
+        self._random = random.Random(0)
+
+    @property
+    def identity(self) -> CoachIdentity:
+        return CoachIdentity(
+            coach="letters", model="m", model_version="1", rubric_version="1", rubric_sha256="0"
+        )
+
+    async def score(self, case: CoachCase) -> CoachScore | Unscored:
+        self._seen.append(case.text)
+        judged = self._random.choice(self._seen) if self.shuffled else case.text
+        return CoachScore(value=10 * letter_share(judged), rationale="letters are good")
+
+
+def letter_share(text: str) -> float:
+    return sum(c in string.ascii_letters for c in text) / len(text) if text else 0.0
