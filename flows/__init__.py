@@ -6,3 +6,5 @@ import os
 # (measured: 5 times the wall time of a matrix product beside three busy engines). OpenMP reads
 # this when torch is first imported, which nothing has done before this package.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# The bars that libraries draw would run through our own progress.
+os.environ.setdefault("TQDM_DISABLE", "1")

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from uuid import UUID
 
-from mappa_core.evaluation.comparison import Comparison
 from rich.console import Console
 from rich.panel import Panel
 from rich.rule import Rule
@@ -27,10 +26,13 @@ from mappa_core.domain.records import (
     Update,
     UpdateEntry,
 )
+from mappa_core.evaluation.comparison import Comparison
 from mappa_core.ports import Store
 
 SHOWN_IDS = 24
 """Token ids printed from each end of a long list."""
+SHOWN_ID_CHARACTERS = 13
+"""Of an episode's id in a list: enough for `mappa show` to find it."""
 
 
 def comparison_table(comparison: Comparison) -> Table:
@@ -69,14 +71,12 @@ def where_next(run_name: str) -> str:
 def runs_table(runs: Sequence[Run]) -> Table:
     """All runs, a line each."""
     table = Table()
-    for column in ("run", "team", "status", "seed", "started", "code", "note"):
+    table.add_column("run", no_wrap=True)
+    for column in ("status", "seed", "started", "note"):
         table.add_column(column, overflow="fold")
     for run in runs:
         started = f"{run.started_at:%Y-%m-%d %H:%M}"
-        note = run.error or ""
-        table.add_row(
-            run.name, run.team, run.status, str(run.seed), started, run.code_version, note
-        )
+        table.add_row(run.name, run.status, str(run.seed), started, run.error or "")
     return table
 
 
@@ -101,6 +101,7 @@ def runs_json(runs: Sequence[Run]) -> list[dict[str, str | int | None]]:
 def print_run(console: Console, store: Store, run: Run) -> None:
     """A run: what it is, its iterations, and episodes worth opening."""
     console.print(runs_table([run]))
+    console.print(_run_facts(run), highlight=False, soft_wrap=True)
     summaries = store.episode_summaries(run.id)
     table = Table(title="iterations", title_justify="left")
     for column in ("phase", "iteration", "episodes", "right", "mean score"):
@@ -115,6 +116,16 @@ def print_run(console: Console, store: Store, run: Run) -> None:
     console.print(_episodes_table(summaries))
 
 
+def _run_facts(run: Run) -> str:
+    links = (
+        ("code", run.code_version),
+        ("sandbox", run.sandbox_tier),
+        ("Prefect flow run", run.prefect_flow_run_id),
+        ("MLflow run", run.mlflow_run_id),
+    )
+    return "\n".join(f"{name}: {value}" for name, value in links if value)
+
+
 def _episodes_table(summaries: Sequence[EpisodeSummary]) -> Table:
     scored = [s for s in summaries if s.mean_score is not None]
     ranked = sorted(scored, key=lambda s: (s.mean_score or 0.0, str(s.id)))
@@ -125,7 +136,8 @@ def _episodes_table(summaries: Sequence[EpisodeSummary]) -> Table:
     for summary in chosen:
         right = "-" if summary.success is None else ("yes" if summary.success else "no")
         score = f"{summary.mean_score:.2f}"
-        table.add_row(str(summary.id), str(summary.iteration), summary.task_type, right, score)
+        shown_id = str(summary.id)[:SHOWN_ID_CHARACTERS]
+        table.add_row(shown_id, str(summary.iteration), summary.task_type, right, score)
     return table
 
 

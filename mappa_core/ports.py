@@ -300,7 +300,9 @@ class Store(Protocol):
         """One iteration's numbers, from the rows."""
         ...
 
-    def outcomes(self, run_id: UUID, phase: Phase, iteration: int) -> Mapping[UUID, tuple[bool, ...]]:
+    def outcomes(
+        self, run_id: UUID, phase: Phase, iteration: int
+    ) -> Mapping[UUID, tuple[bool, ...]]:
         """Success of each problem's episodes in rollout order; a failed episode is a failure."""
         ...
 

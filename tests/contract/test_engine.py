@@ -107,20 +107,22 @@ def bench(
     )
     engine = make(model, tokenizer.end_token_ids, directory)
     with asyncio.Runner() as runner:
-        runner.run(engine.start())
-        made = Bench(
-            name=request.param,
-            engine=engine,
-            model=model,
-            tokenizer=tokenizer,
-            adapter=save_adapter(model, directory / "adapter", size=0.05 if tiny else 0.01),
-            runner=runner,
-        )
-        for agent in AGENTS:
-            made.load(made.policy(agent))
-        yield made
-        runner.run(engine.close())
-        runner.run(engine.close())
+        try:
+            runner.run(engine.start())
+            made = Bench(
+                name=request.param,
+                engine=engine,
+                model=model,
+                tokenizer=tokenizer,
+                adapter=save_adapter(model, directory / "adapter", size=0.05 if tiny else 0.01),
+                runner=runner,
+            )
+            for agent in AGENTS:
+                made.load(made.policy(agent))
+            yield made
+        finally:
+            runner.run(engine.close())
+            runner.run(engine.close())
 
 
 def ended(bench: Bench) -> Completion:

@@ -39,10 +39,10 @@ def toy_config() -> TrainConfig:
             "name": "toy",
             "team": "monologue",
             "rollout": {
-                "iterations": 8,
-                "problems": 4,
-                "episodes_per_problem": 6,
-                "max_tokens": 8,
+                "iterations": 12,
+                "problems": 2,
+                "episodes_per_problem": 12,
+                "max_tokens": 1,
             },
             "engine": {"backend": "transformers", "device": "cpu"},
             "learner": {

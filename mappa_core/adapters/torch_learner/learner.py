@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from mappa_core.adapters.torch_learner import checkpoints, model, optimizer, steps
+from mappa_core.adapters.torch_learner import checkpoints, memory, model, optimizer, steps
 from mappa_core.adapters.torch_learner.metrics import StepTaken, report
 from mappa_core.config import AlgorithmConfig, LearnerConfig
 from mappa_core.domain.errors import LearnerError
@@ -78,9 +78,13 @@ class TorchLearner:
 
         Where no sample has a gradient the weights stay as they are, moments included.
         """
-        return self._worker.submit(
+        update = self._worker.submit(
             self._update, policy, samples, algorithm, total_steps=total_steps, seed=seed
-        ).result()
+        )
+        try:
+            return update.result()
+        finally:
+            memory.give_back()
 
     def _logprobs(
         self, policy: PolicyVersion, actions: Sequence[ScoredAction]

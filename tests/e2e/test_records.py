@@ -1,0 +1,68 @@
+"""What a run leaves behind joins up: rows, tracker, registry, Prefect."""
+
+import asyncio
+from uuid import UUID
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+
+from flows.train import train
+from mappa_core import bootstrap
+from mappa_core.adapters.store.store import PostgresStore
+from mappa_core.config import TrainConfig
+from mappa_core.domain import ids
+from mappa_core.domain.records import CoachScore
+from tests.e2e.conftest import MakeServices
+from tests.fakes.tracking import MemoryRegistry, MemoryTracker
+
+
+@pytest.mark.parametrize("granularity", ["episode", "action"])
+def test_everything_a_run_did_can_be_read_back(
+    store: PostgresStore, make_services: MakeServices, toy_config: TrainConfig, granularity: str
+) -> None:
+    short = {"iterations": 1, "episodes_per_problem": 3, "granularity": granularity}
+    config = toy_config.model_copy(update={"rollout": toy_config.rollout.model_copy(update=short)})
+    services = make_services(config)
+
+    async def body() -> list[str]:
+        await services.engine.start()
+        with bootstrap.use(services):
+            comparison = await train(config)
+        assert comparison.episodes == 4
+        (run, *_) = store.runs()
+        async with get_client() as client:
+            wanted = FlowRunFilterId(any_=[UUID(run.prefect_flow_run_id or "")])
+            found = await client.read_flow_runs(flow_run_filter=FlowRunFilter(id=wanted))
+        return [one.name for one in found]
+
+    assert asyncio.run(body()) == ["train toy"]
+    (run, *_) = store.runs()
+    figures = store.figures(run.id, "train", 1)
+    assert (figures.episodes, figures.failed, figures.agents[0].unscored) == (6, 0, 0)
+
+    update = store.update(run.id, "speaker", 1)
+    assert update is not None
+    assert sum(entry.weight for entry in update.entries) == pytest.approx(1)
+    trained = [s for s in store.episode_summaries(run.id) if s.phase == "train"]
+    assert len(trained) == 6
+    for summary in trained:
+        episode = store.episode(str(summary.id))
+        (turn,) = episode.turns
+        (entry,) = store.scores(episode.id)
+        action = ids.action_id(episode.id, turn.index)
+        assert entry.action_id == action
+        assert isinstance(entry.score, CoachScore)
+        assert len(turn.action.logprobs) == len(turn.action.token_ids) == 1
+        learnt, part = store.learnt(episode.id)[action]
+        assert learnt.id == update.id
+        assert part.score_id == entry.id
+
+    ((policy, checkpoint),) = store.checkpoints(run.id)
+    assert policy.id == update.to_policy_id
+    assert isinstance(services.tracker, MemoryTracker)
+    assert isinstance(services.registry, MemoryRegistry)
+    assert services.registry.versions == {"mappa-monologue-speaker": [checkpoint.id]}
+    logged = services.tracker.metrics[run.mlflow_run_id or ""]
+    assert logged[1, "speaker/score"] == figures.agents[0].mean_score
+    assert (1, "held_out/gain") in logged

@@ -1,0 +1,86 @@
+"""A run that broke goes on where it stopped, and ends where an undisturbed one ends."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+
+from flows.train import train
+from mappa_core import bootstrap
+from mappa_core.adapters.store.store import PostgresStore
+from mappa_core.bootstrap import Services
+from mappa_core.config import TrainConfig
+from mappa_core.domain.errors import CoachError, ConfigError
+from mappa_core.domain.records import CoachCase, CoachIdentity, CoachScore, RunStatus, Unscored
+from tests.e2e.conftest import MakeServices
+from tests.e2e.toy import LetterCoach
+
+
+@dataclass
+class Dying:
+    """A coach that works a while and then not at all."""
+
+    calls_left: int
+    coach: LetterCoach = field(default_factory=LetterCoach)
+
+    @property
+    def identity(self) -> CoachIdentity:
+        return self.coach.identity
+
+    async def score(self, case: CoachCase) -> CoachScore | Unscored:
+        if self.calls_left == 0:
+            raise CoachError("the coach has left")
+        self.calls_left -= 1
+        return await self.coach.score(case)
+
+
+def run(services: Services, config: TrainConfig, resume: str | None = None) -> None:
+    async def body() -> None:
+        await services.engine.start()
+        with bootstrap.use(services):
+            await train(config, resume)
+
+    asyncio.run(body())
+
+
+def weights(store: PostgresStore) -> list[str]:
+    """Hashes of the newest run's checkpoints."""
+    (newest, *_) = store.runs()
+    return [checkpoint.sha256 for _, checkpoint in store.checkpoints(newest.id)]
+
+
+@pytest.fixture
+def config(toy_config: TrainConfig) -> TrainConfig:
+    shorter = toy_config.rollout.model_copy(update={"iterations": 3, "episodes_per_problem": 4})
+    return toy_config.model_copy(update={"rollout": shorter})
+
+
+def test_a_broken_run_is_recorded_and_resumed_to_the_same_weights(
+    store: PostgresStore, make_services: MakeServices, config: TrainConfig
+) -> None:
+    run(make_services(config), config)
+    undisturbed = weights(store)
+    assert len(undisturbed) == 3
+
+    with pytest.raises(CoachError, match="has left"):
+        run(make_services(config, Dying(calls_left=13)), config)
+    (broken, *_) = store.runs()
+    assert (broken.status, broken.error) == (RunStatus.FAILED, "the coach has left")
+    assert weights(store) == undisturbed[:1]
+
+    run(make_services(config), config, str(broken.id))
+    (resumed, *_) = store.runs()
+    assert (resumed.id, resumed.status) == (broken.id, RunStatus.COMPLETED)
+    assert resumed.error is None
+    assert weights(store) == undisturbed
+    assert len(store.runs()) == 2
+
+
+def test_a_run_is_not_resumed_with_another_configuration(
+    store: PostgresStore, make_services: MakeServices, config: TrainConfig
+) -> None:
+    run(make_services(config), config)
+    (first, *_) = store.runs()
+    with pytest.raises(ConfigError, match="seed"):
+        run(make_services(config), config.model_copy(update={"seed": 2}), first.name)
+    assert store.run(first.name).status is RunStatus.COMPLETED
