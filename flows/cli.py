@@ -84,10 +84,11 @@ def _run_training(
     config: TrainConfig, resume: str | None, settings: Settings, stack: ExitStack
 ) -> None:
     from flows.progress import RichWatcher
+    from flows.recorder import check_recorder_load
     from flows.servers import prefect_server
     from mappa_core.bootstrap import check_inputs, watching
 
-    check_inputs(config, settings)
+    check_recorder_load(config, check_inputs(config, settings))
     console = Console()
     stack.enter_context(prefect_server(settings))
     watcher = stack.enter_context(RichWatcher(console))

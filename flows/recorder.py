@@ -14,7 +14,7 @@ import httpx
 
 from mappa_core.config import TrainConfig
 from mappa_core.domain.errors import ConfigError
-from mappa_core.teams import load_team
+from mappa_core.teams.base import Team
 
 BURST_TASK_RUNS = 2500
 """Of 3,000 task runs sent at once all arrived; of 6,000 almost half were lost without an error."""
@@ -27,13 +27,13 @@ POLL_SECONDS = 0.3
 Filter = Mapping[str, Mapping[str, Mapping[str, object]]]
 
 
-def check_recorder_load(config: TrainConfig) -> None:
+def check_recorder_load(config: TrainConfig, team: Team) -> None:
     """Refuse a run one of whose phases could make more task runs than Prefect records.
 
     Raises:
         ConfigError: Too many; the message says how to have fewer.
     """
-    worst = max(task_runs_of_phases(config).items(), key=lambda phase: phase[1])
+    worst = max(task_runs_of_phases(config, team).items(), key=lambda phase: phase[1])
     phase, task_runs = worst
     if task_runs <= BURST_TASK_RUNS:
         return
@@ -48,7 +48,7 @@ def check_recorder_load(config: TrainConfig) -> None:
     )
 
 
-def task_runs_of_phases(config: TrainConfig) -> Mapping[str, int]:
+def task_runs_of_phases(config: TrainConfig, team: Team) -> Mapping[str, int]:
     """Task runs of one training iteration and of one evaluation, at most.
 
     An episode is one, and its scoring another; with granularity `action` each of its actions and
@@ -57,7 +57,6 @@ def task_runs_of_phases(config: TrainConfig) -> Mapping[str, int]:
     rollout = config.rollout
     inside = 0
     if rollout.granularity == "action":
-        team = load_team(config.team, config.prompts)
         inside = 2 * sum(agent.max_turns for agent in team.agents)
     return {
         "iteration": rollout.problems * rollout.episodes_per_problem * (2 + inside),

@@ -75,8 +75,8 @@ async def train(config: TrainConfig, resume: str | None = None) -> Comparison:
         ConfigError: The configuration cannot be run; nothing was written.
         MappaError: Something outside failed; the run can be resumed.
     """
-    check_recorder_load(config)
     async with open_services(config, Settings()) as port:
+        check_recorder_load(config, port.team)
         run = await asyncio.to_thread(open_run, config, resume)
         port.watcher.run(run)
         async with _recorded(run):

@@ -168,17 +168,18 @@ def check_space(directory: Path, spare_bytes: int = SPARE_BYTES) -> None:
         )
 
 
-def check_inputs(config: TrainConfig, settings: Settings) -> None:
-    """Refuse what the user can mend, before anything is written.
+def check_inputs(config: TrainConfig, settings: Settings) -> Team:
+    """Refuse what the user can mend, before anything is written; returns the team.
 
     Raises:
         UserError: Unknown team or prompts, overlapping problem sets, no such model.
         DiskFull: Too little space for a run.
     """
-    load_team(config.team, config.prompts)
+    team = load_team(config.team, config.prompts)
     problem_source(config.problems)
     check_space(settings.home)
     resolve_model(config.model, settings.models)
+    return team
 
 
 def open_store(settings: Settings, stack: AsyncExitStack | ExitStack) -> tuple[PostgresStore, str]:
@@ -276,6 +277,7 @@ async def _start_engine(
             end_token_ids=tokenizer.end_token_ids,
             work_directory=settings.home / "engine",
             log_directory=settings.logs,
+            lora_rank=config.learner.lora.rank,
         )
     stack.push_async_callback(engine.close)
     await engine.start()

@@ -5,11 +5,14 @@ import pytest
 from flows.recorder import check_recorder_load, task_runs_of_phases
 from mappa_core.config import EvaluationConfig, ProblemsConfig, RolloutConfig, TrainConfig
 from mappa_core.domain.errors import ConfigError
+from mappa_core.teams import load_team
+
+TEAM = load_team("mathchat", "small-1")
 
 
 def test_an_episode_is_two_task_runs_in_training_and_one_in_evaluation() -> None:
     # 12 problems x 4 episodes, each played and scored; 64 held-out problems, each played.
-    assert task_runs_of_phases(TrainConfig()) == {"iteration": 96, "evaluation": 64}
+    assert task_runs_of_phases(TrainConfig(), TEAM) == {"iteration": 96, "evaluation": 64}
 
 
 def test_actions_and_their_code_count_where_they_are_task_runs() -> None:
@@ -17,11 +20,15 @@ def test_actions_and_their_code_count_where_they_are_task_runs() -> None:
         rollout=RolloutConfig(problems=1, episodes_per_problem=2, granularity="action")
     )
     # Up to 1 + 2 + 1 turns, each an action and perhaps a run of its code: 8 more per episode.
-    assert task_runs_of_phases(config) == {"iteration": 2 * (2 + 8), "evaluation": 64 * (1 + 8)}
+    assert task_runs_of_phases(config, TEAM) == {
+        "iteration": 2 * (2 + 8),
+        "evaluation": 64 * (1 + 8),
+    }
 
 
 def test_the_largest_load_that_is_recorded_whole_is_accepted() -> None:
-    check_recorder_load(TrainConfig(rollout=RolloutConfig(problems=125, episodes_per_problem=10)))
+    config = TrainConfig(rollout=RolloutConfig(problems=125, episodes_per_problem=10))
+    check_recorder_load(config, TEAM)
 
 
 @pytest.mark.parametrize(
@@ -45,4 +52,4 @@ def test_the_largest_load_that_is_recorded_whole_is_accepted() -> None:
 )
 def test_a_larger_one_is_refused_with_what_to_change(config: TrainConfig, advice: str) -> None:
     with pytest.raises(ConfigError, match=advice):
-        check_recorder_load(config)
+        check_recorder_load(config, TEAM)
