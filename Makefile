@@ -6,7 +6,7 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 # Plain `make` says what there is.
 .PHONY: help setup train test test-slow check lint types imports format up down clean

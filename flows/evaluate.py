@@ -7,7 +7,6 @@ evaluate            base against a later step of a stored run, paired by problem
 import asyncio
 from uuid import UUID
 
-from mappa_core.evaluation.comparison import Comparison, compare
 from prefect import flow
 
 from flows.rollout import rollout
@@ -15,6 +14,7 @@ from mappa_core.bootstrap import open_services, services
 from mappa_core.config import TrainConfig
 from mappa_core.domain.errors import NotFound
 from mappa_core.domain.records import Run
+from mappa_core.evaluation.comparison import Comparison, compare
 from mappa_core.settings import Settings
 
 
