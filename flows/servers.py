@@ -158,11 +158,11 @@ def serve(settings: Settings, prefect_port: int, mlflow_port: int) -> Generator[
         PortBusy: A port is taken.
         OutsideError: A server or the database does not start.
     """
-    from mappa_core.bootstrap import mlflow_address
+    from mappa_core.bootstrap import opened_mlflow
 
     with ExitStack() as stack:
         api_url = stack.enter_context(prefect_server(settings, prefect_port))
-        store_uri = mlflow_address(settings, stack)
+        store_uri = stack.enter_context(opened_mlflow(settings))
         pages = stack.enter_context(mlflow_server(settings, store_uri, mlflow_port))
         yield {"Prefect": api_url.removesuffix("/api"), "MLflow": pages}
 

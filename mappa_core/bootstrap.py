@@ -221,9 +221,11 @@ def database_url(settings: Settings) -> str:
     return for_psql(url)
 
 
-def mlflow_address(settings: Settings, stack: ExitStack) -> str:
-    """Where MLflow's records live; an embedded server runs until `stack` closes."""
-    return _addresses(settings, stack)[1]
+@contextmanager
+def opened_mlflow(settings: Settings) -> Generator[str]:
+    """The address of MLflow's records; an embedded server runs as long as the block."""
+    with ExitStack() as stack:
+        yield _addresses(settings, stack)[1]
 
 
 def upgrade_database(settings: Settings) -> tuple[str | None, str | None]:

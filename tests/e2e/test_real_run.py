@@ -1,0 +1,143 @@
+"""`mappa train` as a person runs it: real model, vLLM, sandbox, Postgres, Prefect and MLflow."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from mappa_core import bootstrap, steps
+from mappa_core.adapters.store.store import PostgresStore
+from mappa_core.adapters.torch_learner import TorchLearner
+from mappa_core.config import LearnerConfig
+from mappa_core.domain.records import Run, RunStatus
+from mappa_core.settings import Settings
+
+AGENTS = ("problem_solver", "code_executor", "verifier")
+SMALL = (
+    "name=tiny",
+    "problems.held_out_size=3",
+    "rollout.iterations=2",
+    "rollout.problems=2",
+    "rollout.episodes_per_problem=3",
+    "rollout.max_tokens=24",
+    "engine.max_model_length=512",
+    "engine.kv_cache_gib=0.25",
+    "learner.micro_batch_tokens=512",
+)
+
+
+@dataclass(frozen=True)
+class Played:
+    """A finished run, and what a person saw."""
+
+    home: Path
+    printed: str
+    environment: dict[str, str]
+
+    def mappa(self, *arguments: str) -> str:
+        command = [str(Path(sys.executable).with_name("mappa")), *arguments]
+        done = subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=280, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def played(open_folder: Path, real_model: Path) -> Played:
+    home = open_folder / "real-run"
+    environment = {
+        **os.environ,
+        "MAPPA_HOME": str(home),
+        "OMP_WAIT_POLICY": "passive",
+        "COLUMNS": "120",
+    }
+    for name in ("MAPPA_DATABASE_URL", "MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
+        environment.pop(name, None)
+    run = Played(home=home, printed="", environment=environment)
+    printed = run.mappa("train", f"model={real_model}", *SMALL)
+    return Played(home=home, printed=printed, environment=environment)
+
+
+@pytest.fixture(scope="module")
+def store(played: Played) -> Iterator[PostgresStore]:
+    with bootstrap.opened_store(Settings(MAPPA_HOME=played.home)) as store:
+        yield store
+
+
+@pytest.fixture(scope="module")
+def run(store: PostgresStore) -> Run:
+    (run,) = store.runs()
+    return run
+
+
+def test_it_ends_with_before_and_after_and_where_to_look_next(played: Played, run: Run) -> None:
+    assert run.status is RunStatus.COMPLETED
+    assert "before" in played.printed
+    assert "95 % interval" in played.printed
+    assert f"mappa show {run.name}" in played.printed
+    assert "Traceback" not in played.printed
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_stored_policies_reproduce_the_samplers_logprobs(
+    store: PostgresStore, run: Run, real_model: Path, tmp_path: Path, agent: str
+) -> None:
+    """Within 1e-4 mean absolute difference, vLLM in float32 against the learner."""
+    learner = TorchLearner(
+        real_model, tmp_path, LearnerConfig(device="cpu", micro_batch_tokens=512)
+    )
+    for step in (0, 1):
+        actions = store.scored_actions(run.id, agent, step + 1)
+        assert len(actions) >= 6
+        recomputed = learner.logprobs(steps.policy_at(store, run.id, agent, step), actions)
+        differences = [
+            abs(ours - theirs)
+            for row, action in zip(recomputed, actions, strict=True)
+            for ours, theirs in zip(row, action.logprobs, strict=True)
+        ]
+        assert fmean(differences) < 1e-4
+
+
+def test_show_and_the_rows_agree(played: Played, store: PostgresStore, run: Run) -> None:
+    summary = next(one for one in store.episode_summaries(run.id) if one.phase == "train")
+    shown = played.mappa("show", str(summary.id)[:13])
+    flat = " ".join(shown.split())
+    episode = store.episode(str(summary.id))
+    for turn in episode.turns:
+        assert " ".join(str(token) for token in turn.action.token_ids[:8]) in flat
+        assert str(turn.action.policy_version_id) in flat
+    for entry in store.scores(episode.id):
+        assert str(entry.action_id) in flat
+    assert flat.count("policy") >= len(episode.turns)
+
+
+def test_runs_and_links(played: Played, run: Run) -> None:
+    (listed,) = json.loads(played.mappa("runs", "--json"))
+    assert listed["name"] == run.name
+    assert listed["mlflow_run_id"] == run.mlflow_run_id
+    assert listed["prefect_flow_run_id"] == run.prefect_flow_run_id
+    assert run.sandbox_tier
+    assert run.sandbox_tier != "unsafe-subprocess"
+
+
+def test_checkpoints_are_registered_candidates(
+    played: Played, store: PostgresStore, run: Run
+) -> None:
+    from mlflow import MlflowClient
+
+    with bootstrap.opened_mlflow(Settings(MAPPA_HOME=played.home)) as address:
+        client = MlflowClient(address)
+        last = {policy.agent: (policy, saved) for policy, saved in store.checkpoints(run.id)}
+        for agent in AGENTS:
+            policy, saved = last[agent]
+            assert policy.step == 2
+            version = client.get_model_version_by_alias(f"mappa-mathchat-{agent}", "candidate")
+            assert version.tags["mappa.checkpoint_id"] == str(saved.id)
+            assert version.run_id == run.mlflow_run_id
