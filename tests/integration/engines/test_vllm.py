@@ -83,6 +83,7 @@ def adapted(model: Path, adapter: Path) -> torch.nn.Module:
     return PeftModel.from_pretrained(load_base(model, torch.float32, "cpu"), str(adapter)).eval()
 
 
+@pytest.mark.slow  # the GPU's way of serving; on a CPU its prefill takes a minute
 def test_one_server_serves_every_agents_adapter(real_model: Path, tmp_path: Path) -> None:
     adapters = [save_adapter(real_model, tmp_path / f"a{n}", seed=n, size=0.01) for n in (1, 2)]
     solver, executor, verifier = (
