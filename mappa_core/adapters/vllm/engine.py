@@ -10,6 +10,7 @@ from mappa_core.adapters.vllm import command
 from mappa_core.adapters.vllm.server import Server
 from mappa_core.adapters.vllm.serving import Adapters, Merged
 from mappa_core.adapters.vllm.slot import Slot
+from mappa_core.adapters.vllm.turns import Turns
 from mappa_core.config import EngineConfig
 from mappa_core.domain.errors import EngineError
 from mappa_core.domain.records import Completion, GenerationRequest, PolicyVersion
@@ -57,6 +58,7 @@ class VllmEngine:
             return Slot(server, serving, end_token_ids=tuple(end_token_ids), config=config)
 
         slots = tuple(map(slot, names))
+        self._turns = Turns() if device == "cpu" and len(slots) > 1 else None
         self._slots = dict(zip(agents, slots if merged else slots * len(agents), strict=True))
 
     async def start(self) -> None:
@@ -87,7 +89,11 @@ class VllmEngine:
         Raises:
             EngineError: The server cannot be brought back, or serves another version.
         """
-        return await self._slot(request.policy).generate(request)
+        slot = self._slot(request.policy)
+        if self._turns is None:
+            return await slot.generate(request)
+        async with self._turns.taking(request.policy.agent):
+            return await slot.generate(request)
 
     async def close(self) -> None:
         """Stop the servers; safe to call twice."""
