@@ -7,7 +7,8 @@
     │   └── NotFound           a run, an episode or a checkpoint that is not in the store
     └── OutsideError         something outside failed: exit code 1, the run can be resumed
         ├── StoreError         Postgres is unreachable, refused a write or is full
-        │   └── SchemaMismatch   the database is older or newer than this code
+        │   ├── StoreUnreachable   nothing answers, or the connection was lost: worth waiting for
+        │   └── SchemaMismatch     the database is older or newer than this code
         ├── EngineError        the inference engine died and could not be restarted
         ├── SandboxError       the sandbox itself failed (a program that exits 1 is data)
         │   └── SandboxUnavailable   no isolation this machine offers passed its probe
@@ -47,6 +48,10 @@ class OutsideError(MappaError):
 
 class StoreError(OutsideError):
     """Postgres is unreachable, refused a write, or is full."""
+
+
+class StoreUnreachable(StoreError):
+    """No Postgres answers, or it hung up in the middle; the same write may succeed later."""
 
 
 class SchemaMismatch(StoreError):

@@ -141,7 +141,7 @@ class Action:
     token_ids: tuple[int, ...]
     """Shape (T,), the end token included where the model ended its turn."""
     logprobs: tuple[float, ...]
-    """Shape (T,), under the sampling policy at temperature 1."""
+    """Shape (T,), under the sampling policy at temperature 1; float32, as engines compute them."""
     text: str
     """The decoded ids without control tokens, `<think>` blocks included."""
     finish_reason: FinishReason

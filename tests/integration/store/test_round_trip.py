@@ -65,7 +65,7 @@ TOOL_RESULTS = st.builds(
 @st.composite
 def turns(draw: st.DrawFn) -> Turn:
     token_ids = draw(TOKENS)
-    logprob = st.floats(max_value=0, allow_nan=False)
+    logprob = st.floats(max_value=0, allow_nan=False, width=32)
     return Turn(
         index=0,
         agent=POLICY.agent,
