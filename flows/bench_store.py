@@ -44,6 +44,7 @@ PACE_PER_SECOND = 200
 PACED_SECONDS = 10.0
 REPEATS = 5
 BIAS = "SELECT * FROM audit.coach_bias"
+BIAS_OF_ONE = f"{BIAS} WHERE run = 'bench-3'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,11 +131,11 @@ def _asked(connection: psycopg.Connection, count: int) -> Iterator[Figure]:
     assert size is not None
     yield Figure(name="on disk", value=size[0] / count, unit="bytes/action")
     questions = {
-        "audit.coach_bias of one run": (f"{BIAS} WHERE run = 'bench-3'", 0.3),
+        "audit.coach_bias of one run": (BIAS_OF_ONE, 0.3),
         "audit.coach_bias of all runs": (BIAS, 3.0),
     }
     for name, (question, at_most) in questions.items():
-        ask = partial(connection.execute, question)
+        ask = partial(connection.execute, question.encode())
         ask()
         seconds = statistics.median(_seconds(ask) for _ in range(REPEATS))
         yield _aimed(name, seconds, "s", at_most=at_most)
@@ -156,7 +157,7 @@ def _side_by_side(store: PostgresStore, material: Material) -> Iterator[Figure]:
     """Two runs at once, each with connections of its own, as two processes would have."""
     alone = statistics.median(_paced(store, material, "paced-alone"))
     with ThreadPoolExecutor(2) as pool:
-        both = pool.map(lambda name: _paced(store, material, name), ("paced-left", "paced-right"))
+        both = pool.map(partial(_paced, store, material), ("paced-left", "paced-right"))
         together = statistics.median(chain.from_iterable(both))
     yield Figure(name="a turn, one run recording", value=1000 * alone, unit="ms")
     yield _aimed("the same with two runs, over one", together / alone, "ratio", at_most=1.3)

@@ -361,6 +361,10 @@ class Watcher(Protocol):
         """Something that takes a while begins, e.g. `starting 3 engines`."""
         ...
 
+    def waiting(self, message: str) -> None:
+        """Something outside is away and the run waits for it, or it is back."""
+        ...
+
     def phase(self, phase: Phase, iteration: int, episodes: int) -> None:
         """A batch of episodes begins."""
         ...

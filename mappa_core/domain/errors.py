@@ -6,8 +6,9 @@
     │   ├── ModelNotFound      a model path or id that does not resolve
     │   └── NotFound           a run, an episode or a checkpoint that is not in the store
     └── OutsideError         something outside failed: exit code 1, the run can be resumed
+        ├── Unreachable        nobody answers, or hung up: worth waiting for
         ├── StoreError         Postgres is unreachable, refused a write or is full
-        │   ├── StoreUnreachable   nothing answers, or the connection was lost: worth waiting for
+        │   ├── StoreUnreachable   also `Unreachable`
         │   └── SchemaMismatch     the database is older or newer than this code
         ├── EngineError        the inference engine died and could not be restarted
         ├── SandboxError       the sandbox itself failed (a program that exits 1 is data)
@@ -15,6 +16,7 @@
         ├── CoachError         the coach cannot work at all (one failed score is `Unscored`)
         ├── LearnerError       an update could not be computed or saved
         ├── TrackerError       MLflow is unreachable or refused a write
+        │   └── TrackerUnreachable   also `Unreachable`
         ├── PortBusy           an address a server needs is taken
         └── DiskFull           no space left where something had to be written
 
@@ -46,12 +48,16 @@ class OutsideError(MappaError):
     """Something outside this process failed."""
 
 
+class Unreachable(OutsideError):
+    """Nobody answers, or hung up in the middle; the same work may succeed later."""
+
+
 class StoreError(OutsideError):
     """Postgres is unreachable, refused a write, or is full."""
 
 
-class StoreUnreachable(StoreError):
-    """No Postgres answers, or it hung up in the middle; the same write may succeed later."""
+class StoreUnreachable(StoreError, Unreachable):
+    """No Postgres answers, or it hung up."""
 
 
 class SchemaMismatch(StoreError):
@@ -80,6 +86,10 @@ class LearnerError(OutsideError):
 
 class TrackerError(OutsideError):
     """MLflow is unreachable or refused a write."""
+
+
+class TrackerUnreachable(TrackerError, Unreachable):
+    """No MLflow answers, or its database does not."""
 
 
 class PortBusy(OutsideError):

@@ -227,7 +227,7 @@ def _name_coaches_once() -> None:
     names = ", ".join(IDENTITY)
     found = connection.execute(sa.text(f"SELECT DISTINCT {names} FROM mappa.coach_score"))
     for row in found.mappings().all():
-        values = {"id": _coach_id(row.values()), **row}
+        values = {"id": _coach_id(row[name] for name in IDENTITY), **row}
         marks = ", ".join(f":{name}" for name in values)
         connection.execute(sa.text(f"INSERT INTO mappa.coach VALUES ({marks})"), values)
         connection.execute(

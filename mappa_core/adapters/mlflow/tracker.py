@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from mappa_core.adapters.mlflow.client import boundary, is_server, open_client
 from mappa_core.domain.records import Run, RunStatus
+from mappa_core.patience import Patience
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -29,13 +30,17 @@ ENDED = {
 class MlflowTracker:
     """`ports.Tracker` on an MLflow server, or straight on a database and a directory."""
 
-    def __init__(self, tracking_uri: str, artifacts: Path) -> None:
+    def __init__(
+        self, tracking_uri: str, artifacts: Path, patience: Patience | None = None
+    ) -> None:
         """Nothing is opened before first use.
 
         Args:
             tracking_uri: An MLflow server (`http...`) or a SQLAlchemy database URL.
             artifacts: Where files go without a server; a server has its own place.
+            patience: For when MLflow goes away; None has none.
         """
+        self._patience = patience or Patience()
         self._tracking_uri = tracking_uri
         self._artifacts = artifacts
 
@@ -101,16 +106,20 @@ class MlflowTracker:
         """Log metrics of one iteration; what is not a finite number is left out, never made up."""
         from mlflow.entities import Metric
 
-        with boundary(f"log metrics of step {step}"):
-            now_milliseconds = int(time.time() * 1000)
-            finite = [
-                Metric(name, value, now_milliseconds, step)
-                for name, value in metrics.items()
-                if math.isfinite(value)
-            ]
-            for start in range(0, len(finite), METRICS_PER_BATCH):
-                batch = finite[start : start + METRICS_PER_BATCH]
-                self._client.log_batch(tracker_run_id, metrics=batch)
+        now_milliseconds = int(time.time() * 1000)
+        finite = [
+            Metric(name, value, now_milliseconds, step)
+            for name, value in metrics.items()
+            if math.isfinite(value)
+        ]
+
+        def log() -> None:
+            with boundary(f"log metrics of step {step}"):
+                for start in range(0, len(finite), METRICS_PER_BATCH):
+                    batch = finite[start : start + METRICS_PER_BATCH]
+                    self._client.log_batch(tracker_run_id, metrics=batch)
+
+        self._patience.run(log)
 
     def tag(self, tracker_run_id: str, tags: Mapping[str, str]) -> None:
         """Set tags, e.g. the ids the run has elsewhere."""
@@ -120,8 +129,12 @@ class MlflowTracker:
 
     def end(self, tracker_run_id: str, status: RunStatus) -> None:
         """Close the run."""
-        with boundary("end the run"):
-            self._client.set_terminated(tracker_run_id, ENDED.get(status, "RUNNING"))
+
+        def end() -> None:
+            with boundary("end the run"):
+                self._client.set_terminated(tracker_run_id, ENDED.get(status, "RUNNING"))
+
+        self._patience.run(end)
 
 
 def flatten(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -18,6 +18,7 @@ from psycopg.types.json import Jsonb
 from sqlalchemy import Column, Connection, Table
 from sqlalchemy.dialects.postgresql import dialect
 
+from mappa_core.adapters.store.binary_arrays import use_binary_arrays
 from mappa_core.adapters.store.mapping import Values
 from mappa_core.adapters.store.text import AnyJson, AnyText, Json, escape, escape_json
 
@@ -50,10 +51,12 @@ def _copy(driver: PsycopgConnection, table: Table, rows: Sequence[Values]) -> No
     names = ", ".join(f'"{column.name}"' for column in columns)
     statement = f'COPY "{table.schema}"."{table.name}" ({names}) FROM STDIN (FORMAT BINARY)'
     converters = [_converter(column) for column in columns]
-    with driver.cursor() as cursor, cursor.copy(statement.encode()) as copy:
-        copy.set_types([_type_name(column) for column in columns])
-        for values in _converted(rows, converters):
-            copy.write_row(values)
+    with driver.cursor() as cursor:
+        use_binary_arrays(cursor)
+        with cursor.copy(statement.encode()) as copy:
+            copy.set_types([_type_name(column) for column in columns])
+            for values in _converted(rows, converters):
+                copy.write_row(values)
 
 
 def _converted(

@@ -18,6 +18,7 @@ from mappa_core.domain.records import (
 
 Rows: TypeAlias = dict[Table, list[Values]]
 """What one write adds, by table."""
+_IN_ORDER = tuple(tables.METADATA.sorted_tables)
 
 
 def turn_rows(episode: Episode, turn: Turn) -> Rows:
@@ -64,7 +65,7 @@ def merged(many: Sequence[Rows]) -> Rows:
     """The rows of several writes as one, every table after the tables it refers to."""
     if len(many) == 1:
         return many[0]
-    together: Rows = {table: [] for table in tables.METADATA.sorted_tables}
+    together: Rows = {table: [] for table in _IN_ORDER}
     for rows in many:
         for table, values in rows.items():
             together[table].extend(values)

@@ -21,7 +21,6 @@ from mappa_core.adapters.store import (
 )
 from mappa_core.adapters.store.connection import boundary, connect
 from mappa_core.adapters.store.group_commit import GroupCommit
-from mappa_core.adapters.store.patience import Patience, with_patience
 from mappa_core.adapters.store.rows import (
     Rows,
     episode_rows,
@@ -46,9 +45,9 @@ from mappa_core.domain.records import (
     Update,
     UpdateEntry,
 )
+from mappa_core.patience import Patience
 
 T = TypeVar("T")
-NO_PATIENCE = Patience()
 
 
 class PostgresStore:
@@ -60,12 +59,12 @@ class PostgresStore:
         self._group = GroupCommit(self._add)
 
     @classmethod
-    def open(cls, url: str, patience: Patience = NO_PATIENCE) -> Self:
+    def open(cls, url: str, patience: Patience | None = None) -> Self:
         """Connect and check the schema.
 
         Args:
             url: Any spelling of a Postgres address.
-            patience: What to do when Postgres goes away later; now it must be there.
+            patience: For when Postgres goes away later; now it must be there. None has none.
 
         Raises:
             SchemaMismatch: The tables are older or newer than this version.
@@ -78,7 +77,7 @@ class PostgresStore:
         except BaseException:
             engine.dispose()
             raise
-        return cls(engine, patience)
+        return cls(engine, patience or Patience())
 
     def open_run(self, run: Run) -> None:
         """Add a run; a repeat changes nothing."""
@@ -222,7 +221,7 @@ class PostgresStore:
             with boundary(self._engine.url), self._engine.begin() as connection:
                 return work(connection)
 
-        return with_patience(transaction, self._patience)
+        return self._patience.run(transaction)
 
 
 def _opened(connection: Connection, episode: Episode) -> Episode:
