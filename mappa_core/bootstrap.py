@@ -24,7 +24,7 @@ from mappa_core.adapters.mlflow.tracker import MlflowTracker
 from mappa_core.adapters.problems import problem_source
 from mappa_core.adapters.rule_coach.coach import RuleCoach
 from mappa_core.adapters.sandboxes.choose import choose_sandbox
-from mappa_core.adapters.store import schema
+from mappa_core.adapters.store import backup, schema
 from mappa_core.adapters.store.connection import for_psql, ping
 from mappa_core.adapters.store.embedded import start_embedded
 from mappa_core.adapters.store.store import PostgresStore
@@ -251,6 +251,24 @@ def upgrade_database(settings: Settings) -> tuple[str | None, str | None]:
         before = schema.current_revision(url)
         schema.upgrade(url)
         return before, schema.current_revision(url)
+
+
+def backup_database(settings: Settings, file: Path) -> None:
+    """Write the store to one file; see `adapters.store.backup`."""
+    with ExitStack() as stack:
+        backup.backup(_databases(settings, stack).store, file)
+
+
+def restore_database(settings: Settings, file: Path) -> None:
+    """Fill an empty store with a backup; see `adapters.store.backup`."""
+    with ExitStack() as stack:
+        backup.restore(_databases(settings, stack).store, file)
+
+
+def vacuum_database(settings: Settings) -> None:
+    """Give the store's free space back; see `adapters.store.backup`."""
+    with ExitStack() as stack:
+        backup.vacuum(_databases(settings, stack).store)
 
 
 def _databases(settings: Settings, stack: AsyncExitStack | ExitStack) -> Databases:

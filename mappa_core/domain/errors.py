@@ -4,6 +4,7 @@
     ├── UserError            bad input: exit code 2, nothing was written
     │   ├── ConfigError        a key, a value or a combination that cannot be run
     │   ├── ModelNotFound      a model path or id that does not resolve
+    │   ├── ArchiveError       an export or a backup that is damaged or of another version
     │   └── NotFound           a run, an episode or a checkpoint that is not in the store
     └── OutsideError         something outside failed: exit code 1, the run can be resumed
         ├── Unreachable        nobody answers, or hung up: worth waiting for
@@ -38,6 +39,10 @@ class ConfigError(UserError):
 
 class ModelNotFound(UserError):
     """A model path or id does not resolve to weights and a tokenizer."""
+
+
+class ArchiveError(UserError):
+    """An export or a backup is damaged, of another version, or does not fit the database."""
 
 
 class NotFound(UserError):

@@ -94,3 +94,13 @@ def _driver(connection: Connection) -> PsycopgConnection:
     driver = connection.connection.driver_connection
     assert isinstance(driver, PsycopgConnection)
     return driver
+
+
+def copy_lines(connection: Connection, table: str, lines: Iterable[bytes]) -> None:
+    """Fill the one column of a table with JSON lines."""
+    with _driver(connection).cursor() as cursor:
+        statement = f'COPY "{table}" FROM STDIN (FORMAT BINARY)'
+        with cursor.copy(statement.encode()) as copy:
+            copy.set_types(["text"])
+            for line in lines:
+                copy.write_row([line.decode()])

@@ -125,11 +125,11 @@ def to_turn(row: Row, tool_result: ToolResult | None) -> Turn:
     return Turn(
         index=row["turn_index"],
         agent=row["agent"],
-        observation=Observation(agent=row["agent"], messages=_messages(row["messages"])),
+        observation=Observation(agent=row["agent"], messages=messages(row["messages"])),
         action=Action(
             prompt_token_ids=tuple(row["prompt_token_ids"]),
             token_ids=tuple(row["token_ids"]),
-            logprobs=_float32(row["logprobs"]),
+            logprobs=float32(row["logprobs"]),
             text=row["text"],
             finish_reason=FinishReason(row["finish_reason"]),
             policy_version_id=row["policy_version_id"],
@@ -142,7 +142,7 @@ def to_turn(row: Row, tool_result: ToolResult | None) -> Turn:
     )
 
 
-def _float32(values: Iterable[float]) -> tuple[float, ...]:
+def float32(values: Iterable[float]) -> tuple[float, ...]:
     """Postgres prints the shortest decimal of a float32; this is the number it stands for."""
     return tuple(array("f", values))
 
@@ -152,7 +152,8 @@ def _message_json(message: Message) -> Json:
     return {"role": message.role, "content": message.content, "token_ids": token_ids}
 
 
-def _messages(stored: list[dict[str, Any]]) -> tuple[Message, ...]:
+def messages(stored: list[dict[str, Any]]) -> tuple[Message, ...]:
+    """What an agent saw, from the JSON of its action."""
     return tuple(
         Message(
             role=message["role"],
@@ -237,7 +238,7 @@ def to_scored_action(row: Row) -> ScoredAction:
         turn_index=row["turn_index"],
         prompt_token_ids=tuple(row["prompt_token_ids"]),
         token_ids=tuple(row["token_ids"]),
-        logprobs=_float32(row["logprobs"]),
+        logprobs=float32(row["logprobs"]),
         truncated=row["finish_reason"] == FinishReason.LENGTH.value,
         score=row["score"],
     )

@@ -4,14 +4,17 @@ This class is transactions, errors and patience; the statements are in `writing`
 `figures`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Self, TypeVar
 from uuid import UUID
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, text
 
 from mappa_core.adapters.store import (
+    archive,
     episode_mapping,
+    exporting,
     figures,
     mapping,
     reading,
@@ -19,6 +22,7 @@ from mappa_core.adapters.store import (
     tables,
     writing,
 )
+from mappa_core.adapters.store.archive import Manifest
 from mappa_core.adapters.store.connection import boundary, connect
 from mappa_core.adapters.store.group_commit import GroupCommit
 from mappa_core.adapters.store.rows import (
@@ -33,6 +37,7 @@ from mappa_core.domain.records import (
     Checkpoint,
     Episode,
     EpisodeSummary,
+    ExportedAction,
     IterationFigures,
     Phase,
     PolicyVersion,
@@ -206,6 +211,27 @@ class PostgresStore:
     def episode_summaries(self, run_id: UUID) -> tuple[EpisodeSummary, ...]:
         """Every closed episode of a run in a line, by phase, iteration, problem and rollout."""
         return self._do(lambda connection: figures.episode_summaries(connection, run_id))
+
+    def export(self, run: Run, folder: Path, write: Callable[[Iterator[ExportedAction]], T]) -> T:
+        """Write a run's rows into `folder` (see `archive`) and its actions by `write`.
+
+        Both see one state of the database, and nothing is held in memory.
+        """
+
+        def exported(connection: Connection) -> T:
+            connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
+            archive.dump(connection, run.id, run.name, folder)
+            return write(exporting.exported_actions(connection, run.id))
+
+        return self._do(exported)
+
+    def import_run(self, folder: Path) -> Manifest:
+        """Add the run of an export; a repeat changes nothing, and what fails leaves nothing.
+
+        Raises:
+            ArchiveError: It is damaged, of another version, or does not fit the database.
+        """
+        return self._do(lambda connection: archive.load(connection, folder))
 
     def close(self) -> None:
         """Give connections back; safe to call twice."""
