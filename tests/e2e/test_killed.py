@@ -1,5 +1,6 @@
 """A run that is killed again and again loses nothing that was acknowledged, and ends the same."""
 
+import asyncio
 import json
 import os
 import random
@@ -14,13 +15,19 @@ import psycopg
 import pytest
 from prefect.settings import PREFECT_API_URL
 
+from flows.train import train
+from mappa_core import bootstrap
 from mappa_core.adapters.store.connection import for_psql
 from mappa_core.adapters.store.store import PostgresStore
+from mappa_core.bootstrap import Services
 from mappa_core.config import TrainConfig
 from mappa_core.domain.records import RunStatus
 from tests.conftest import NewDatabase
+from tests.e2e.conftest import MakeServices
 
 ROOT = Path(__file__).parents[2]
+WHOLE_RUN = 2 * 4 + 3 * (2 * 12 + 1)
+"""Lines of a run: held-out actions before and after, 12 actions, 12 scores and an update each time."""
 ORPHANS = """
 SELECT count(*) FROM mappa.episode LEFT JOIN mappa.action ON action.episode_id = episode.id
 WHERE action.id IS NULL AND episode.stop_reason IS NOT NULL
@@ -71,41 +78,55 @@ class Victim:
 
 
 @pytest.fixture
-def undisturbed(
-    new_database: NewDatabase, tiny_model: Path, tmp_path: Path, toy_config: TrainConfig
-) -> Victim:
+def config(toy_config: TrainConfig) -> TrainConfig:
     rollout = {"iterations": 3, "episodes_per_problem": 6}
     shorter = toy_config.rollout.model_copy(update=rollout)
-    config = toy_config.model_copy(update={"rollout": shorter})
-    return Victim(new_database(), tiny_model, tmp_path / "undisturbed", config)
+    return toy_config.model_copy(update={"rollout": shorter})
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_nothing_acknowledged_is_lost(
-    undisturbed: Victim, new_database: NewDatabase, tmp_path: Path, kills: int
+    store: PostgresStore,
+    make_services: MakeServices,
+    new_database: NewDatabase,
+    tiny_model: Path,
+    tmp_path: Path,
+    config: TrainConfig,
+    kills: int,
 ) -> None:
-    everything = undisturbed.play(None, None)
-    assert everything.total() == len(everything)
-    victim = Victim(new_database(), undisturbed.model, tmp_path / "killed", undisturbed.config)
+    undisturbed = play_here(make_services(config), config)
+    victim = Victim(new_database(), tiny_model, tmp_path / "killed", config)
+    killed = PostgresStore.open(victim.url)
     chance = random.Random(kills)
-    # Kills spread over the run; what a resumed process repeats it does not acknowledge again.
-    lines = everything.total() // (kills + 1)
+    # Spread over the run; what is there already a resumed process does not acknowledge again.
+    lines = WHOLE_RUN // (kills + 1)
     resume, acknowledged = None, Counter[tuple[str, UUID]]()
-    store = PostgresStore.open(victim.url)
     for _ in range(kills):
         acknowledged += victim.play(resume, chance.randint(1, lines))
-        (run,) = store.runs()
+        (run,) = killed.runs()
         resume = str(run.id)
         assert_there_once(victim.url, acknowledged)
     acknowledged += victim.play(resume, None)
-    (run,) = store.runs()
+    (run,) = killed.runs()
     assert run.status is RunStatus.COMPLETED
     assert_there_once(victim.url, acknowledged)
-    assert acknowledged.total() == len(acknowledged)
-    assert Counter(kind for kind, _ in acknowledged) == Counter(kind for kind, _ in everything)
-    assert_every_update_used_its_actions(victim.url, store, run.id)
-    assert weights(store, run.id) == weights_of(undisturbed)
-    store.close()
+    assert acknowledged.total() == len(acknowledged) <= WHOLE_RUN
+    assert_every_update_used_its_actions(victim.url, killed, run.id)
+    assert weights(killed, run.id) == weights(store, undisturbed)
+    killed.close()
+
+
+def play_here(services: Services, config: TrainConfig) -> UUID:
+    """The same run, undisturbed; returns its id."""
+
+    async def body() -> None:
+        await services.engine.start()
+        with bootstrap.use(services):
+            await train(config)
+
+    asyncio.run(body())
+    (run,) = services.store.runs()
+    return run.id
 
 
 def assert_there_once(url: str, acknowledged: Counter[tuple[str, UUID]]) -> None:
@@ -132,11 +153,3 @@ def assert_every_update_used_its_actions(url: str, store: PostgresStore, run_id:
 
 def weights(store: PostgresStore, run_id: UUID) -> list[str]:
     return [checkpoint.sha256 for _, checkpoint in store.checkpoints(run_id)]
-
-
-def weights_of(victim: Victim) -> list[str]:
-    store = PostgresStore.open(victim.url)
-    (run,) = store.runs()
-    found = weights(store, run.id)
-    store.close()
-    return found

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from mappa_core.domain.errors import DiskFull, TrackerError, TrackerUnreachable
 
 if TYPE_CHECKING:
+    from mlflow.tracing.client import TracingClient
     from mlflow.tracking import MlflowClient
 
 QUIET = {
@@ -62,6 +63,13 @@ def open_client(tracking_uri: str) -> "MlflowClient":
             # The registry opens the database a second time, on first use.
             client.search_registered_models(max_results=1)
         return client
+
+
+def open_tracing(tracking_uri: str) -> "TracingClient":
+    """What writes traces there directly, past the fluent API's queues. After `open_client`."""
+    from mlflow.tracing.client import TracingClient
+
+    return TracingClient(tracking_uri)
 
 
 def _knock(tracking_uri: str) -> None:

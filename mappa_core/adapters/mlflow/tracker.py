@@ -3,13 +3,14 @@
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mappa_core.adapters.mlflow.client import boundary, is_server, open_client
-from mappa_core.domain.records import Run, RunStatus
+from mappa_core.adapters.mlflow import traces
+from mappa_core.adapters.mlflow.client import boundary, is_server, open_client, open_tracing
+from mappa_core.domain.records import Episode, Phase, Run, RunStatus, ScoreEntry
 from mappa_core.patience import Patience
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 VALUE_CHARACTERS = 6000
 """MLflow refuses longer parameters; the whole configuration is in the store."""
 PARAMETERS_PER_BATCH = 100
+TRACES_PER_PAGE = 500
 METRICS_PER_BATCH = 1000
 
 ENDED = {
@@ -120,6 +122,45 @@ class MlflowTracker:
                     self._client.log_batch(tracker_run_id, metrics=batch)
 
         self._patience.run(log)
+
+    def trace(self, tracker_run_id: str, episode: Episode, entries: Sequence[ScoreEntry]) -> None:
+        """Show a finished episode as a trace, its scores as feedback; a repeat changes nothing.
+
+        Raises:
+            TrackerError: MLflow refused.
+        """
+
+        def trace() -> None:
+            with boundary(f"trace episode {episode.id}"):
+                experiment = self._client.get_run(tracker_run_id).info.experiment_id
+                tracing = open_tracing(self._tracking_uri)
+                tracing.start_trace(traces.trace_info(episode, entries, experiment, tracker_run_id))
+                tracing.log_spans(experiment, traces.spans(episode))
+
+        self._patience.run(trace)
+
+    def traced(self, tracker_run_id: str, phase: Phase, iteration: int) -> int:
+        """How many episodes of one iteration are there as traces."""
+
+        def count() -> int:
+            with boundary("count traces"):
+                experiment = self._client.get_run(tracker_run_id).info.experiment_id
+                found, token = 0, None
+                while True:
+                    page = self._client.search_traces(
+                        locations=[experiment],
+                        filter_string=f"tags.`mappa.phase` = '{phase}' "
+                        f"AND tags.`mappa.iteration` = '{iteration}' "
+                        f"AND metadata.`mlflow.sourceRun` = '{tracker_run_id}'",
+                        max_results=TRACES_PER_PAGE,
+                        page_token=token,
+                        include_spans=False,
+                    )
+                    found, token = found + len(page), page.token
+                    if not token:
+                        return found
+
+        return self._patience.run(count)
 
     def tag(self, tracker_run_id: str, tags: Mapping[str, str]) -> None:
         """Set tags, e.g. the ids the run has elsewhere."""
