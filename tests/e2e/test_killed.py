@@ -27,7 +27,7 @@ from tests.e2e.conftest import MakeServices
 
 ROOT = Path(__file__).parents[2]
 WHOLE_RUN = 2 * 4 + 3 * (2 * 12 + 1)
-"""Lines of a run: held-out actions before and after; three times 12 actions, 12 scores, an update."""
+"""Lines: held-out actions before and after; three times 12 actions, 12 scores and an update."""
 ORPHANS = """
 SELECT count(*) FROM mappa.episode LEFT JOIN mappa.action ON action.episode_id = episode.id
 WHERE action.id IS NULL AND episode.stop_reason IS NOT NULL
