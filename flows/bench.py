@@ -209,8 +209,13 @@ def run_bench(name: str, overrides: Sequence[str], settings: Settings) -> BenchR
     """
     benches: dict[str, Callable[[TrainConfig, Settings], Coroutine[object, object, BenchReport]]]
     benches = {"rollout": _bench_rollout, "orchestration": _bench_orchestration}
+    if name == "store":
+        from flows.bench_store import bench_store
+
+        return bench_store(overrides, settings)
     if name not in benches:
-        raise ConfigError(f"there is no bench {name}: choose one of {', '.join(benches)}")
+        names = ", ".join((*benches, "store"))
+        raise ConfigError(f"there is no bench {name}: choose one of {names}")
     from flows.servers import prefect_server
 
     config = load_config(None, ("name=bench", "rollout.iterations=2", *overrides))

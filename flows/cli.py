@@ -15,6 +15,7 @@ from typing import Annotated, TypeVar
 import typer
 from rich.console import Console
 
+from flows import exchange
 from mappa_core.adapters.config_files import load_config, with_overrides
 from mappa_core.config import TrainConfig
 from mappa_core.domain.errors import ConfigError, MappaError, UserError
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 db = typer.Typer(help="The experiment store's database.", no_args_is_help=True)
 app.add_typer(db, name="db")
+exchange.register(app, db)
 
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="Dotted overrides, e.g. seed=3 rollout.iterations=4.")
@@ -205,7 +207,7 @@ def doctor(as_json: Json = False) -> None:
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="rollout or orchestration.")],
+    name: Annotated[str, typer.Argument(help="rollout, orchestration or store.")],
     overrides: Overrides = None,
     as_json: Json = False,
 ) -> None:

@@ -60,6 +60,10 @@ class RichWatcher:
         self._bar.update(self._bar_id, description=f"starting {message}", total=None, note="")
         self._line(f"starting {message} ...")
 
+    def waiting(self, message: str) -> None:
+        """Say what the run waits for, above the bar."""
+        self._console.print(message, style="yellow", highlight=False, markup=False)
+
     def run(self, run: Run) -> None:
         """Show the run's name once."""
         self.run_name = run.name

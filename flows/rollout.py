@@ -127,6 +127,8 @@ async def rollout(
     }
     await asyncio.gather(*(port.engine.load(policy) for policy in policies.values()))
     episodes = _planned(run_id, phase, iteration, config)
+    run = await asyncio.to_thread(port.store.run, str(run_id))
+    tracker_run_id, share = run.mlflow_run_id or "", config.tracking.trace_share
     port.watcher.phase(phase, iteration, len(episodes))
     slots = asyncio.Semaphore(config.rollout.concurrency)
 
@@ -136,9 +138,32 @@ async def rollout(
             played = await play(episode, label, policies, config)
         entries = await coach_score(played, label) if phase == "train" else ()
         port.watcher.episode(played, entries)
+        await asyncio.to_thread(
+            steps.trace_episode,
+            played,
+            entries,
+            share=share,
+            tracker=port.tracker,
+            tracker_run_id=tracker_run_id,
+        )
 
     await asyncio.gather(*(one(number, episode) for number, episode in enumerate(episodes)))
+    expected = sum(steps.is_traced(episode, share) for episode in episodes)
+    await _check_traces(tracker_run_id, phase, iteration, expected)
     return len(episodes)
+
+
+async def _check_traces(tracker_run_id: str, phase: Phase, iteration: int, expected: int) -> None:
+    """Nothing is lost silently: MLflow's traces are counted against the store's episodes."""
+    port = services()
+    shown = await asyncio.to_thread(port.tracker.traced, tracker_run_id, phase, iteration)
+    metrics = {f"{phase}/traces": float(shown), f"{phase}/traces_missing": float(expected - shown)}
+    await asyncio.to_thread(port.tracker.log, tracker_run_id, iteration, metrics)
+    if shown < expected:
+        port.watcher.waiting(
+            f"MLflow shows {shown} of {expected} traces of {phase} {iteration}; "
+            "the store has all of them"
+        )
 
 
 def _planned(run_id: UUID, phase: Phase, iteration: int, config: TrainConfig) -> list[Episode]:

@@ -10,7 +10,7 @@ written (problems, model, sandbox), then the database, then what takes long (eng
 import asyncio
 import shutil
 import subprocess
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from mappa_core.adapters.mlflow.tracker import MlflowTracker
 from mappa_core.adapters.problems import problem_source
 from mappa_core.adapters.rule_coach.coach import RuleCoach
 from mappa_core.adapters.sandboxes.choose import choose_sandbox
-from mappa_core.adapters.store import schema
+from mappa_core.adapters.store import backup, schema
 from mappa_core.adapters.store.connection import for_psql, ping
 from mappa_core.adapters.store.embedded import start_embedded
 from mappa_core.adapters.store.store import PostgresStore
@@ -34,6 +34,7 @@ from mappa_core.adapters.vllm.engine import VllmEngine
 from mappa_core.adapters.watchers import LogWatcher
 from mappa_core.config import TrainConfig
 from mappa_core.domain.errors import DiskFull
+from mappa_core.patience import Patience
 from mappa_core.ports import (
     Coach,
     Engine,
@@ -134,7 +135,12 @@ async def _build(config: TrainConfig, settings: Settings, stack: AsyncExitStack)
     sandbox = await choose_sandbox(config.sandbox.backend, config.sandbox.concurrency)
     stack.push_async_callback(sandbox.close)
     watcher.starting("database")
-    store, mlflow_uri = await asyncio.to_thread(open_store, settings, stack)
+    databases = await asyncio.to_thread(_databases, settings, stack)
+    patience = Patience(
+        seconds=settings.patience_seconds, tell=watcher.waiting, revive=databases.revive
+    )
+    store = await asyncio.to_thread(open_store, settings, databases, patience)
+    stack.callback(store.close)
     watcher.starting("engines")
     engine = await _start_engine(config, settings, team, model, tokenizer, stack)
     return Services(
@@ -147,8 +153,8 @@ async def _build(config: TrainConfig, settings: Settings, stack: AsyncExitStack)
         coach=RuleCoach(),
         learner=TorchLearner(model, settings.checkpoints, config.learner),
         store=store,
-        tracker=MlflowTracker(mlflow_uri, settings.mlflow / "artifacts"),
-        registry=MlflowRegistry(mlflow_uri),
+        tracker=MlflowTracker(databases.mlflow, settings.mlflow / "artifacts", patience),
+        registry=MlflowRegistry(databases.mlflow, patience),
         watcher=watcher,
     )
 
@@ -182,8 +188,18 @@ def check_inputs(config: TrainConfig, settings: Settings) -> Team:
     return team
 
 
-def open_store(settings: Settings, stack: AsyncExitStack | ExitStack) -> tuple[PostgresStore, str]:
-    """The store, migrated, and the address MLflow's records live at; closed with `stack`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Databases:
+    """Where the store and MLflow's records live."""
+
+    store: str
+    mlflow: str
+    revive: Callable[[], None] | None
+    """Starts the server again where it is ours."""
+
+
+def open_store(settings: Settings, databases: Databases, patience: Patience) -> PostgresStore:
+    """The store, migrated.
 
     An embedded or empty database is brought up to date; one somebody else owns is not touched.
 
@@ -191,19 +207,19 @@ def open_store(settings: Settings, stack: AsyncExitStack | ExitStack) -> tuple[P
         StoreError: Postgres is unreachable.
         SchemaMismatch: `MAPPA_DATABASE_URL` names a database of another version.
     """
-    url, mlflow_uri = _addresses(settings, stack)
+    url = databases.store
     if settings.database_url is None or schema.current_revision(url) is None:
         schema.upgrade(url)
-    store = PostgresStore.open(url)
-    stack.callback(store.close)
-    return store, mlflow_uri
+    return PostgresStore.open(url, patience)
 
 
 @contextmanager
 def opened_store(settings: Settings) -> Generator[PostgresStore]:
     """The store alone, for commands that only look."""
     with ExitStack() as stack:
-        yield open_store(settings, stack)[0]
+        store = open_store(settings, _databases(settings, stack), Patience())
+        stack.callback(store.close)
+        yield store
 
 
 def database_url(settings: Settings) -> str:
@@ -225,32 +241,54 @@ def database_url(settings: Settings) -> str:
 def opened_mlflow(settings: Settings) -> Generator[str]:
     """The address of MLflow's records; an embedded server runs as long as the block."""
     with ExitStack() as stack:
-        yield _addresses(settings, stack)[1]
+        yield _databases(settings, stack).mlflow
 
 
 def upgrade_database(settings: Settings) -> tuple[str | None, str | None]:
     """Bring the schema up to date; returns the revision before and after."""
     with ExitStack() as stack:
-        url, _ = _addresses(settings, stack)
+        url = _databases(settings, stack).store
         before = schema.current_revision(url)
         schema.upgrade(url)
         return before, schema.current_revision(url)
 
 
-def _addresses(settings: Settings, stack: AsyncExitStack | ExitStack) -> tuple[str, str]:
+def backup_database(settings: Settings, file: Path) -> None:
+    """Write the store to one file; see `adapters.store.backup`."""
+    with ExitStack() as stack:
+        backup.backup(_databases(settings, stack).store, file)
+
+
+def restore_database(settings: Settings, file: Path) -> None:
+    """Fill an empty store with a backup; see `adapters.store.backup`."""
+    with ExitStack() as stack:
+        backup.restore(_databases(settings, stack).store, file)
+
+
+def vacuum_database(settings: Settings) -> None:
+    """Give the store's free space back; see `adapters.store.backup`."""
+    with ExitStack() as stack:
+        backup.vacuum(_databases(settings, stack).store)
+
+
+def _databases(settings: Settings, stack: AsyncExitStack | ExitStack) -> Databases:
     if settings.database_url is not None:
-        url = settings.database_url
-        mlflow_uri = f"sqlite:///{settings.mlflow / 'mlflow.db'}"
+        url, mlflow, revive = (
+            settings.database_url,
+            f"sqlite:///{settings.mlflow / 'mlflow.db'}",
+            None,
+        )
     else:
         embedded = start_embedded(settings.postgres)
         stack.callback(embedded.close)
-        url, mlflow_uri = embedded.url("mappa"), embedded.url("mlflow")
-    return url, settings.mlflow_tracking_uri or mlflow_uri
+        url, mlflow, revive = embedded.url("mappa"), embedded.url("mlflow"), embedded.revive
+    tracking_uri = settings.mlflow_tracking_uri or mlflow
+    return Databases(store=url, mlflow=tracking_uri, revive=revive)
 
 
 def ping_store(settings: Settings, stack: ExitStack) -> str:
     """What answers at the store's address, e.g. `PostgreSQL 18.4`."""
-    return f"PostgreSQL {ping(_addresses(settings, stack)[0])}"
+    return f"PostgreSQL {ping(_databases(settings, stack).store)}"
 
 
 async def sandbox_tier() -> str:

@@ -193,6 +193,15 @@ class EvaluationConfig(Section):
     bootstrap: Positive = Field(default=10_000, description="Resamples of the paired interval.")
 
 
+class TrackingConfig(Section):
+    """What is shown in MLflow."""
+
+    trace_share: Fraction = Field(
+        default=1.0,
+        description="Share of the episodes shown as MLflow traces with the coach's feedback.",
+    )
+
+
 class TrainConfig(Section):
     """One run that a person would start."""
 
@@ -216,6 +225,7 @@ class TrainConfig(Section):
     learner: LearnerConfig = Field(default=LearnerConfig(), description="Updates.")
     algorithm: AlgorithmConfig = Field(default=AlgorithmConfig(), description="Credit.")
     evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="Measurement.")
+    tracking: TrackingConfig = Field(default=TrackingConfig(), description="MLflow.")
 
     @model_validator(mode="after")
     def _can_be_run(self) -> "TrainConfig":

@@ -322,6 +322,14 @@ class Tracker(Protocol):
         """Log metrics of one iteration."""
         ...
 
+    def trace(self, tracker_run_id: str, episode: Episode, entries: Sequence[ScoreEntry]) -> None:
+        """Show a finished episode with its scores; a repeat changes nothing."""
+        ...
+
+    def traced(self, tracker_run_id: str, phase: Phase, iteration: int) -> int:
+        """How many episodes of one iteration are shown."""
+        ...
+
     def tag(self, tracker_run_id: str, tags: Mapping[str, str]) -> None:
         """Set tags."""
         ...
@@ -359,6 +367,10 @@ class Watcher(Protocol):
 
     def starting(self, message: str) -> None:
         """Something that takes a while begins, e.g. `starting 3 engines`."""
+        ...
+
+    def waiting(self, message: str) -> None:
+        """Something outside is away and the run waits for it, or it is back."""
         ...
 
     def phase(self, phase: Phase, iteration: int, episodes: int) -> None:

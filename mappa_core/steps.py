@@ -4,6 +4,7 @@
     score_episode  Episode ─▶ ScoreEntry per action               Coach, Store
     update_agent   run, agent, iteration ─▶ Update                Learner, Store
     register       Update ─▶ model version                        ModelRegistry, Store
+    trace_episode  Episode, ScoreEntry per action ─▶ trace        Tracker
 
 Every step looks in the store first and returns what is already there, so a step may be
 repeated, by a retry or after a crash, and only what is missing is done.
@@ -41,7 +42,7 @@ from mappa_core.domain.records import (
 )
 from mappa_core.evaluation.answers import verify
 from mappa_core.learning.credit import assign_credit
-from mappa_core.ports import Coach, Engine, Learner, ModelRegistry, Store, Tokenizer
+from mappa_core.ports import Coach, Engine, Learner, ModelRegistry, Store, Tokenizer, Tracker
 from mappa_core.teams.base import Team
 
 Generate = Callable[[Episode, Observation], Awaitable[Action]]
@@ -226,6 +227,28 @@ async def _score_turn(episode: Episode, turn: Turn, coach: Coach) -> ScoreEntry:
         trained=True,
         score=score,
     )
+
+
+def is_traced(episode: Episode, share: float) -> bool:
+    """Whether an episode is among the `share` that MLflow shows; the same in every process."""
+    return ids.derive_seed("trace", episode.id) < share * ids.SEEDS
+
+
+def trace_episode(
+    episode: Episode,
+    entries: Sequence[ScoreEntry],
+    *,
+    share: float,
+    tracker: Tracker,
+    tracker_run_id: str,
+) -> None:
+    """Show a finished episode and its scores in the tracker, where it is one of the share.
+
+    Raises:
+        TrackerError: The tracker is unreachable or refused.
+    """
+    if is_traced(episode, share):
+        tracker.trace(tracker_run_id, episode, entries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,7 +109,7 @@ def make_turn(
         action=Action(
             prompt_token_ids=(1, 3, 4),
             token_ids=tuple(token_ids),
-            logprobs=tuple(-0.1 * (position + 1) for position in range(len(token_ids))),
+            logprobs=tuple(-0.125 * (position + 1) for position in range(len(token_ids))),
             text=text,
             finish_reason=finish_reason,
             policy_version_id=policy.id,

@@ -15,6 +15,10 @@ class LogWatcher:
         """Log what is being started."""
         logger.info("starting %s", message)
 
+    def waiting(self, message: str) -> None:
+        """Log what the run waits for."""
+        logger.warning("%s", message)
+
     def run(self, run: Run) -> None:
         """Log the run's name."""
         logger.info("run %s (%s), sandbox %s", run.name, run.id, run.sandbox_tier)

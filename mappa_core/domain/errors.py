@@ -4,16 +4,20 @@
     ├── UserError            bad input: exit code 2, nothing was written
     │   ├── ConfigError        a key, a value or a combination that cannot be run
     │   ├── ModelNotFound      a model path or id that does not resolve
+    │   ├── ArchiveError       an export or a backup that is damaged or of another version
     │   └── NotFound           a run, an episode or a checkpoint that is not in the store
     └── OutsideError         something outside failed: exit code 1, the run can be resumed
+        ├── Unreachable        nobody answers, or hung up: worth waiting for
         ├── StoreError         Postgres is unreachable, refused a write or is full
-        │   └── SchemaMismatch   the database is older or newer than this code
+        │   ├── StoreUnreachable   also `Unreachable`
+        │   └── SchemaMismatch     the database is older or newer than this code
         ├── EngineError        the inference engine died and could not be restarted
         ├── SandboxError       the sandbox itself failed (a program that exits 1 is data)
         │   └── SandboxUnavailable   no isolation this machine offers passed its probe
         ├── CoachError         the coach cannot work at all (one failed score is `Unscored`)
         ├── LearnerError       an update could not be computed or saved
         ├── TrackerError       MLflow is unreachable or refused a write
+        │   └── TrackerUnreachable   also `Unreachable`
         ├── PortBusy           an address a server needs is taken
         └── DiskFull           no space left where something had to be written
 
@@ -37,6 +41,10 @@ class ModelNotFound(UserError):
     """A model path or id does not resolve to weights and a tokenizer."""
 
 
+class ArchiveError(UserError):
+    """An export or a backup is damaged, of another version, or does not fit the database."""
+
+
 class NotFound(UserError):
     """No such run, episode or checkpoint in the store."""
 
@@ -45,8 +53,16 @@ class OutsideError(MappaError):
     """Something outside this process failed."""
 
 
+class Unreachable(OutsideError):
+    """Nobody answers, or hung up in the middle; the same work may succeed later."""
+
+
 class StoreError(OutsideError):
     """Postgres is unreachable, refused a write, or is full."""
+
+
+class StoreUnreachable(StoreError, Unreachable):
+    """No Postgres answers, or it hung up."""
 
 
 class SchemaMismatch(StoreError):
@@ -75,6 +91,10 @@ class LearnerError(OutsideError):
 
 class TrackerError(OutsideError):
     """MLflow is unreachable or refused a write."""
+
+
+class TrackerUnreachable(TrackerError, Unreachable):
+    """No MLflow answers, or its database does not."""
 
 
 class PortBusy(OutsideError):

@@ -47,8 +47,12 @@ def update_id(run_id: UUID, agent: str, iteration: int) -> UUID:
     return content_id("update", run_id, agent, iteration)
 
 
+SEEDS = 2**31
+"""How many seeds there are."""
+
+
 def derive_seed(*parts: object) -> int:
-    """A seed in [0, 2**31) that depends on every part and on nothing else."""
+    """A seed in [0, `SEEDS`) that depends on every part and on nothing else."""
     name = "".join(f"{len(text)}:{text};" for text in map(str, parts))
     digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=4).digest()
-    return int.from_bytes(digest, "big") & 0x7FFFFFFF
+    return int.from_bytes(digest, "big") % SEEDS

@@ -141,7 +141,7 @@ class Action:
     token_ids: tuple[int, ...]
     """Shape (T,), the end token included where the model ended its turn."""
     logprobs: tuple[float, ...]
-    """Shape (T,), under the sampling policy at temperature 1."""
+    """Shape (T,), under the sampling policy at temperature 1; float32, as engines compute them."""
     text: str
     """The decoded ids without control tokens, `<think>` blocks included."""
     finish_reason: FinishReason
@@ -419,6 +419,39 @@ class Update:
     metrics: Mapping[str, float]
     entries: tuple[UpdateEntry, ...]
     seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedAction:
+    """One action with what was made of it, for people who train elsewhere."""
+
+    action_id: UUID
+    episode_id: UUID
+    problem_id: UUID
+    phase: Phase
+    iteration: int
+    rollout_index: int
+    turn_index: int
+    agent: str
+    policy_step: int
+    """Updates the sampling weights had had."""
+    task_type: str
+    messages: tuple[Message, ...]
+    text: str
+    prompt_token_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    coach: str | None
+    """Who gave the training score; None where nobody was asked."""
+    score: float | None
+    """In [0, 10]; None where `unscored_reason` says why, or nobody was asked."""
+    rationale: str | None
+    unscored_reason: str | None
+    success: bool | None
+    """The truth about the episode; None where it failed."""
+    advantage: float | None
+    weight: float | None
+    left_out: str | None
 
 
 class RunStatus(StrEnum):

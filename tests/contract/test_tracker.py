@@ -8,10 +8,18 @@ import pytest
 from mappa_core.adapters.mlflow.registry import MlflowRegistry
 from mappa_core.adapters.mlflow.tracker import MlflowTracker
 from mappa_core.domain.errors import TrackerError
-from mappa_core.domain.records import RunStatus
+from mappa_core.domain.records import Episode, Outcome, Run, RunStatus, StopReason
 from mappa_core.ports import ModelRegistry, Tracker
 from tests.adapter_files import write_adapter
-from tests.builders import make_policy, make_run
+from tests.builders import (
+    make_episode,
+    make_policy,
+    make_problem,
+    make_run,
+    make_score,
+    make_tool_result,
+    make_turn,
+)
 from tests.fakes.tracking import MemoryRegistry, MemoryTracker
 
 
@@ -83,3 +91,24 @@ def test_versions_count_up_and_a_checkpoint_keeps_its_own(
 
     assert [register(0), register(1), register(0)] == ["1", "2", "1"]
     assert register(1, "mappa-mathchat-other") == "1"
+
+
+def test_episodes_are_traced_once_and_counted(tracker: Tracker) -> None:
+    run = make_run("traced")
+    tracker_run_id = tracker.start(run)
+    other = tracker.start(make_run("not traced"))
+    for rollout_index in (0, 1):
+        episode = played(run, rollout_index)
+        for _ in range(2):
+            tracker.trace(tracker_run_id, episode, [make_score(episode, 0, 7.5)])
+    assert tracker.traced(tracker_run_id, "train", 1) == 2
+    assert tracker.traced(tracker_run_id, "train", 2) == 0
+    assert tracker.traced(tracker_run_id, "held_out", 1) == 0
+    assert tracker.traced(other, "train", 1) == 0
+
+
+def played(run: Run, rollout_index: int) -> Episode:
+    episode = make_episode(run, make_problem(), rollout_index=rollout_index)
+    turn = make_turn(make_policy(run), text="\x00 \ud800 é", tool_result=make_tool_result())
+    outcome = Outcome(success=True, answer="5", method="math-verify")
+    return episode.with_turn(turn).closed(StopReason.ANSWERED, outcome=outcome)

@@ -6,16 +6,11 @@ from pathlib import Path
 import pytest
 from prefect.testing.utilities import prefect_test_harness
 
-from mappa_core.adapters.huggingface.tokenizer import ChatTokenizer
 from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.adapters.torch_learner import TorchLearner
-from mappa_core.adapters.transformers_engine.engine import TransformersEngine
-from mappa_core.adapters.watchers import LogWatcher
 from mappa_core.bootstrap import Services
 from mappa_core.config import TrainConfig
 from mappa_core.ports import Coach
-from tests.e2e.toy import Cues, Idle, LetterCoach, Monologue
-from tests.fakes.tracking import MemoryRegistry, MemoryTracker
+from tests.e2e.toy import toy_services
 from tests.tiny_model import save_tiny_model
 
 MakeServices = Callable[..., Services]
@@ -60,20 +55,6 @@ def make_services(
     store: PostgresStore, tiny_model: Path, tmp_path: Path
 ) -> Callable[[TrainConfig], Services]:
     def make(config: TrainConfig, coach: Coach | None = None) -> Services:
-        tokenizer = ChatTokenizer(tiny_model)
-        return Services(
-            team=Monologue(),
-            model=str(tiny_model),
-            problems=Cues(),
-            tokenizer=tokenizer,
-            engine=TransformersEngine(tiny_model, config.engine, tokenizer.end_token_ids),
-            sandbox=Idle(),
-            coach=coach or LetterCoach(),
-            learner=TorchLearner(tiny_model, tmp_path / "checkpoints", config.learner, threads=1),
-            store=store,
-            tracker=MemoryTracker(),
-            registry=MemoryRegistry(),
-            watcher=LogWatcher(),
-        )
+        return toy_services(config, store, tiny_model, tmp_path / "checkpoints", coach)
 
     return make

@@ -5,6 +5,12 @@ import string
 from dataclasses import dataclass
 from pathlib import Path
 
+from mappa_core.adapters.huggingface.tokenizer import ChatTokenizer
+from mappa_core.adapters.torch_learner import TorchLearner
+from mappa_core.adapters.transformers_engine.engine import TransformersEngine
+from mappa_core.adapters.watchers import LogWatcher
+from mappa_core.bootstrap import Services
+from mappa_core.config import TrainConfig
 from mappa_core.domain import ids
 from mappa_core.domain.errors import SandboxError
 from mappa_core.domain.records import (
@@ -20,7 +26,9 @@ from mappa_core.domain.records import (
     ToolResult,
     Unscored,
 )
+from mappa_core.ports import Coach, Store
 from mappa_core.teams.base import AgentSpec
+from tests.fakes.tracking import MemoryRegistry, MemoryTracker
 
 SPEAKER = AgentSpec(name="speaker", title="Speaker", max_turns=1, runs_code=False, sees=())
 
@@ -104,3 +112,28 @@ class LetterCoach:
 
 def letter_share(text: str) -> float:
     return sum(c in string.ascii_letters for c in text) / len(text) if text else 0.0
+
+
+def toy_services(
+    config: TrainConfig,
+    store: Store,
+    model: Path,
+    checkpoints: Path,
+    coach: Coach | None = None,
+) -> Services:
+    """Everything a toy run needs."""
+    tokenizer = ChatTokenizer(model)
+    return Services(
+        team=Monologue(),
+        model=str(model),
+        problems=Cues(),
+        tokenizer=tokenizer,
+        engine=TransformersEngine(model, config.engine, tokenizer.end_token_ids),
+        sandbox=Idle(),
+        coach=coach or LetterCoach(),
+        learner=TorchLearner(model, checkpoints, config.learner, threads=1),
+        store=store,
+        tracker=MemoryTracker(),
+        registry=MemoryRegistry(),
+        watcher=LogWatcher(),
+    )

@@ -2,11 +2,19 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from mappa_core.domain.errors import TrackerError
-from mappa_core.domain.records import Checkpoint, PolicyVersion, Run, RunStatus
+from mappa_core.domain.records import (
+    Checkpoint,
+    Episode,
+    Phase,
+    PolicyVersion,
+    Run,
+    RunStatus,
+    ScoreEntry,
+)
 
 
 class MemoryTracker:
@@ -18,6 +26,10 @@ class MemoryTracker:
         self.tags: defaultdict[str, dict[str, str]] = defaultdict(dict)
         self.metrics: defaultdict[str, dict[tuple[int, str], float]] = defaultdict(dict)
 
+        self.traces: defaultdict[str, dict[UUID, tuple[Episode, tuple[ScoreEntry, ...]]]] = (
+            defaultdict(dict)
+        )
+
     def start(self, run: Run) -> str:
         tracker_run_id = run.id.hex
         self.runs[tracker_run_id] = run
@@ -28,6 +40,17 @@ class MemoryTracker:
         self._check(tracker_run_id)
         finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
         self.metrics[tracker_run_id] |= {(step, name): value for name, value in finite.items()}
+
+    def trace(self, tracker_run_id: str, episode: Episode, entries: Sequence[ScoreEntry]) -> None:
+        self._check(tracker_run_id)
+        self.traces[tracker_run_id][episode.id] = (episode, tuple(entries))
+
+    def traced(self, tracker_run_id: str, phase: Phase, iteration: int) -> int:
+        self._check(tracker_run_id)
+        return sum(
+            (episode.phase, episode.iteration) == (phase, iteration)
+            for episode, _ in self.traces[tracker_run_id].values()
+        )
 
     def tag(self, tracker_run_id: str, tags: Mapping[str, str]) -> None:
         self._check(tracker_run_id)

@@ -8,14 +8,15 @@ import errno
 import os
 import socket
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from mappa_core.domain.errors import DiskFull, TrackerError
+from mappa_core.domain.errors import DiskFull, TrackerError, TrackerUnreachable
 
 if TYPE_CHECKING:
+    from mlflow.tracing.client import TracingClient
     from mlflow.tracking import MlflowClient
 
 QUIET = {
@@ -34,6 +35,8 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 CONNECT_SECONDS = 5.0
 OUTSIDE = frozenset({"mlflow", "sqlalchemy", "psycopg"})
 """Libraries whose exceptions mean that MLflow failed. SQLAlchemy's come out raw on connecting."""
+HUNG_UP = frozenset({"OperationalError", "ConnectionError", "ConnectTimeout", "ReadTimeout"})
+"""What SQLAlchemy and requests raise where nobody answers."""
 
 
 def is_server(tracking_uri: str) -> bool:
@@ -62,6 +65,13 @@ def open_client(tracking_uri: str) -> "MlflowClient":
         return client
 
 
+def open_tracing(tracking_uri: str) -> "TracingClient":
+    """What writes traces there directly, past the fluent API's queues. After `open_client`."""
+    from mlflow.tracing.client import TracingClient
+
+    return TracingClient(tracking_uri)
+
+
 def _knock(tracking_uri: str) -> None:
     """Fail in seconds where nothing listens; MLflow itself would go on trying for minutes."""
     address = urlsplit(tracking_uri)
@@ -85,7 +95,8 @@ def boundary(doing: str) -> Generator[None]:
         doing: Completes "MLflow could not ...".
 
     Raises:
-        TrackerError: MLflow is unreachable or refused.
+        TrackerUnreachable: MLflow or its database does not answer.
+        TrackerError: It refused.
         DiskFull: Its artifacts do not fit.
     """
     try:
@@ -97,7 +108,21 @@ def boundary(doing: str) -> Generator[None]:
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in OUTSIDE:
             raise
-        raise TrackerError(f"MLflow could not {doing}: {_first_line(error)}") from error
+        message = f"MLflow could not {doing}: {_first_line(error)}"
+        raise (TrackerUnreachable if _away(error) else TrackerError)(message) from error
+
+
+def _away(error: Exception) -> bool:
+    """Whether MLflow or its database does not answer, rather than refuses."""
+    return getattr(error, "error_code", None) == "TEMPORARILY_UNAVAILABLE" or any(
+        type(cause).__name__ in HUNG_UP for cause in _causes(error)
+    )
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _first_line(error: Exception) -> str:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from mappa_core.adapters.mlflow.client import boundary, open_client
 from mappa_core.domain.errors import TrackerError
 from mappa_core.domain.records import Checkpoint, PolicyVersion
+from mappa_core.patience import Patience
 
 if TYPE_CHECKING:
     from mlflow.entities import LoggedModel
@@ -33,9 +34,10 @@ ADAPTER_FILES = ("adapter_config.json", WEIGHTS)
 class MlflowRegistry:
     """`ports.ModelRegistry` on an MLflow server, or straight on a database."""
 
-    def __init__(self, tracking_uri: str) -> None:
-        """Nothing is opened before first use."""
+    def __init__(self, tracking_uri: str, patience: Patience | None = None) -> None:
+        """Nothing is opened before first use; without `patience`, a dead MLflow fails at once."""
         self._tracking_uri = tracking_uri
+        self._patience = patience or Patience()
 
     @cached_property
     def _client(self) -> "MlflowClient":
@@ -59,18 +61,22 @@ class MlflowRegistry:
         Raises:
             TrackerError: The registry refused, or the files are not those of `checkpoint`.
         """
-        with boundary(f"register step {policy.step} of {name}"):
-            version = self._version_of(name, checkpoint)
-            if version is None:
-                files = adapter_files(checkpoint)
-                told = {key: value for key, value in tags.items() if value}
-                every_tag = {**told, **identity_tags(policy, checkpoint)}
-                model = self._logged_model(policy, checkpoint, tracker_run_id, every_tag)
-                self._upload(model, files)
-                self._open_model(name, policy)
-                version = self._create_version(name, model, tracker_run_id, every_tag)
-            self._point(name, alias, version)
-            return str(version.version)
+        told = {key: value for key, value in tags.items() if value}
+        every_tag = {**told, **identity_tags(policy, checkpoint)}
+
+        def register() -> str:
+            with boundary(f"register step {policy.step} of {name}"):
+                version = self._version_of(name, checkpoint)
+                if version is None:
+                    files = adapter_files(checkpoint)
+                    model = self._logged_model(policy, checkpoint, tracker_run_id, every_tag)
+                    self._upload(model, files)
+                    self._open_model(name, policy)
+                    version = self._create_version(name, model, tracker_run_id, every_tag)
+                self._point(name, alias, version)
+                return str(version.version)
+
+        return self._patience.run(register)
 
     def _version_of(self, name: str, checkpoint: Checkpoint) -> "ModelVersion | None":
         found = self._client.search_model_versions(

@@ -3,13 +3,15 @@
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mappa_core.adapters.mlflow.client import boundary, is_server, open_client
-from mappa_core.domain.records import Run, RunStatus
+from mappa_core.adapters.mlflow import traces
+from mappa_core.adapters.mlflow.client import boundary, is_server, open_client, open_tracing
+from mappa_core.domain.records import Episode, Phase, Run, RunStatus, ScoreEntry
+from mappa_core.patience import Patience
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 VALUE_CHARACTERS = 6000
 """MLflow refuses longer parameters; the whole configuration is in the store."""
 PARAMETERS_PER_BATCH = 100
+TRACES_PER_PAGE = 500
 METRICS_PER_BATCH = 1000
 
 ENDED = {
@@ -29,13 +32,17 @@ ENDED = {
 class MlflowTracker:
     """`ports.Tracker` on an MLflow server, or straight on a database and a directory."""
 
-    def __init__(self, tracking_uri: str, artifacts: Path) -> None:
+    def __init__(
+        self, tracking_uri: str, artifacts: Path, patience: Patience | None = None
+    ) -> None:
         """Nothing is opened before first use.
 
         Args:
             tracking_uri: An MLflow server (`http...`) or a SQLAlchemy database URL.
             artifacts: Where files go without a server; a server has its own place.
+            patience: For when MLflow goes away; None has none.
         """
+        self._patience = patience or Patience()
         self._tracking_uri = tracking_uri
         self._artifacts = artifacts
 
@@ -101,16 +108,59 @@ class MlflowTracker:
         """Log metrics of one iteration; what is not a finite number is left out, never made up."""
         from mlflow.entities import Metric
 
-        with boundary(f"log metrics of step {step}"):
-            now_milliseconds = int(time.time() * 1000)
-            finite = [
-                Metric(name, value, now_milliseconds, step)
-                for name, value in metrics.items()
-                if math.isfinite(value)
-            ]
-            for start in range(0, len(finite), METRICS_PER_BATCH):
-                batch = finite[start : start + METRICS_PER_BATCH]
-                self._client.log_batch(tracker_run_id, metrics=batch)
+        now_milliseconds = int(time.time() * 1000)
+        finite = [
+            Metric(name, value, now_milliseconds, step)
+            for name, value in metrics.items()
+            if math.isfinite(value)
+        ]
+
+        def log() -> None:
+            with boundary(f"log metrics of step {step}"):
+                for start in range(0, len(finite), METRICS_PER_BATCH):
+                    batch = finite[start : start + METRICS_PER_BATCH]
+                    self._client.log_batch(tracker_run_id, metrics=batch)
+
+        self._patience.run(log)
+
+    def trace(self, tracker_run_id: str, episode: Episode, entries: Sequence[ScoreEntry]) -> None:
+        """Show a finished episode as a trace, its scores as feedback; a repeat changes nothing.
+
+        Raises:
+            TrackerError: MLflow refused.
+        """
+
+        def trace() -> None:
+            with boundary(f"trace episode {episode.id}"):
+                experiment = self._client.get_run(tracker_run_id).info.experiment_id
+                tracing = open_tracing(self._tracking_uri)
+                tracing.start_trace(traces.trace_info(episode, entries, experiment, tracker_run_id))
+                tracing.log_spans(experiment, traces.spans(episode))
+
+        self._patience.run(trace)
+
+    def traced(self, tracker_run_id: str, phase: Phase, iteration: int) -> int:
+        """How many episodes of one iteration are there as traces."""
+
+        def count() -> int:
+            with boundary("count traces"):
+                experiment = self._client.get_run(tracker_run_id).info.experiment_id
+                found, token = 0, None
+                while True:
+                    page = self._client.search_traces(
+                        locations=[experiment],
+                        filter_string=f"tags.`mappa.phase` = '{phase}' "
+                        f"AND tags.`mappa.iteration` = '{iteration}' "
+                        f"AND metadata.`mlflow.sourceRun` = '{tracker_run_id}'",
+                        max_results=TRACES_PER_PAGE,
+                        page_token=token,
+                        include_spans=False,
+                    )
+                    found, token = found + len(page), page.token
+                    if not token:
+                        return found
+
+        return self._patience.run(count)
 
     def tag(self, tracker_run_id: str, tags: Mapping[str, str]) -> None:
         """Set tags, e.g. the ids the run has elsewhere."""
@@ -120,8 +170,12 @@ class MlflowTracker:
 
     def end(self, tracker_run_id: str, status: RunStatus) -> None:
         """Close the run."""
-        with boundary("end the run"):
-            self._client.set_terminated(tracker_run_id, ENDED.get(status, "RUNNING"))
+
+        def end() -> None:
+            with boundary("end the run"):
+                self._client.set_terminated(tracker_run_id, ENDED.get(status, "RUNNING"))
+
+        self._patience.run(end)
 
 
 def flatten(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -6,11 +6,13 @@ from contextlib import contextmanager
 from sqlalchemy import URL, Engine, create_engine, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
-from mappa_core.domain.errors import DiskFull, SchemaMismatch, StoreError
+from mappa_core.domain.errors import DiskFull, SchemaMismatch, StoreError, StoreUnreachable
 
 _DRIVER = "postgresql+psycopg"
 _DISK_FULL = "53100"
 _MISSING_TABLE = ("42P01", "3F000")
+_GOING_AWAY = ("57P01", "57P02", "57P03")
+"""The server is being stopped, has crashed, or is starting."""
 
 
 def normalised(url: str) -> URL:
@@ -84,7 +86,8 @@ def boundary(address: URL) -> Generator[None]:
     Raises:
         DiskFull: The server has no space left.
         SchemaMismatch: The tables are not there.
-        StoreError: It is unreachable or refused.
+        StoreUnreachable: It does not answer, or hung up.
+        StoreError: It refused.
     """
     try:
         yield
@@ -102,8 +105,10 @@ def _converted(error: DBAPIError, address: URL) -> StoreError | DiskFull:
         return DiskFull(f"Postgres at {where} has no space left; free some, then run again")
     if state in _MISSING_TABLE:
         return SchemaMismatch(f"Postgres at {where} lacks MAPPA's tables; run `mappa db upgrade`")
-    if state is None or error.connection_invalidated:
-        return StoreError(f"no Postgres at {where}: {reason}; start it, or mend MAPPA_DATABASE_URL")
+    if state is None or state in _GOING_AWAY or error.connection_invalidated:
+        return StoreUnreachable(
+            f"no Postgres at {where}: {reason}; start it, or mend MAPPA_DATABASE_URL"
+        )
     return StoreError(f"Postgres refused ({state}): {reason}")
 
 

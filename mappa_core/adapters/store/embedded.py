@@ -29,7 +29,7 @@ from sqlalchemy import URL
 from mappa_core.adapters.store import cluster as postgres
 from mappa_core.adapters.store.cluster import SUPERUSER
 from mappa_core.adapters.store.places import Cluster, find_cluster, make_home
-from mappa_core.domain.errors import DiskFull, StoreError
+from mappa_core.domain.errors import DiskFull, StoreError, StoreUnreachable
 
 DATABASES = ("mappa", "mlflow")
 OURS = "mappa"
@@ -54,6 +54,19 @@ class EmbeddedPostgres:
             database=database,
             query={"host": str(self._socket_folder), "application_name": OURS},
         ).render_as_string(hide_password=False)
+
+    def revive(self) -> None:
+        """Start the server again where it died; nothing where it runs.
+
+        Raises:
+            StoreUnreachable: It does not start.
+        """
+        try:
+            with _changing(self._cluster.home):
+                if postgres.running_socket(self._cluster) is None:
+                    postgres.start(self._cluster)
+        except StoreError as error:
+            raise StoreUnreachable(str(error)) from error
 
     def leave_running(self) -> None:
         """Leave without stopping it, for a person who connects next; a later `close` stops it."""

@@ -1,6 +1,8 @@
 """Episodes to rows and back: problems, turns, actions, tool results, artifacts and outcomes."""
 
+from array import array
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from mappa_core.adapters.store.mapping import Row, Values
@@ -50,6 +52,18 @@ def episode_row(episode: Episode) -> Values:
         "iteration": episode.iteration,
         "problem_id": episode.problem.id,
         "rollout_index": episode.rollout_index,
+    }
+
+
+def finished_episode_row(episode: Episode) -> Values:
+    """The row of an episode that is over; it began and ended with its actions."""
+    actions = [turn.action for turn in episode.turns]
+    ends = [action.started_at + timedelta(seconds=action.seconds) for action in actions]
+    return episode_row(episode) | {
+        "opened_at": min((action.started_at for action in actions), default=datetime.now(UTC)),
+        "closed_at": max(ends, default=datetime.now(UTC)),
+        "stop_reason": None if episode.stop_reason is None else episode.stop_reason.value,
+        "error": episode.error,
     }
 
 
@@ -111,11 +125,11 @@ def to_turn(row: Row, tool_result: ToolResult | None) -> Turn:
     return Turn(
         index=row["turn_index"],
         agent=row["agent"],
-        observation=Observation(agent=row["agent"], messages=_messages(row["messages"])),
+        observation=Observation(agent=row["agent"], messages=messages(row["messages"])),
         action=Action(
             prompt_token_ids=tuple(row["prompt_token_ids"]),
             token_ids=tuple(row["token_ids"]),
-            logprobs=tuple(row["logprobs"]),
+            logprobs=float32(row["logprobs"]),
             text=row["text"],
             finish_reason=FinishReason(row["finish_reason"]),
             policy_version_id=row["policy_version_id"],
@@ -128,12 +142,18 @@ def to_turn(row: Row, tool_result: ToolResult | None) -> Turn:
     )
 
 
+def float32(values: Iterable[float]) -> tuple[float, ...]:
+    """Postgres prints the shortest decimal of a float32; this is the number it stands for."""
+    return tuple(array("f", values))
+
+
 def _message_json(message: Message) -> Json:
     token_ids = None if message.token_ids is None else cast("list[Json]", list(message.token_ids))
     return {"role": message.role, "content": message.content, "token_ids": token_ids}
 
 
-def _messages(stored: list[dict[str, Any]]) -> tuple[Message, ...]:
+def messages(stored: list[dict[str, Any]]) -> tuple[Message, ...]:
+    """What an agent saw, from the JSON of its action."""
     return tuple(
         Message(
             role=message["role"],
@@ -218,7 +238,7 @@ def to_scored_action(row: Row) -> ScoredAction:
         turn_index=row["turn_index"],
         prompt_token_ids=tuple(row["prompt_token_ids"]),
         token_ids=tuple(row["token_ids"]),
-        logprobs=tuple(row["logprobs"]),
+        logprobs=float32(row["logprobs"]),
         truncated=row["finish_reason"] == FinishReason.LENGTH.value,
         score=row["score"],
     )

@@ -4,10 +4,14 @@
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import astuple
+from functools import cache
 from typing import Any, TypeAlias
+from uuid import UUID
 
 from sqlalchemy import RowMapping
 
+from mappa_core.domain import ids
 from mappa_core.domain.records import (
     Checkpoint,
     CoachIdentity,
@@ -69,16 +73,30 @@ def to_policy(row: Row) -> PolicyVersion:
     return PolicyVersion(**row)
 
 
+def coach_row(identity: CoachIdentity) -> Values:
+    """The row of who scores with what."""
+    return {
+        "id": coach_id(identity),
+        "coach": identity.coach,
+        "model": identity.model,
+        "model_version": identity.model_version,
+        "rubric_version": identity.rubric_version,
+        "rubric_sha256": identity.rubric_sha256,
+    }
+
+
+@cache
+def coach_id(identity: CoachIdentity) -> UUID:
+    """The id of who scores with what."""
+    return ids.content_id("coach", *astuple(identity))
+
+
 def score_row(entry: ScoreEntry) -> Values:
     """The row of one score, or of the reason there is none."""
     values: Values = {
         "id": entry.id,
         "action_id": entry.action_id,
-        "coach": entry.identity.coach,
-        "model": entry.identity.model,
-        "model_version": entry.identity.model_version,
-        "rubric_version": entry.identity.rubric_version,
-        "rubric_sha256": entry.identity.rubric_sha256,
+        "coach_id": coach_id(entry.identity),
         "repeat_index": entry.repeat_index,
         "label_visible": entry.label_visible,
         "trained": entry.trained,
@@ -103,7 +121,7 @@ def _judgement(score: CoachScore | Unscored) -> Values:
 
 
 def to_score(row: Row) -> ScoreEntry:
-    """The score of one row of `coach_score`."""
+    """The score of one row of `coach_score` joined to `coach`."""
     return ScoreEntry(
         id=row["id"],
         action_id=row["action_id"],

@@ -80,6 +80,15 @@ def find_cluster(home: Path) -> Cluster:
     return Cluster(home=home, programs=package / _RELEASE / "bin", account=account)
 
 
+def installed_programs() -> Path:
+    """The folder of `pg_dump` and its like, as they were installed.
+
+    Raises:
+        StoreError: They are not.
+    """
+    return _installed_package() / _RELEASE / "bin"
+
+
 def _installed_package() -> Path:
     # Found, not imported: importing it has side effects on the runtime folder.
     found = importlib.util.find_spec(_PACKAGE)

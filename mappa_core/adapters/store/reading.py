@@ -12,6 +12,7 @@ from mappa_core.adapters.store.tables import (
     ARTIFACT,
     ARTIFACT_USE,
     CHECKPOINT,
+    COACH,
     COACH_SCORE,
     EPISODE,
     OUTCOME,
@@ -146,8 +147,9 @@ def _written_files(connection: Connection, episode_id: UUID) -> dict[UUID, list[
 def scores(connection: Connection, episode_id: UUID) -> tuple[ScoreEntry, ...]:
     """All scores of an episode, in turn order, then as they were given."""
     query = (
-        select(COACH_SCORE)
-        .join(ACTION)
+        select(COACH_SCORE, *(column for column in COACH.c if column.name != "id"))
+        .join(COACH)
+        .join(ACTION, ACTION.c.id == COACH_SCORE.c.action_id)
         .where(ACTION.c.episode_id == episode_id)
         .order_by(ACTION.c.turn_index, COACH_SCORE.c.scored_at, COACH_SCORE.c.id)
     )

@@ -44,7 +44,7 @@ def current_revision(url: str) -> str | None:
     engine = connect(url, pool_size=1)
     try:
         with boundary(engine.url), engine.connect() as connection:
-            return _revision(connection)
+            return revision_of(connection)
     finally:
         engine.dispose()
 
@@ -61,7 +61,7 @@ def check(connection: Connection) -> None:
     Raises:
         SchemaMismatch: It is older or newer, or empty.
     """
-    revision = _revision(connection)
+    revision = revision_of(connection)
     if revision == head_revision():
         return
     if revision is not None and revision not in _known_revisions():
@@ -87,7 +87,8 @@ def _known_revisions() -> tuple[str, ...]:
     return tuple(script.revision for script in scripts.walk_revisions())
 
 
-def _revision(connection: Connection) -> str | None:
+def revision_of(connection: Connection) -> str | None:
+    """The revision of the connected database; None where MAPPA has no tables yet."""
     context = MigrationContext.configure(connection, opts={"version_table_schema": SCHEMA})
     return context.get_current_revision()
 

@@ -1,17 +1,20 @@
 """The experiment store on Postgres: every write is committed when the call returns.
 
-This class is transactions and errors; the statements are in `writing`, `reading` and `figures`.
+This class is transactions, errors and patience; the statements are in `writing`, `reading` and
+`figures`.
 """
 
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Self, TypeVar
 from uuid import UUID
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, text
 
 from mappa_core.adapters.store import (
+    archive,
     episode_mapping,
+    exporting,
     figures,
     mapping,
     reading,
@@ -19,11 +22,22 @@ from mappa_core.adapters.store import (
     tables,
     writing,
 )
+from mappa_core.adapters.store.archive import Manifest
 from mappa_core.adapters.store.connection import boundary, connect
+from mappa_core.adapters.store.group_commit import GroupCommit
+from mappa_core.adapters.store.rows import (
+    Rows,
+    episode_rows,
+    merged,
+    score_rows,
+    turn_rows,
+    update_rows,
+)
 from mappa_core.domain.records import (
     Checkpoint,
     Episode,
     EpisodeSummary,
+    ExportedAction,
     IterationFigures,
     Phase,
     PolicyVersion,
@@ -36,55 +50,54 @@ from mappa_core.domain.records import (
     Update,
     UpdateEntry,
 )
+from mappa_core.patience import Patience
+
+T = TypeVar("T")
 
 
 class PostgresStore:
     """Keeps the promises of `ports.Store`; safe to share between threads."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, patience: Patience) -> None:
         self._engine = engine
+        self._patience = patience
+        self._group = GroupCommit(self._add)
 
     @classmethod
-    def open(cls, url: str) -> Self:
+    def open(cls, url: str, patience: Patience | None = None) -> Self:
         """Connect and check the schema.
 
         Args:
             url: Any spelling of a Postgres address.
+            patience: For when Postgres goes away later; now it must be there. None has none.
 
         Raises:
             SchemaMismatch: The tables are older or newer than this version.
-            StoreError: Postgres is unreachable.
+            StoreUnreachable: Postgres does not answer.
         """
-        store = cls(connect(url))
+        engine = connect(url)
         try:
-            with store._transaction() as connection:
+            with boundary(engine.url), engine.begin() as connection:
                 schema.check(connection)
         except BaseException:
-            store.close()
+            engine.dispose()
             raise
-        return store
+        return cls(engine, patience or Patience())
 
     def open_run(self, run: Run) -> None:
         """Add a run; a repeat changes nothing."""
-        with self._transaction() as connection:
-            writing.add(connection, tables.RUN, [mapping.run_row(run)])
+        self._add({tables.RUN: [mapping.run_row(run)]})
 
     def link_run(
         self, run_id: UUID, *, prefect_flow_run_id: str | None, mlflow_run_id: str | None
     ) -> None:
         """Write down the run's ids in the other systems; None leaves a link as it is."""
-        with self._transaction() as connection:
-            writing.link_run(
-                connection,
-                run_id,
-                prefect_flow_run_id=prefect_flow_run_id,
-                mlflow_run_id=mlflow_run_id,
-            )
+        links = {"prefect_flow_run_id": prefect_flow_run_id, "mlflow_run_id": mlflow_run_id}
+        self._do(lambda connection: writing.link_run(connection, run_id, **links))
 
     def close_run(self, run_id: UUID, status: RunStatus, error: str | None = None) -> None:
         """Set where the run stands; `RUNNING` reopens it."""
-        with self._transaction() as connection:
-            writing.close_run(connection, run_id, status, error)
+        self._do(lambda connection: writing.close_run(connection, run_id, status, error))
 
     def run(self, name_or_id: str) -> Run:
         """One run by name, id or unambiguous prefix of either.
@@ -92,46 +105,39 @@ class PostgresStore:
         Raises:
             NotFound: None matches, or several do.
         """
-        with self._transaction() as connection:
-            return reading.run(connection, name_or_id)
+        return self._do(lambda connection: reading.run(connection, name_or_id))
 
     def runs(self, limit: int = 50) -> tuple[Run, ...]:
         """The latest runs, newest first."""
-        with self._transaction() as connection:
-            return reading.runs(connection, limit)
+        return self._do(lambda connection: reading.runs(connection, limit))
 
     def add_problems(self, problems: Sequence[Problem]) -> None:
         """Add problems that are not there yet."""
-        with self._transaction() as connection:
-            rows = [episode_mapping.problem_row(problem) for problem in problems]
-            writing.add(connection, tables.PROBLEM, rows)
+        self._add({tables.PROBLEM: [episode_mapping.problem_row(problem) for problem in problems]})
 
     def add_policy_version(self, policy: PolicyVersion) -> None:
         """Add a policy version."""
-        with self._transaction() as connection:
-            writing.add(connection, tables.POLICY_VERSION, [mapping.policy_row(policy)])
+        self._add({tables.POLICY_VERSION: [mapping.policy_row(policy)]})
 
     def policy_version(self, run_id: UUID, agent: str, step: int) -> PolicyVersion | None:
         """One policy version, or None before it exists."""
-        with self._transaction() as connection:
-            return reading.policy_version(connection, run_id, agent, step)
+        return self._do(lambda connection: reading.policy_version(connection, run_id, agent, step))
 
     def open_episode(self, episode: Episode) -> Episode:
         """Add an episode, or return it with what was recorded before a crash."""
-        with self._transaction() as connection:
-            if writing.add_episode(connection, episode):
-                return episode
-            return reading.episode(connection, str(episode.id))
+        return self._do(lambda connection: _opened(connection, episode))
 
     def record_turn(self, episode: Episode, turn: Turn) -> None:
         """Add one turn: its action and what its code did."""
-        with self._transaction() as connection:
-            writing.add_turn(connection, episode, turn)
+        self._group.write(turn_rows(episode, turn))
 
     def close_episode(self, episode: Episode) -> None:
         """Write the stop reason and the outcome of a finished episode; the first stays."""
-        with self._transaction() as connection:
-            writing.close_episode(connection, episode)
+        self._do(lambda connection: writing.close_episode(connection, episode))
+
+    def add_episodes(self, episodes: Sequence[Episode], scores: Sequence[ScoreEntry]) -> None:
+        """Add finished episodes whole, with their scores, in one transaction."""
+        self._add(merged([*map(episode_rows, episodes), score_rows(scores)]))
 
     def episode(self, id_or_prefix: str) -> Episode:
         """One episode with all its turns.
@@ -139,51 +145,44 @@ class PostgresStore:
         Raises:
             NotFound: None matches, or several do.
         """
-        with self._transaction() as connection:
-            return reading.episode(connection, id_or_prefix)
+        return self._do(lambda connection: reading.episode(connection, id_or_prefix))
 
     def add_scores(self, entries: Sequence[ScoreEntry]) -> None:
         """Add scores; a repeat of an id changes nothing, a second training score is refused."""
-        with self._transaction() as connection:
-            writing.add_scores(connection, entries)
+        self._group.write(score_rows(entries))
 
     def scores(self, episode_id: UUID) -> tuple[ScoreEntry, ...]:
         """All scores of an episode's actions, in turn order."""
-        with self._transaction() as connection:
-            return reading.scores(connection, episode_id)
+        return self._do(lambda connection: reading.scores(connection, episode_id))
 
     def scored_actions(self, run_id: UUID, agent: str, iteration: int) -> tuple[ScoredAction, ...]:
         """One agent's actions of one training iteration's finished episodes, in a fixed order."""
-        with self._transaction() as connection:
-            return reading.scored_actions(connection, run_id, agent, iteration)
+        return self._do(
+            lambda connection: reading.scored_actions(connection, run_id, agent, iteration)
+        )
 
     def score_ids(self, action_ids: Sequence[UUID]) -> Mapping[UUID, UUID]:
         """The training score's id for each action that has one."""
-        with self._transaction() as connection:
-            return reading.score_ids(connection, action_ids)
+        return self._do(lambda connection: reading.score_ids(connection, action_ids))
 
     def add_update(self, update: Update, policy: PolicyVersion, checkpoint: Checkpoint) -> None:
         """Add an update, its entries, the new policy version and its checkpoint, all or none."""
-        with self._transaction() as connection:
-            writing.add_update(connection, update, policy, checkpoint)
+        self._add(update_rows(update, policy, checkpoint))
 
     def update(self, run_id: UUID, agent: str, iteration: int) -> Update | None:
         """One update, or None before it happened."""
-        with self._transaction() as connection:
-            return reading.update(connection, run_id, agent, iteration)
+        return self._do(lambda connection: reading.update(connection, run_id, agent, iteration))
 
     def learnt(self, episode_id: UUID) -> Mapping[UUID, tuple[Update, UpdateEntry]]:
         """What became of each of an episode's actions that an update looked at.
 
         The updates come without their other entries.
         """
-        with self._transaction() as connection:
-            return reading.learnt(connection, episode_id)
+        return self._do(lambda connection: reading.learnt(connection, episode_id))
 
     def checkpoints(self, run_id: UUID) -> tuple[tuple[PolicyVersion, Checkpoint], ...]:
         """All checkpoints of a run, oldest first."""
-        with self._transaction() as connection:
-            return reading.checkpoints(connection, run_id)
+        return self._do(lambda connection: reading.checkpoints(connection, run_id))
 
     def set_model_version(self, checkpoint_id: UUID, registered_model: str, version: str) -> None:
         """Link a checkpoint to its MLflow model version.
@@ -191,31 +190,67 @@ class PostgresStore:
         Raises:
             NotFound: There is no such checkpoint.
         """
-        with self._transaction() as connection:
-            writing.set_model_version(connection, checkpoint_id, registered_model, version)
+        self._do(
+            lambda connection: writing.set_model_version(
+                connection, checkpoint_id, registered_model, version
+            )
+        )
 
     def figures(self, run_id: UUID, phase: Phase, iteration: int) -> IterationFigures:
         """One iteration's numbers, from the rows."""
-        with self._transaction() as connection:
-            return figures.iteration_figures(connection, run_id, phase, iteration)
+        return self._do(
+            lambda connection: figures.iteration_figures(connection, run_id, phase, iteration)
+        )
 
     def outcomes(
         self, run_id: UUID, phase: Phase, iteration: int
     ) -> Mapping[UUID, tuple[bool, ...]]:
         """Success of each problem's episodes in rollout order; a failed episode is a failure."""
-        with self._transaction() as connection:
-            return figures.outcomes(connection, run_id, phase, iteration)
+        return self._do(lambda connection: figures.outcomes(connection, run_id, phase, iteration))
 
     def episode_summaries(self, run_id: UUID) -> tuple[EpisodeSummary, ...]:
         """Every closed episode of a run in a line, by phase, iteration, problem and rollout."""
-        with self._transaction() as connection:
-            return figures.episode_summaries(connection, run_id)
+        return self._do(lambda connection: figures.episode_summaries(connection, run_id))
+
+    def export(self, run: Run, folder: Path, write: Callable[[Iterator[ExportedAction]], T]) -> T:
+        """Write a run's rows into `folder` (see `archive`) and its actions by `write`.
+
+        Both see one state of the database, and nothing is held in memory.
+        """
+
+        def exported(connection: Connection) -> T:
+            connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
+            archive.dump(connection, run.id, run.name, folder)
+            return write(exporting.exported_actions(connection, run.id))
+
+        return self._do(exported)
+
+    def import_run(self, folder: Path) -> Manifest:
+        """Add the run of an export; a repeat changes nothing, and what fails leaves nothing.
+
+        Raises:
+            ArchiveError: It is damaged, of another version, or does not fit the database.
+        """
+        return self._do(lambda connection: archive.load(connection, folder))
 
     def close(self) -> None:
         """Give connections back; safe to call twice."""
         self._engine.dispose()
 
-    @contextmanager
-    def _transaction(self) -> Generator[Connection]:
-        with boundary(self._engine.url), self._engine.begin() as connection:
-            yield connection
+    def _add(self, rows: Rows) -> None:
+        self._do(lambda connection: writing.add(connection, rows))
+
+    def _do(self, work: Callable[[Connection], T]) -> T:
+        """The result of `work`, committed; repeated where Postgres went away meanwhile."""
+
+        def transaction() -> T:
+            with boundary(self._engine.url), self._engine.begin() as connection:
+                return work(connection)
+
+        return self._patience.run(transaction)
+
+
+def _opened(connection: Connection, episode: Episode) -> Episode:
+    if writing.add_episode(connection, episode):
+        return episode
+    return reading.episode(connection, str(episode.id))

@@ -3,7 +3,7 @@
     run ─┬─ policy_version ── checkpoint
          ├─ episode ─┬─ outcome            problem ── episode
          │           └─ action ─┬─ tool_result ── artifact_use ── artifact
-         │                      └─ coach_score (many; one trains)
+         │                      └─ coach_score (many; one trains) ── coach
          └─ update ── update_action ── action, coach_score
 
 Append-only, but for the closing of a run and of an episode and the links to MLflow and Prefect.
@@ -11,6 +11,7 @@ SQL users read the views of the schema `audit`, never these.
 """
 
 from sqlalchemy import (
+    REAL,
     BigInteger,
     Boolean,
     CheckConstraint,
@@ -127,7 +128,8 @@ ACTION = Table(
     Column("messages", AnyJson, nullable=False),
     Column("prompt_token_ids", ARRAY(Integer), nullable=False),
     Column("token_ids", ARRAY(Integer), nullable=False),
-    Column("logprobs", ARRAY(Double), nullable=False),
+    # What the engines compute is float32; more digits would be noise.
+    Column("logprobs", ARRAY(REAL), nullable=False),
     Column("text", AnyText, nullable=False),
     Column("finish_reason", AnyText, nullable=False),
     _reference("policy_version_id", "policy_version.id"),
@@ -135,7 +137,8 @@ ACTION = Table(
     Column("seed", BigInteger, nullable=False),
     Column("started_at", DateTime(timezone=True), nullable=False),
     Column("seconds", Double, nullable=False),
-    UniqueConstraint("episode_id", "turn_index"),
+    # The rest of the row is wide: what the audit groups by is read from the index alone.
+    UniqueConstraint("episode_id", "turn_index", postgresql_include=["id", "agent"]),
     CheckConstraint("cardinality(token_ids) = cardinality(logprobs)", name="logprob_per_token"),
     Index(None, "policy_version_id"),
 )
@@ -176,16 +179,23 @@ ARTIFACT_USE = Table(
     CheckConstraint("use IN ('written', 'read')", name="use"),
 )
 
-COACH_SCORE = Table(
-    "coach_score",
+COACH = Table(
+    "coach",
     METADATA,
     _id(),
-    _reference("action_id", "action.id"),
     Column("coach", AnyText, nullable=False),
     Column("model", AnyText, nullable=False),
     Column("model_version", AnyText, nullable=False),
     Column("rubric_version", AnyText, nullable=False),
     Column("rubric_sha256", AnyText, nullable=False),
+)
+
+COACH_SCORE = Table(
+    "coach_score",
+    METADATA,
+    _id(),
+    _reference("action_id", "action.id"),
+    _reference("coach_id", "coach.id"),
     Column("repeat_index", Integer, nullable=False),
     Column("label_visible", Boolean, nullable=False),
     Column("trained", Boolean, nullable=False),
@@ -205,7 +215,7 @@ COACH_SCORE = Table(
         "ELSE unscored_reason IS NULL AND rationale IS NOT NULL END",
         name="scored_or_why_not",
     ),
-    Index(None, "action_id"),
+    Index(None, "action_id", postgresql_include=["coach_id", "score", "trained"]),
 )
 
 Index("uq_coach_score_trained", COACH_SCORE.c.action_id, unique=True, postgresql_where="trained")

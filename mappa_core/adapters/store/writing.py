@@ -6,27 +6,38 @@ from uuid import UUID
 from sqlalchemy import Connection, Table, func, update
 from sqlalchemy.dialects.postgresql import Insert, insert
 
-from mappa_core.adapters.store import episode_mapping, mapping, tables
+from mappa_core.adapters.store import episode_mapping, tables
+from mappa_core.adapters.store.copying import copy_new
 from mappa_core.adapters.store.mapping import Values
+from mappa_core.adapters.store.rows import Rows
 from mappa_core.domain.errors import NotFound
-from mappa_core.domain.records import (
-    Checkpoint,
-    Episode,
-    PolicyVersion,
-    RunStatus,
-    ScoreEntry,
-    Turn,
-    Update,
-)
+from mappa_core.domain.records import Episode, RunStatus
+
+COPY_FROM = 32
+"""Rows from which COPY is faster than INSERT."""
+SHARED = frozenset({tables.ARTIFACT, tables.COACH, tables.PROBLEM})
+"""Tables whose rows belong to no run: several runs may add the same one at once."""
 
 
-def add(connection: Connection, table: Table, rows: Sequence[Values]) -> None:
+def add(connection: Connection, rows: Rows) -> None:
     """Insert the rows whose primary key is not there yet.
 
     Only the primary key is forgiven: any other clash is two different things of one name.
     """
-    if rows:
-        connection.execute(_insert_new(table), list(rows))
+    for table, values in rows.items():
+        if table in SHARED:
+            values = _once_in_order(table, values)
+        elif len(values) >= COPY_FROM and copy_new(connection, table, values):
+            continue
+        if values:
+            connection.execute(_insert_new(table), values)
+
+
+def _once_in_order(table: Table, values: Sequence[Values]) -> list[Values]:
+    """Each key once, and always in the same order: two runs that add them never deadlock."""
+    (key,) = (column.name for column in table.primary_key)
+    by_key = {str(row[key]): row for row in values}
+    return [by_key[key] for key in sorted(by_key)]
 
 
 def add_episode(connection: Connection, episode: Episode) -> bool:
@@ -69,16 +80,6 @@ def close_run(connection: Connection, run_id: UUID, status: RunStatus, error: st
     )
 
 
-def add_turn(connection: Connection, episode: Episode, turn: Turn) -> None:
-    """Insert an action, what its code did and the files it wrote."""
-    add(connection, tables.ACTION, [episode_mapping.action_row(episode, turn)])
-    if (result := turn.tool_result) is None:
-        return
-    add(connection, tables.TOOL_RESULT, [episode_mapping.tool_result_row(episode, turn, result)])
-    add(connection, tables.ARTIFACT, episode_mapping.artifact_rows(result))
-    add(connection, tables.ARTIFACT_USE, episode_mapping.artifact_use_rows(episode, turn, result))
-
-
 def close_episode(connection: Connection, episode: Episode) -> None:
     """Write an episode's end; the first end stays."""
     closed = connection.execute(
@@ -87,22 +88,8 @@ def close_episode(connection: Connection, episode: Episode) -> None:
         .values(stop_reason=episode.stop_reason, error=episode.error, closed_at=func.now())
     )
     if closed.rowcount and episode.outcome is not None:
-        add(connection, tables.OUTCOME, [episode_mapping.outcome_row(episode, episode.outcome)])
-
-
-def add_scores(connection: Connection, entries: Sequence[ScoreEntry]) -> None:
-    """Insert scores."""
-    add(connection, tables.COACH_SCORE, [mapping.score_row(entry) for entry in entries])
-
-
-def add_update(
-    connection: Connection, learned: Update, policy: PolicyVersion, checkpoint: Checkpoint
-) -> None:
-    """Insert an update with its entries, the weights that came out and where they lie."""
-    add(connection, tables.POLICY_VERSION, [mapping.policy_row(policy)])
-    add(connection, tables.CHECKPOINT, [mapping.checkpoint_row(checkpoint)])
-    add(connection, tables.UPDATE, [mapping.update_row(learned)])
-    add(connection, tables.UPDATE_ACTION, mapping.update_action_rows(learned))
+        outcome = episode_mapping.outcome_row(episode, episode.outcome)
+        add(connection, {tables.OUTCOME: [outcome]})
 
 
 def set_model_version(

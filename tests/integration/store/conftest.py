@@ -49,7 +49,9 @@ def fill(store: PostgresStore) -> None:
             advantage = None if score is None else (score - 6.0) / 4
             weight = 0.0 if score is None else 0.25 * (1 + (score == 2.0))
             entries.append(replace(entry(episode, 0, advantage, weight), score_id=scored.id))
-    store.add_update(*make_update(run, "solver", 1, entries))
+    update, policy, checkpoint = make_update(run, "solver", 1, entries)
+    store.add_update(update, policy, checkpoint)
+    store.set_model_version(checkpoint.id, "mappa-mathchat-verifier", "1")
 
 
 @pytest.fixture

@@ -1,12 +1,13 @@
 """What goes into the store comes out of it, for any record hypothesis can think of."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mappa_core.adapters.store.store import PostgresStore
@@ -18,13 +19,29 @@ from mappa_core.domain.records import (
     FinishReason,
     Message,
     Observation,
+    Outcome,
+    PolicyVersion,
+    Problem,
     RejectedFile,
+    Run,
+    RunStatus,
+    ScoreEntry,
+    StopReason,
     ToolResult,
     ToolStatus,
     Turn,
     Unscored,
 )
-from tests.builders import make_episode, make_policy, make_problem, make_run, make_score, make_turn
+from tests.builders import (
+    entry,
+    make_episode,
+    make_policy,
+    make_problem,
+    make_run,
+    make_score,
+    make_turn,
+    make_update,
+)
 from tests.conftest import NewDatabase
 
 RUN = make_run()
@@ -65,7 +82,7 @@ TOOL_RESULTS = st.builds(
 @st.composite
 def turns(draw: st.DrawFn) -> Turn:
     token_ids = draw(TOKENS)
-    logprob = st.floats(max_value=0, allow_nan=False)
+    logprob = st.floats(max_value=0, allow_nan=False, width=32)
     return Turn(
         index=0,
         agent=POLICY.agent,
@@ -135,7 +152,143 @@ def test_a_turn(shared_store: PostgresStore, turn: Turn) -> None:
 def test_a_score(shared_store: PostgresStore, score: CoachScore | Unscored) -> None:
     episode = opened(shared_store)
     shared_store.record_turn(episode, make_turn(POLICY))
-    entry = make_score(episode, 0, score)
-    shared_store.add_scores([entry])
-    assert shared_store.scores(episode.id) == (entry,)
+    given_score = make_score(episode, 0, score)
+    shared_store.add_scores([given_score])
+    assert shared_store.scores(episode.id) == (given_score,)
     assert isinstance(shared_store.scores(episode.id)[0].id, UUID)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=8,
+)
+MOMENTS = st.datetimes(datetime(2000, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
+SMALL = st.integers(0, 2**31 - 1)
+METRICS = st.dictionaries(TEXT, st.floats(allow_nan=False), max_size=4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    run=st.builds(
+        Run,
+        id=st.uuids(),
+        name=TEXT,
+        team=TEXT,
+        config=st.dictionaries(TEXT, JSON, max_size=3),
+        code_version=TEXT,
+        seed=st.integers(0, 2**63 - 1),
+        sandbox_tier=TEXT,
+        started_at=MOMENTS,
+        status=st.sampled_from(RunStatus),
+        ended_at=st.none() | MOMENTS,
+        error=st.none() | TEXT,
+        prefect_flow_run_id=st.none() | TEXT,
+        mlflow_run_id=st.none() | TEXT,
+    )
+)
+def test_a_run(shared_store: PostgresStore, run: Run) -> None:
+    shared_store.open_run(run)
+    assert shared_store.run(str(run.id)) == run
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    policy=st.builds(
+        PolicyVersion,
+        id=st.uuids(),
+        run_id=st.just(RUN.id),
+        agent=TEXT,
+        step=SMALL,
+        base_model=TEXT,
+        adapter_uri=st.none() | TEXT,
+    )
+)
+def test_a_policy_version(shared_store: PostgresStore, policy: PolicyVersion) -> None:
+    assume(shared_store.policy_version(RUN.id, policy.agent, policy.step) is None)
+    shared_store.add_policy_version(policy)
+    assert shared_store.policy_version(RUN.id, policy.agent, policy.step) == policy
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    problem=st.builds(
+        Problem,
+        id=st.uuids(),
+        dataset=TEXT,
+        task_type=TEXT,
+        level=SMALL,
+        statement=TEXT,
+        answer=TEXT,
+    ),
+    outcome=st.none()
+    | st.builds(Outcome, success=st.booleans(), answer=st.none() | TEXT, method=TEXT),
+    error=st.none() | TEXT,
+    reason=st.sampled_from(StopReason),
+)
+def test_a_problem_and_how_an_episode_on_it_ended(
+    shared_store: PostgresStore,
+    problem: Problem,
+    outcome: Outcome | None,
+    error: str | None,
+    reason: StopReason,
+) -> None:
+    shared_store.add_problems([problem])
+    episode = make_episode(RUN, problem, rollout_index=next(ROLLOUTS))
+    shared_store.open_episode(episode)
+    closed = episode.closed(reason, outcome=outcome, error=error)
+    shared_store.close_episode(closed)
+    assert shared_store.episode(str(episode.id)) == closed
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    metrics=METRICS,
+    seconds=SECONDS,
+    advantage=st.none() | st.floats(allow_nan=False),
+    weight=st.floats(0, 1),
+    directory=TEXT,
+    sha256=TEXT,
+    size_bytes=BYTES,
+)
+def test_an_update_and_its_checkpoint(
+    shared_store: PostgresStore,
+    metrics: dict[str, float],
+    seconds: float,
+    advantage: float | None,
+    weight: float,
+    directory: str,
+    sha256: str,
+    size_bytes: int,
+) -> None:
+    iteration = next(ROLLOUTS) + 1
+    episode = opened(shared_store)
+    shared_store.record_turn(episode, make_turn(POLICY))
+    entries = [entry(episode, 0, advantage, weight)]
+    update, policy, checkpoint = make_update(RUN, f"agent {iteration}", iteration, entries)
+    update = replace(update, metrics=metrics, seconds=seconds, from_policy_id=POLICY.id)
+    checkpoint = replace(checkpoint, directory=directory, sha256=sha256, size_bytes=size_bytes)
+    shared_store.add_update(update, policy, checkpoint)
+    assert shared_store.update(RUN.id, update.agent, iteration) == update
+    assert (policy, checkpoint) in shared_store.checkpoints(RUN.id)
+
+
+@settings(max_examples=20, deadline=None)
+@given(turn=turns(), score=SCORES)
+def test_an_episode_added_whole_is_as_one_recorded_turn_by_turn(
+    shared_store: PostgresStore, turn: Turn, score: CoachScore | Unscored
+) -> None:
+    """By COPY and by INSERT: 40 turns are enough for the first."""
+    episode = make_episode(RUN, make_problem(), rollout_index=next(ROLLOUTS))
+    for index in range(40):
+        episode = episode.with_turn(replace(turn, index=index))
+    whole = episode.closed(StopReason.ANSWERED)
+    scores = [make_score(whole, index, score) for index in range(40)]
+    for _ in range(2):
+        shared_store.add_episodes([whole], scores)
+    assert shared_store.episode(str(whole.id)) == whole
+    assert sorted(shared_store.scores(whole.id), key=by_id) == sorted(scores, key=by_id)
+
+
+def by_id(scored: ScoreEntry) -> UUID:
+    return scored.id

@@ -12,7 +12,14 @@ from mappa_core.domain import ids
 from tests.builders import make_checkpoint, make_episode, make_policy, make_problem, make_run
 
 ROOT = Path(__file__).parents[3]
-VIEWS = ("action_scores", "coach_bias", "score_outcome", "unscored", "update_share")
+VIEWS = (
+    "action_scores",
+    "coach_bias",
+    "file_trail",
+    "score_outcome",
+    "unscored",
+    "update_share",
+)
 Row = dict[str, object]
 # A view of several tables takes no writes from anybody.
 REFUSED = (psycopg.errors.InsufficientPrivilege, psycopg.errors.ObjectNotInPrerequisiteState)
@@ -151,14 +158,37 @@ def test_an_auditor_may_do_nothing_else(auditor: psycopg.Connection[Row], statem
         auditor.execute(statement)
 
 
-def worked_queries() -> list[str]:
-    return re.findall(r"```sql\n(.*?)```", (ROOT / "docs" / "sql.md").read_text(), re.DOTALL)
+def worked_queries() -> dict[str, str]:
+    guide = (ROOT / "docs" / "sql.md").read_text()
+    return dict(
+        re.findall(r"^## \d+\. ([^\n]+)\n.*?```sql\n(.*?)```", guide, re.DOTALL | re.MULTILINE)
+    )
 
 
-def test_the_guide_has_three_worked_queries() -> None:
-    assert len(worked_queries()) == 3
+QUERIES = worked_queries()
 
 
-@pytest.mark.parametrize("query", worked_queries(), ids=["bias", "trust", "history"])
+def test_the_guide_has_ten_worked_queries_and_one() -> None:
+    assert len(QUERIES) == 11
+
+
+@pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
 def test_every_query_of_the_guide_answers(auditor: psycopg.Connection[Row], query: str) -> None:
     assert auditor.execute(query.encode()).fetchall()
+
+
+def test_equal_work_is_compared_by_hand(auditor: psycopg.Connection[Row]) -> None:
+    (row,) = auditor.execute(QUERIES["The same, with controls"].encode()).fetchall()
+    # Wrong in both: 7 points for the addition and 2 for the multiplication, one pair.
+    assert (row["task_type"], row["compared_with"]) == ("addition", "multiplication")
+    assert (row["pairs"], row["gap"]) == (1, 5)
+
+
+def test_the_file_trail_by_hand(connection: psycopg.Connection[Row]) -> None:
+    rows = connection.execute(
+        "SELECT name, use, agent, turn_index, size_bytes, sha256, tool_status, success "
+        "FROM audit.file_trail ORDER BY success, task_type, name"
+    ).fetchall()
+    expected = ("a.txt", "written", "solver", 0, 1, "0b" * 32, "ok", False)
+    assert tuple(rows[0].values()) == expected
+    assert len(rows) == 8

@@ -1,0 +1,100 @@
+"""`mappa export` and `mappa db import | backup | restore | vacuum`: runs that come and go."""
+
+import shutil
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mappa_core.domain.errors import ConfigError
+from mappa_core.settings import Settings
+
+
+class Layout(StrEnum):
+    """How the trajectories of an export are written."""
+
+    PARQUET = "parquet"
+    JSONL = "jsonl"
+    HF = "hf"
+
+
+def export(
+    run: Annotated[str, typer.Argument(help="A run: its name, id or a prefix of either.")],
+    to: Annotated[Layout, typer.Option("--to", help="hf: `datasets.load_dataset(FOLDER)`.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="A new folder; default RUN-export.")
+    ] = None,
+) -> None:
+    """Write a run's trajectories, with scores and rationales, and all its rows for `db import`."""
+    from mappa_core.adapters.exports.trajectories import write_trajectories
+    from mappa_core.bootstrap import opened_store
+
+    with opened_store(Settings()) as store:
+        found = store.run(run)
+        folder = out or Path(f"{found.name}-export")
+        if folder.exists():
+            raise ConfigError(f"{folder} exists: name a new folder with --out")
+        unfinished = folder.with_name(f"{folder.name}.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        try:
+            unfinished.mkdir(parents=True)
+            count = store.export(
+                found,
+                unfinished,
+                lambda actions: write_trajectories(actions, unfinished, to.value),
+            )
+            unfinished.rename(folder)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+    typer.echo(f"{count} actions of {found.name} in {folder}")
+
+
+def import_run(
+    folder: Annotated[Path, typer.Argument(help="What `mappa export` wrote.")],
+) -> None:
+    """Bring a run back from an export, bit for bit."""
+    from mappa_core.bootstrap import opened_store
+
+    with opened_store(Settings()) as store:
+        manifest = store.import_run(folder)
+    rows = sum(file.rows for file in manifest.tables.values())
+    typer.echo(f"{manifest.run_name}: {rows} rows, the same to the last bit")
+
+
+def backup(
+    file: Annotated[Path, typer.Argument(help="A new file.")],
+) -> None:
+    """Write the whole store to one file; checkpoints and MLflow's records are not in it."""
+    from mappa_core.bootstrap import backup_database
+
+    backup_database(Settings(), file)
+    typer.echo(f"{file}: {file.stat().st_size / 2**20:.1f} MiB")
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(help="What `mappa db backup` wrote.")],
+) -> None:
+    """Fill a store that holds no runs with a backup."""
+    from mappa_core.bootstrap import opened_store, restore_database
+
+    restore_database(Settings(), file)
+    with opened_store(Settings()) as store:
+        typer.echo(f"{len(store.runs(limit=1_000_000))} runs restored")
+
+
+def vacuum() -> None:
+    """Give space back and bring the planner's statistics up to date."""
+    from mappa_core.bootstrap import vacuum_database
+
+    vacuum_database(Settings())
+    typer.echo("done")
+
+
+def register(app: typer.Typer, db: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(export)
+    db.command("import")(import_run)
+    db.command()(backup)
+    db.command()(restore)
+    db.command()(vacuum)

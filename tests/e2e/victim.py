@@ -1,0 +1,65 @@
+"""A small training run in a process of its own, to be killed: `python -m tests.e2e.victim ...`.
+
+Prints one line per thing that the store has acknowledged, right after it has.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import UUID
+
+from flows.train import train
+from mappa_core import bootstrap
+from mappa_core.adapters.store.store import PostgresStore
+from mappa_core.config import TrainConfig
+from mappa_core.domain import ids
+from mappa_core.domain.records import (
+    Checkpoint,
+    Episode,
+    PolicyVersion,
+    ScoreEntry,
+    Turn,
+    Update,
+)
+from tests.e2e.toy import toy_services
+
+
+def tell(kind: str, name: UUID) -> None:
+    """One line at once, with a mark that no other output has."""
+    sys.stdout.write(f"acknowledged {kind} {name}\n")
+    sys.stdout.flush()
+
+
+class Telling(PostgresStore):
+    """A store that says what it has acknowledged."""
+
+    def record_turn(self, episode: Episode, turn: Turn) -> None:
+        super().record_turn(episode, turn)
+        tell("action", ids.action_id(episode.id, turn.index))
+
+    def add_scores(self, entries: Sequence[ScoreEntry]) -> None:
+        super().add_scores(entries)
+        for entry in entries:
+            tell("score", entry.id)
+
+    def add_update(self, update: Update, policy: PolicyVersion, checkpoint: Checkpoint) -> None:
+        super().add_update(update, policy, checkpoint)
+        tell("update", update.id)
+
+
+def main(url: str, model: str, checkpoints: str, config: str, resume: str | None = None) -> None:
+    resolved = TrainConfig.model_validate(json.loads(config))
+    services = toy_services(resolved, Telling.open(url), Path(model), Path(checkpoints))
+
+    async def body() -> None:
+        await services.engine.start()
+        with bootstrap.use(services):
+            await train(resolved, resume)
+
+    asyncio.run(body())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
