@@ -313,6 +313,8 @@ class CoachCase:
     """The truth about the episode, where the policy lets the coach see it."""
     expected_answer: str | None = None
     """The hidden answer, where the policy lets the coach see it in full."""
+    sample: int = 0
+    """Which of its repeats this is; equal cases of one sample need to be asked about only once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
