@@ -87,7 +87,7 @@ class Outage:
     down: bool = False
     refused: int = field(default=0, init=False)
 
-    def __call__(self, question: Question, number: int) -> Fault:
+    def __call__(self, question: Question, number: int) -> Fault:  # noqa: ARG002
         """Unavailable while down."""
         self.refused += self.down
         return Fault.UNAVAILABLE if self.down else Fault.NONE

@@ -173,9 +173,7 @@ async def serving(stand_in: StandIn, port: int = 0) -> AsyncGenerator[str]:
     runner = web.AppRunner(stand_in.application(), handler_cancellation=True, access_log=None)
     await runner.setup()
     try:
-        site = web.TCPSite(
-            runner, "127.0.0.1", port, backlog=LISTEN_BACKLOG, shutdown_timeout=0.1
-        )
+        site = web.TCPSite(runner, "127.0.0.1", port, backlog=LISTEN_BACKLOG, shutdown_timeout=0.1)
         await site.start()
         host, bound = runner.addresses[0][:2]
         yield f"http://{host}:{bound}"
@@ -190,9 +188,7 @@ def _tokens_in(text: str) -> int:
 def _error(dialect: Dialect, status: int, name: str, message: str) -> web.Response:
     headers = {"Retry-After": str(RETRY_SECONDS)} if status == 429 else None
     body = as_bytes(dialect.error(status, name, message))
-    return web.Response(
-        status=status, body=body, content_type="application/json", headers=headers
-    )
+    return web.Response(status=status, body=body, content_type="application/json", headers=headers)
 
 
 async def _cut(request: web.Request, body: bytes) -> web.StreamResponse:

@@ -41,9 +41,9 @@ not blame it for what an earlier agent got wrong; say who or which file is to bl
 
 ANSWERING = """\
 Answer with one JSON object and nothing else:
-{{"case": "<the marker>", "rationale": "<why, in a few sentences>", "criteria": [{{"name":
-"<criterion>", "mark": <0 to 10>}}, ...], "blamed": "<agent or file, or empty>", {correction}"score":
-<a number from 0 to 10>}}
+{{"case": "<the marker>", "rationale": "<why, in a few sentences>",
+"criteria": [{{"name": "<criterion>", "mark": <0 to 10>}}, ...],
+"blamed": "<agent or file, or empty>", {correction}"score": <a number from 0 to 10>}}
 If you cannot write JSON, end with one line `SCORE <the marker>: <number>`."""
 
 CORRECTION = '"correction": "<what the agent should have done instead>", '

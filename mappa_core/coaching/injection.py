@@ -42,13 +42,14 @@ PATTERNS: Mapping[str, re.Pattern[str]] = {
         _I | re.DOTALL,
     ),
     "addresses_the_coach": re.compile(
-        r"\b(?:dear|attention|note to(?: the)?|hey|message (?:to|for)(?: the)?|to the|instructions? "
-        r"(?:to|for)(?: the)?)\s+(?:ai\s+)?(?:coach|judge|grader|evaluator|reviewer|scorer|assessor)"
-        r"|\byou (?:must|should|have to|will) (?:now )?(?:give|assign|award|rate|score|grade|output)"
-        r"|\b(?:award|assign|give)\b.{0,30}\b(?:full|maximum|perfect|top|highest|10|ten)\b.{0,20}"
-        r"\b(?:score|marks?|points?|grade|rating)?"
-        r"|\b(?:bewertung|bewerte|note[sz] maximale|calificaci[oó]n m[aá]xima|puntuaci[oó]n m[aá]xima"
-        r"|максимальн\w+ (?:оценк|балл)\w*)\b|满分|満点|만점",
+        r"\b(?:dear|attention|note to(?: the)?|hey|message (?:to|for)(?: the)?|to the"
+        r"|instructions? (?:to|for)(?: the)?)\s+(?:ai\s+)?"
+        r"(?:coach|judge|grader|evaluator|reviewer|scorer|assessor)"
+        r"|\byou (?:must|should|have to|will) (?:now )?"
+        r"(?:give|assign|award|rate|score|grade|output)"
+        r"|\b(?:award|assign|give)\b.{0,30}\b(?:full|maximum|perfect|top|highest|10|ten)\b"
+        r"|\b(?:bewertung|bewerte|note[sz] maximale|calificaci[oó]n m[aá]xima"
+        r"|puntuaci[oó]n m[aá]xima|максимальн\w+ (?:оценк|балл)\w*)\b|满分|満点|만점",
         _I,
     ),
     "invisible": re.compile(

@@ -96,12 +96,15 @@ def _task_type(kind: TaskType) -> Iterator[str]:
         yield "it has no worked example"
     if any(not kind.floor <= example.score <= kind.cap for example in kind.examples):
         yield "a worked example lies outside floor and cap"
-    if kind.metric is None:
-        return
-    if kind.metric not in METRICS:
-        yield f"metric {kind.metric} is not known: choose one of {', '.join(sorted(METRICS))}"
-    elif (why_not := METRICS[kind.metric]) is not None:
-        yield f"metric {kind.metric} {why_not}"
+    if kind.metric is not None:
+        yield from _scale(kind, kind.metric)
+
+
+def _scale(kind: TaskType, metric: str) -> Iterator[str]:
+    if metric not in METRICS:
+        yield f"metric {metric} is not known: choose one of {', '.join(sorted(METRICS))}"
+    elif (why_not := METRICS[metric]) is not None:
+        yield f"metric {metric} {why_not}"
     caps = [step.cap for step in kind.scale] + [c for c in (kind.otherwise,) if c is not None]
     bounds = [step.bound for step in kind.scale]
     if kind.otherwise is None:

@@ -49,9 +49,7 @@ class Budget:
     @property
     def spent(self) -> Spending:
         """So far, calls under way included."""
-        return Spending(
-            calls=self._calls, tokens=self._tokens, cost_usd=dollars(self._picodollars)
-        )
+        return Spending(calls=self._calls, tokens=self._tokens, cost_usd=dollars(self._picodollars))
 
     def _add(self, bill: Bill, times: int) -> None:
         self._tokens += times * bill.tokens

@@ -112,9 +112,9 @@ class LlmCoach:
         key = f"{case.agent}/{prompt.marker}/{case.sample}"
         lock = self._asking.setdefault(key, asyncio.Lock())
         async with lock:
-            if (known := self._known.get(key)) is not None and known.request is not None:
-                if known.request.prompt == prompt.user:
-                    return _again(known)
+            known = self._known.get(key)
+            if known and known.request and known.request.prompt == prompt.user:
+                return _again(known)
             result = await self._asked(case, prompt)
             if isinstance(result, CoachScore):
                 self._remember(key, result)
@@ -158,9 +158,7 @@ class LlmCoach:
         }
         return CoachRequest(system=system, prompt=user, settings=settings)
 
-    async def _with_patience(
-        self, asking: "_Asking", ledger: Ledger, sample: int
-    ) -> ProviderReply:
+    async def _with_patience(self, asking: "_Asking", ledger: Ledger, sample: int) -> ProviderReply:
         def deadline() -> float:
             return asking.begun() + self._config.deadline_seconds
 

@@ -1,6 +1,7 @@
 """How fast a provider is asked: slots that shrink when it complains, and its rates per minute."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -18,7 +19,7 @@ class Slots:
         self._limit = float(most)
         self._taken = 0
         self._era = 0
-        self._freed = asyncio.Condition()
+        self._waiting: deque[asyncio.Future[None]] = deque()
 
     @property
     def limit(self) -> int:
@@ -27,16 +28,36 @@ class Slots:
 
     @asynccontextmanager
     async def slot(self) -> AsyncGenerator[int]:
-        """Hold a slot inside the block; yields the era, which `slow_down` wants back."""
-        async with self._freed:
-            await self._freed.wait_for(lambda: self._taken < self.limit)
+        """Hold a slot inside the block, first come first served; yields the era it began in."""
+        if self._taken >= self.limit or self._waiting:
+            await self._turn()
+        else:
             self._taken += 1
         try:
             yield self._era
         finally:
-            async with self._freed:
+            self._taken -= 1
+            self._wake()
+
+    async def _turn(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        self._wake()
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
                 self._taken -= 1
-                self._freed.notify(max(1, self.limit - self._taken))
+                self._wake()
+            raise
+
+    def _wake(self) -> None:
+        """Hand free slots to those who wait; a woken one has its slot already."""
+        while self._waiting and self._taken < self.limit:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                self._taken += 1
+                waiter.set_result(None)
 
     def slow_down(self, era: int) -> None:
         """The provider complained about a call of `era`; all complaints of one era are one."""
@@ -53,8 +74,8 @@ class Rates:
     """The provider's requests and tokens a minute; None is no limit."""
 
     def __init__(self, requests: int | None, tokens: int | None) -> None:
-        self._requests = requests and AsyncLimiter(requests, MINUTE_SECONDS)
-        self._tokens = tokens and AsyncLimiter(tokens, MINUTE_SECONDS)
+        self._requests = AsyncLimiter(requests, MINUTE_SECONDS) if requests else None
+        self._tokens = AsyncLimiter(tokens, MINUTE_SECONDS) if tokens else None
 
     async def acquire(self, tokens: int) -> None:
         """Wait until one more request of about `tokens` tokens is within the rates."""

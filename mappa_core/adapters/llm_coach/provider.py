@@ -22,9 +22,7 @@ class ProviderReply:
 class ProviderError(Exception):
     """A call that gave no reply. `str(error)` is one line without secrets."""
 
-    def __init__(
-        self, reason: UnscoredReason, detail: str, *, usage: Usage | None = None
-    ) -> None:
+    def __init__(self, reason: UnscoredReason, detail: str, *, usage: Usage | None = None) -> None:
         super().__init__(detail)
         self.reason: UnscoredReason = reason
         self.usage = usage or Usage()

@@ -32,6 +32,7 @@ from mappa_core.domain.records import (
     RunStatus,
     ScoredAction,
     ScoreEntry,
+    Spending,
     Turn,
     Update,
     UpdateEntry,
@@ -143,7 +144,11 @@ class PostgresStore:
             return reading.episode(connection, id_or_prefix)
 
     def add_scores(self, entries: Sequence[ScoreEntry]) -> None:
-        """Add scores; a repeat of an id changes nothing, a second training score is refused."""
+        """Add scores; a repeat of an id changes nothing.
+
+        A training score takes the place of an unscored one, which stays as a row that did not
+        train; a second real training score is refused.
+        """
         with self._transaction() as connection:
             writing.add_scores(connection, entries)
 
@@ -151,6 +156,11 @@ class PostgresStore:
         """All scores of an episode's actions, in turn order."""
         with self._transaction() as connection:
             return reading.scores(connection, episode_id)
+
+    def coach_spending(self, run_id: UUID) -> Spending:
+        """What models that coach a run have taken so far."""
+        with self._transaction() as connection:
+            return figures.coach_spending(connection, run_id)
 
     def scored_actions(self, run_id: UUID, agent: str, iteration: int) -> tuple[ScoredAction, ...]:
         """One agent's actions of one training iteration's finished episodes, in a fixed order."""

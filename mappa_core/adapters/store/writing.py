@@ -91,7 +91,19 @@ def close_episode(connection: Connection, episode: Episode) -> None:
 
 
 def add_scores(connection: Connection, entries: Sequence[ScoreEntry]) -> None:
-    """Insert scores."""
+    """Insert scores; a new training score takes the place of one that was left unscored."""
+    asked_again = [entry for entry in entries if entry.trained]
+    columns = tables.COACH_SCORE.c
+    connection.execute(
+        update(tables.COACH_SCORE)
+        .where(
+            columns.action_id.in_([entry.action_id for entry in asked_again]),
+            columns.id.not_in([entry.id for entry in asked_again]),
+            columns.trained,
+            columns.score.is_(None),
+        )
+        .values(trained=False)
+    )
     add(connection, tables.COACH_SCORE, [mapping.score_row(entry) for entry in entries])
 
 

@@ -44,8 +44,29 @@ def test_points_as_coaches_write_them(text: str, value: float) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "-1", "11", "10.1", "100", "7-8", "80/100", "80%", "8,5", "1e1", "NaN", "inf", "8.5.3"]
-    + ["eight", "8 or 9", "−1", "８", "8/5", "1000", "8 10", "about 8"],
+    [
+        "",
+        "-1",
+        "11",
+        "10.1",
+        "100",
+        "7-8",
+        "80/100",
+        "80%",
+        "8,5",
+        "1e1",
+        "NaN",
+        "inf",
+        "8.5.3",
+        "eight",
+        "8 or 9",
+        "−1",
+        "８",
+        "8/5",
+        "1000",
+        "8 10",
+        "about 8",
+    ],
 )
 def test_anything_else_is_no_number(text: str) -> None:
     assert points(text) is None
