@@ -170,10 +170,12 @@ class StandIn:
 @asynccontextmanager
 async def serving(stand_in: StandIn, port: int = 0) -> AsyncGenerator[str]:
     """Serve on this machine inside the block; yields the address."""
-    runner = web.AppRunner(stand_in.application(), handler_cancellation=True, access_log=None)
+    runner = web.AppRunner(
+        stand_in.application(), handler_cancellation=True, access_log=None, shutdown_timeout=0.1
+    )
     await runner.setup()
     try:
-        site = web.TCPSite(runner, "127.0.0.1", port, backlog=LISTEN_BACKLOG, shutdown_timeout=0.1)
+        site = web.TCPSite(runner, "127.0.0.1", port, backlog=LISTEN_BACKLOG)
         await site.start()
         host, bound = runner.addresses[0][:2]
         yield f"http://{host}:{bound}"

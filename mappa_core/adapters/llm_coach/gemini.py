@@ -101,7 +101,7 @@ class GeminiProvider:
 
 def gemini_provider(config: CoachModelConfig, api_key: str) -> GeminiProvider:
     """The Gemini API with a key."""
-    client = genai.Client(vertexai=False, api_key=api_key, http_options=_http(config))
+    client = genai.Client(vertexai=False, api_key=api_key, http_options=http_options(config))
     return GeminiProvider(client, config, secrets=(api_key,))
 
 
@@ -129,12 +129,13 @@ def vertex_provider(
         project=project,
         location=location,
         credentials=account,
-        http_options=_http(config),
+        http_options=http_options(config),
     )
     return GeminiProvider(client, config, secrets=())
 
 
-def _http(config: CoachModelConfig) -> types.HttpOptions:
+def http_options(config: CoachModelConfig) -> types.HttpOptions:
+    """Where and how the client connects; `retry_options` stay unset, so it never retries."""
     limits = httpx2.Limits(
         max_connections=config.concurrency, max_keepalive_connections=config.concurrency
     )
