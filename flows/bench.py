@@ -2,6 +2,7 @@
 
 rollout         generated tokens/s of whole rollouts over the bare engine's, on the same requests
 orchestration   share of the wall time in which engine, sandbox, coach and learner all rest
+coach           the model coach's policy over the bare client and the ideal (`bench_coach`)
 """
 
 import asyncio
@@ -209,8 +210,12 @@ def run_bench(name: str, overrides: Sequence[str], settings: Settings) -> BenchR
     """
     benches: dict[str, Callable[[TrainConfig, Settings], Coroutine[object, object, BenchReport]]]
     benches = {"rollout": _bench_rollout, "orchestration": _bench_orchestration}
+    if name == "coach":
+        from flows.bench_coach import bench_coach
+
+        return asyncio.run(bench_coach())
     if name not in benches:
-        raise ConfigError(f"there is no bench {name}: choose one of {', '.join(benches)}")
+        raise ConfigError(f"there is no bench {name}: choose one of {', '.join(benches)}, coach")
     from flows.servers import prefect_server
 
     config = load_config(None, ("name=bench", "rollout.iterations=2", *overrides))

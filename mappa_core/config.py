@@ -146,6 +146,9 @@ class CoachModelConfig(Section):
         default=None, ge=0, description="Tokens of thinking; null leaves it to the model, 0 is off."
     )
     max_output_tokens: Positive = Field(default=2048, description="Of a reply, at most.")
+    expected_reply_tokens: Positive = Field(
+        default=150, description="Of a reply, on average; what a run will cost is predicted by it."
+    )
     correction: bool = Field(
         default=False, description="Ask what the agent should have done instead."
     )

@@ -44,6 +44,8 @@ class ScorePlan:
     """By agent; `never` where nothing is said."""
     settled: frozenset[str] = frozenset()
     """Agents whose update is made: what is unscored stays so."""
+    actions: frozenset[UUID] | None = None
+    """Only these; None for all of the episode."""
     trains: bool = True
     """False for scores that come later, which are rows beside those that trained."""
 
@@ -79,10 +81,13 @@ async def score_episode(
 
 def missing_scores(
     episode: Episode, plan: ScorePlan, known: Sequence[ScoreEntry]
-) -> tuple[CoachCase, ...]:
-    """What `score_episode` would ask about, without asking; for estimates."""
+) -> tuple[tuple[UUID, CoachCase], ...]:
+    """What `score_episode` would ask about, by action; nothing is asked."""
     return tuple(
-        case_of(episode, ask.turn, visibility_of(plan, ask.turn.agent), ask.sample)
+        (
+            ask.action_id,
+            case_of(episode, ask.turn, visibility_of(plan, ask.turn.agent), ask.sample),
+        )
         for ask in _wanted(episode, plan)
         if not _answered(ask, known, plan)
     )
@@ -121,6 +126,8 @@ def _wanted(episode: Episode, plan: ScorePlan) -> list[_Ask]:
     asks: list[_Ask] = []
     for turn in episode.turns:
         action = ids.action_id(episode.id, turn.index)
+        if plan.actions is not None and action not in plan.actions:
+            continue
         for sample in range(plan.repeats):
             trains = plan.trains and sample == 0
             asks.append(

@@ -109,7 +109,10 @@ def judgement(question: Question, score: float | None = None) -> str:
     """A structured reply."""
     reply: Mapping[str, str | float | list[dict[str, str | float]]] = {
         "case": question.marker,
-        "rationale": "The action does what its role asks for, as far as the evidence shows.",
+        "rationale": "The action does what its role asks for, as far as the evidence shows. It "
+        "takes up what the earlier agents left, names what is needed and nothing that is not, and "
+        "hands over something that can be used as it stands. What keeps it from a higher score is "
+        "that it does not check its own result against the words of the task before it ends.",
         "criteria": [{"name": "overall", "mark": score_of(question)}],
         "blamed": "",
         "score": score_of(question) if score is None else score,

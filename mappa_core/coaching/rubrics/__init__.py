@@ -154,6 +154,24 @@ def parse_rubric(data: bytes, source: str) -> Rubric:
         raise ConfigError(f"{source}: {where}: {first['msg']}") from None
 
 
+def packaged_rubrics(team: str | None = None) -> tuple[tuple[str, str], ...]:
+    """Team and name of every rubric set in the package, or of those of one team.
+
+    Raises:
+        ConfigError: The team has none.
+    """
+    found = tuple(
+        (folder.name, entry.name)
+        for folder in sorted(files(__name__).iterdir(), key=lambda folder: folder.name)
+        if folder.is_dir() and team in (None, folder.name)
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)
+        if entry.is_dir() and not entry.name.startswith("_")
+    )
+    if not found:
+        raise ConfigError(f"there are no packaged rubrics for team {team}: name a folder as well")
+    return found
+
+
 def _choices(team: str) -> str:
     folder = files(__name__) / team
     if not folder.is_dir():
