@@ -33,6 +33,9 @@ from mappa_core.domain.records import Asked, CoachCase, CoachScore, Message, Uns
 SCORES = 1000
 CONCURRENCY = 64
 LATENCY_SECONDS = 0.05
+MODEL_SCORES = 512
+MODEL_SECONDS = 1.0
+"""A fast model's latency; 50 ms is what the client itself can hardly keep up with."""
 FAULT_SHARE = 0.3
 IDEAL_AIM = 0.9
 FLAT_BYTES = 2_000_000
@@ -57,16 +60,20 @@ async def bench_coach() -> BenchReport:
     async with _stand_in(fault_share=0.0) as address:
         bare, ours = await _throughput(address, cases)
         held = await _memory(address)
+    async with _stand_in(fault_share=0.0, latency_seconds=MODEL_SECONDS) as address:
+        slow = await _seconds(address, cases[:MODEL_SCORES])
     async with _stand_in(fault_share=FAULT_SHARE) as address:
         faults = await _under_faults(address, cases)
     ideal = SCORES / CONCURRENCY * LATENCY_SECONDS
     share = ideal / ours
+    slow_share = MODEL_SCORES / CONCURRENCY * MODEL_SECONDS / slow
     figures = (
         Figure(name="ideal", value=ideal, unit="s"),
         Figure(name="bare client, same requests", value=bare, unit="s"),
         Figure(name="coach", value=ours, unit="s"),
         _aimed("coach's throughput over the ideal", share, "ratio", IDEAL_AIM),
         _aimed("coach's throughput over the bare client", bare / ours, "ratio", IDEAL_AIM),
+        _aimed("over the ideal at a model's latency (1 s)", slow_share, "ratio", IDEAL_AIM),
         Figure(
             name="growth of memory over 4 rounds of 100 scores",
             value=held,
@@ -84,14 +91,16 @@ def _aimed(name: str, value: float, unit: str, aim: float) -> Figure:
 
 
 @asynccontextmanager
-async def _stand_in(*, fault_share: float) -> AsyncGenerator[str]:
+async def _stand_in(
+    *, fault_share: float, latency_seconds: float = LATENCY_SECONDS
+) -> AsyncGenerator[str]:
     """The server as a process of its own, so that it does not slow the client down."""
     faults = [fault.value for fault in FAULTS]
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "flows.rehearsal",
-        f"--latency={LATENCY_SECONDS}",
+        f"--latency={latency_seconds}",
         f"--fault-share={fault_share}",
         "--faults",
         *faults,
@@ -157,11 +166,16 @@ async def _throughput(address: str, cases: Sequence[CoachCase]) -> tuple[float, 
         started = time.perf_counter()
         await asyncio.gather(*(one(prompt.system, prompt.user) for prompt in prompts))
         bare = time.perf_counter() - started
+    return bare, await _seconds(address, cases)
+
+
+async def _seconds(address: str, cases: Sequence[CoachCase]) -> float:
+    """How long the coach takes for `cases`, on warm connections."""
     async with _coach(address) as (coach, _):
         await _scores(coach, [_case(-number) for number in range(1, CONCURRENCY)])
         started = time.perf_counter()
         await _scores(coach, cases)
-        return bare, time.perf_counter() - started
+        return time.perf_counter() - started
 
 
 async def _scores(coach: LlmCoach, cases: Sequence[CoachCase]) -> list[CoachScore | Unscored]:

@@ -11,8 +11,9 @@ another case spoils the reply. Two different scores are no score.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeAlias, cast
 
 from mappa_core.coaching.numbers import in_range, points
@@ -102,11 +103,16 @@ def read_reply(raw: str, *, marker: str, evidence: Sequence[str]) -> Judged | Un
         return Unreadable(why="the reply is empty")
     if len(raw) > LONGEST_REPLY:
         return Unreadable(why=f"the reply has {len(raw)} characters")
-    shown = _squeezed("\n".join(evidence))
+
+    @cache
+    def shown() -> str:
+        # Only an unsigned score is compared with it, and it may be long.
+        return _squeezed("\n".join(evidence))
+
     try:
         objects, text = _split(_unquoted(raw))
         found = [
-            *_from_objects(objects, marker, shown, echoed=_squeezed(raw) in shown),
+            *_from_objects(objects, marker, shown, _squeezed(raw)),
             *_from_text(text, marker, shown),
         ]
         return _judged(found)
@@ -135,7 +141,7 @@ def _judged(found: Sequence[_Candidate]) -> Judged:
 
 
 def _from_objects(
-    objects: Sequence[Mapping[str, Json]], marker: str, shown: str, *, echoed: bool
+    objects: Sequence[Mapping[str, Json]], marker: str, shown: Callable[[], str], reply: str
 ) -> Iterator[_Candidate]:
     for found in objects:
         case = found.get("case")
@@ -143,8 +149,8 @@ def _from_objects(
             continue
         if case is not None and case != marker:
             raise _Spoilt("the reply names another case than the one asked about")
-        quoted = echoed or _squeezed(json.dumps(found, ensure_ascii=False)) in shown
-        if case == marker or not quoted:
+        itself = _squeezed(json.dumps(found, ensure_ascii=False))
+        if case == marker or not (reply in shown() or itself in shown()):
             yield _Candidate(
                 case == marker,
                 _points_of(found["score"]),
@@ -153,7 +159,7 @@ def _from_objects(
             )
 
 
-def _from_text(text: str, marker: str, shown: str) -> Iterator[_Candidate]:
+def _from_text(text: str, marker: str, shown: Callable[[], str]) -> Iterator[_Candidate]:
     lines = [(line, _SCORE_LINE.fullmatch(line)) for line in text.splitlines()]
     rationale = "\n".join(line for line, score in lines if score is None).strip()
     for line, score in lines:
@@ -162,7 +168,7 @@ def _from_text(text: str, marker: str, shown: str) -> Iterator[_Candidate]:
         named = (score["marker"] or "").strip()
         if named and named != marker:
             raise _Spoilt("the reply names another case than the one asked about")
-        if named or not _stands_in(_squeezed(line), shown):
+        if named or not _stands_in(_squeezed(line), shown()):
             yield _Candidate(bool(named), points(score["points"]), rationale, {})
 
 

@@ -32,15 +32,70 @@ COLUMNS = (
 )
 """Name, type and the value of older rows; null where they have none."""
 
+COACH_REQUESTS = """
+CREATE VIEW audit.coach_requests AS
+SELECT
+    score.id AS score_id,
+    score.action_id,
+    episode.run_id,
+    action.agent,
+    score.coach,
+    score.model AS coach_model,
+    score.model_version AS coach_model_version,
+    score.rubric_version,
+    score.rubric_sha256,
+    score.repeat_index,
+    score.visibility,
+    score.score,
+    score.unscored_reason,
+    score.criteria,
+    score.blamed,
+    score.correction,
+    coalesce(score.flags, '[]'::jsonb) AS flags,
+    score.request ->> 'system' AS system,
+    score.request ->> 'prompt' AS prompt,
+    score.request -> 'settings' AS settings,
+    score.raw_reply AS reply,
+    score.attempts,
+    score.prompt_tokens,
+    score.cached_tokens,
+    score.reply_tokens,
+    score.thought_tokens,
+    score.cost_usd,
+    score.seconds,
+    score.scored_at
+FROM mappa.coach_score AS score
+JOIN mappa.action ON action.id = score.action_id
+JOIN mappa.episode ON episode.id = action.episode_id
+"""
+
+COMMENTS = {
+    "VIEW audit.coach_requests": "One row per score: what the coach was asked and answered word "
+    "for word, and what it took; joins audit.action_scores by score_id.",
+    "COLUMN audit.coach_requests.visibility": "What the coach was allowed to know of the truth: "
+    "never, outcome_only or full.",
+    "COLUMN audit.coach_requests.flags": "Signs in the agents'' text of attempts to influence the "
+    "coach, by kind.",
+    "COLUMN audit.coach_requests.attempts": "Calls made; 0 where the answer to an identical "
+    "request was used.",
+    "COLUMN audit.coach_requests.system": "Instructions and rubric; null for a coach that is no "
+    "model.",
+}
+
 
 def upgrade() -> None:
     op.execute("SET LOCAL lock_timeout = '5s'")
     for name, kind, older in COLUMNS:
         column = sa.Column(name, kind, server_default=older, nullable=older is None)
         op.add_column("coach_score", column, schema="mappa")
+    op.execute(COACH_REQUESTS)
+    for target, comment in COMMENTS.items():
+        op.execute(f"COMMENT ON {target} IS '{comment}'")
+    op.execute("GRANT SELECT ON audit.coach_requests TO mappa_auditor")
 
 
 def downgrade() -> None:
     op.execute("SET LOCAL lock_timeout = '5s'")
+    op.execute("DROP VIEW audit.coach_requests")
     for name, _, _ in reversed(COLUMNS):
         op.drop_column("coach_score", name, schema="mappa")

@@ -12,7 +12,14 @@ from mappa_core.domain import ids
 from tests.builders import make_checkpoint, make_episode, make_policy, make_problem, make_run
 
 ROOT = Path(__file__).parents[3]
-VIEWS = ("action_scores", "coach_bias", "score_outcome", "unscored", "update_share")
+VIEWS = (
+    "action_scores",
+    "coach_bias",
+    "coach_requests",
+    "score_outcome",
+    "unscored",
+    "update_share",
+)
 Row = dict[str, object]
 # A view of several tables takes no writes from anybody.
 REFUSED = (psycopg.errors.InsufficientPrivilege, psycopg.errors.ObjectNotInPrerequisiteState)
