@@ -19,7 +19,7 @@ from rich.console import Console
 
 from flows.coach_commands import register as register_coach_commands
 from mappa_core.adapters.config_files import load_config, with_overrides
-from mappa_core.config import TrainConfig
+from mappa_core.config import RESUMABLE, TrainConfig
 from mappa_core.domain.errors import ConfigError, MappaError, UserError
 from mappa_core.domain.records import Run
 from mappa_core.settings import Settings
@@ -69,8 +69,14 @@ def train(
     ] = False,
 ) -> None:
     """Train a team and compare it with its base on held-out problems."""
-    if resume is not None and (config is not None or overrides):
-        raise ConfigError("a resumed run keeps its configuration: leave out --config and overrides")
+    resumable = tuple(f"coach.{key}" for key in RESUMABLE)
+    if resume is not None and (
+        config is not None or not all(each.startswith(resumable) for each in overrides or ())
+    ):
+        raise ConfigError(
+            "a resumed run keeps its configuration: leave out --config and overrides, but for "
+            f"{', '.join(resumable)}"
+        )
     settings = Settings()
     resolved = load_config(config, overrides or ()) if resume is None else None
     if dry_run and resolved is not None:
@@ -80,7 +86,8 @@ def train(
     with ExitStack() as stack:
         if resume is not None:
             run = _stored_run(resume, settings)
-            resolved, resume = TrainConfig.model_validate(run.config), str(run.id)
+            stored, resume = TrainConfig.model_validate(run.config), str(run.id)
+            resolved = with_overrides(stored, overrides or ())
         assert resolved is not None
         _run_training(resolved, resume, settings, stack)
 

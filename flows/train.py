@@ -121,9 +121,7 @@ def open_run(config: TrainConfig, resume: str | None) -> Run:
 
 def _check_same_config(run: Run, config: TrainConfig) -> None:
     # An older run lacks the keys that came later; their defaults are what it ran with.
-    stored = TrainConfig.model_validate(run.config).model_dump(mode="json")
-    asked = config.model_dump(mode="json")
-    different = sorted(key for key in asked if stored.get(key) != asked[key])
+    different = TrainConfig.model_validate(run.config).same_experiment(config)
     if different:
         raise ConfigError(
             f"run {run.name} was started with another {', '.join(different)}: resume it as it "

@@ -276,6 +276,19 @@ class EvaluationConfig(Section):
     bootstrap: Positive = Field(default=10_000, description="Resamples of the paired interval.")
 
 
+RESUMABLE = (
+    "budget",
+    "concurrency",
+    "attempt_seconds",
+    "deadline_seconds",
+    "requests_per_minute",
+    "tokens_per_minute",
+    "unscored_limit",
+    "base_url",
+)
+"""Keys of `coach` that a resumed run may change: they decide how it is asked, not what."""
+
+
 class TrainConfig(Section):
     """One run that a person would start."""
 
@@ -308,3 +321,13 @@ class TrainConfig(Section):
                 "rollout.episodes_per_problem to 2 or more, or algorithm.baseline=none"
             )
         return self
+
+    def same_experiment(self, other: "TrainConfig") -> tuple[str, ...]:
+        """The sections in which `other` differs; how patient and rich the coach is does not count.
+
+        A run whose budget is spent can be resumed with a larger one.
+        """
+        ours, theirs = (
+            one.model_dump(mode="json", exclude={"coach": set(RESUMABLE)}) for one in (self, other)
+        )
+        return tuple(sorted(key for key in ours if ours[key] != theirs[key]))
