@@ -2,6 +2,7 @@
 
 rollout         generated tokens/s of whole rollouts over the bare engine's, on the same requests
 orchestration   share of the wall time in which engine, sandbox, coach and learner all rest
+coach           the model coach's policy over the bare client and the ideal (`bench_coach`)
 """
 
 import asyncio
@@ -213,8 +214,12 @@ def run_bench(name: str, overrides: Sequence[str], settings: Settings) -> BenchR
         from flows.bench_store import bench_store
 
         return bench_store(overrides, settings)
+    if name == "coach":
+        from flows.bench_coach import bench_coach
+
+        return asyncio.run(bench_coach())
     if name not in benches:
-        names = ", ".join((*benches, "store"))
+        names = ", ".join((*benches, "store", "coach"))
         raise ConfigError(f"there is no bench {name}: choose one of {names}")
     from flows.servers import prefect_server
 

@@ -1,5 +1,7 @@
 """The command line: `mappa train | evaluate | runs | show | serve | db | doctor | bench`.
 
+`rescore` and `rubric` are in `coach_commands`.
+
 Exit codes: 0 done, 2 bad input, 1 failed, 130 stopped by Ctrl-C. Every error is one line.
 Prefect, MLflow and torch take seconds to import, so each command imports what it needs.
 """
@@ -16,8 +18,9 @@ import typer
 from rich.console import Console
 
 from flows import exchange
+from flows.coach_commands import register as register_coach_commands
 from mappa_core.adapters.config_files import load_config, with_overrides
-from mappa_core.config import TrainConfig
+from mappa_core.config import RESUMABLE, TrainConfig
 from mappa_core.domain.errors import ConfigError, MappaError, UserError
 from mappa_core.domain.records import Run
 from mappa_core.settings import Settings
@@ -31,6 +34,7 @@ app = typer.Typer(
 db = typer.Typer(help="The experiment store's database.", no_args_is_help=True)
 app.add_typer(db, name="db")
 exchange.register(app, db)
+register_coach_commands(app)
 
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="Dotted overrides, e.g. seed=3 rollout.iterations=4.")
@@ -67,19 +71,42 @@ def train(
     ] = False,
 ) -> None:
     """Train a team and compare it with its base on held-out problems."""
-    if resume is not None and (config is not None or overrides):
-        raise ConfigError("a resumed run keeps its configuration: leave out --config and overrides")
+    resumable = tuple(f"coach.{key}" for key in RESUMABLE)
+    if resume is not None and (
+        config is not None or not all(each.startswith(resumable) for each in overrides or ())
+    ):
+        raise ConfigError(
+            "a resumed run keeps its configuration: leave out --config and overrides, but for "
+            f"{', '.join(resumable)}"
+        )
     settings = Settings()
     resolved = load_config(config, overrides or ()) if resume is None else None
     if dry_run and resolved is not None:
         typer.echo(_as_yaml(resolved))
+        _print_forecast(resolved, settings)
         return
     with ExitStack() as stack:
         if resume is not None:
             run = _stored_run(resume, settings)
-            resolved, resume = TrainConfig.model_validate(run.config), str(run.id)
+            stored, resume = TrainConfig.model_validate(run.config), str(run.id)
+            resolved = with_overrides(stored, overrides or ())
         assert resolved is not None
         _run_training(resolved, resume, settings, stack)
+
+
+def _print_forecast(config: TrainConfig, settings: Settings) -> None:
+    """What the coaches will take, on stderr, so that stdout stays the configuration."""
+    if config.coach.backend == "rule" and config.coach.second.backend == "rule":
+        typer.echo("coach: the rule coach costs nothing", err=True)
+        return
+    from flows.forecast import forecast_run
+    from mappa_core.adapters.problems import problem_source
+    from mappa_core.coaching.forecast import lines
+    from mappa_core.teams import load_team
+
+    team = load_team(config.team, config.prompts)
+    for line in lines(forecast_run(config, settings, team, problem_source(config.problems))):
+        typer.echo(line, err=True)
 
 
 def _run_training(
@@ -160,6 +187,9 @@ def runs(as_json: Json = False) -> None:
 @app.command()
 def show(
     what: Annotated[str, typer.Argument(help="A run, or an episode: name, id or prefix.")],
+    coach: Annotated[
+        bool, typer.Option("--coach", help="Each score's exact prompt and reply, cost, latency.")
+    ] = False,
 ) -> None:
     """Print a run's iterations and episodes, or an episode's whole conversation with scores."""
     from flows.tables import print_episode, print_run
@@ -171,7 +201,7 @@ def show(
         try:
             run = store.run(what)
         except NotFound:
-            print_episode(console, store, store.episode(what))
+            print_episode(console, store, store.episode(what), in_full=coach)
         else:
             print_run(console, store, run)
 
@@ -207,7 +237,7 @@ def doctor(as_json: Json = False) -> None:
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="rollout, orchestration or store.")],
+    name: Annotated[str, typer.Argument(help="rollout, orchestration, store or coach.")],
     overrides: Overrides = None,
     as_json: Json = False,
 ) -> None:

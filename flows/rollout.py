@@ -12,9 +12,9 @@ from uuid import UUID
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
-from mappa_core import steps
+from mappa_core import scoring, steps
 from mappa_core.bootstrap import services
-from mappa_core.config import TrainConfig
+from mappa_core.config import CoachConfig, TrainConfig
 from mappa_core.domain.records import (
     Action,
     Episode,
@@ -99,10 +99,20 @@ async def _execute(code: str, config: TrainConfig) -> ToolResult:
 async def coach_score(
     episode: Episode,
     label: str,  # noqa: ARG001 (names the task run)
+    coach: CoachConfig,
+    settled: frozenset[str],
 ) -> tuple[ScoreEntry, ...]:
-    """Score the actions of one finished episode."""
+    """Score the actions of one finished episode; those of `settled` agents stay as they are."""
     port = services()
-    return await steps.score_episode(episode, coach=port.coach, store=port.store)
+    plan = scoring.ScorePlan(
+        coach=port.coach,
+        repeats=coach.repeats,
+        second=port.second_coach,
+        second_share=coach.second.share,
+        visibility=coach.visibility,
+        settled=settled,
+    )
+    return await scoring.score_episode(episode, plan=plan, store=port.store)
 
 
 @flow(name="rollout", flow_run_name="rollout {phase} {iteration}", persist_result=False)
@@ -131,12 +141,15 @@ async def rollout(
     tracker_run_id, share = run.mlflow_run_id or "", config.tracking.trace_share
     port.watcher.phase(phase, iteration, len(episodes))
     slots = asyncio.Semaphore(config.rollout.concurrency)
+    settled = await _settled(run_id, phase, iteration)
 
     async def one(number: int, episode: Episode) -> None:
         label = f"{number + 1}/{len(episodes)}"
         async with slots:
             played = await play(episode, label, policies, config)
-        entries = await coach_score(played, label) if phase == "train" else ()
+        entries: tuple[ScoreEntry, ...] = ()
+        if phase == "train":
+            entries = await coach_score(played, label, config.coach, settled)
         port.watcher.episode(played, entries)
         await asyncio.to_thread(
             steps.trace_episode,
@@ -164,6 +177,16 @@ async def _check_traces(tracker_run_id: str, phase: Phase, iteration: int, expec
             f"MLflow shows {shown} of {expected} traces of {phase} {iteration}; "
             "the store has all of them"
         )
+
+
+async def _settled(run_id: UUID, phase: Phase, iteration: int) -> frozenset[str]:
+    """Agents that have learnt from this iteration already; a new score would change nothing."""
+    port = services()
+    agents = [agent.name for agent in port.team.agents] if phase == "train" else []
+    updates = await asyncio.gather(
+        *(asyncio.to_thread(port.store.update, run_id, agent, iteration) for agent in agents)
+    )
+    return frozenset(agent for agent, made in zip(agents, updates, strict=True) if made is not None)
 
 
 def _planned(run_id: UUID, phase: Phase, iteration: int, config: TrainConfig) -> list[Episode]:

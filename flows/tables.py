@@ -14,6 +14,7 @@ from rich.text import Text
 
 from flows.bench import BenchReport
 from flows.doctor import Finding
+from flows.score_tables import print_score_in_full
 from mappa_core.domain import ids
 from mappa_core.domain.records import (
     CoachScore,
@@ -141,8 +142,17 @@ def _episodes_table(summaries: Sequence[EpisodeSummary]) -> Table:
     return table
 
 
-def print_episode(console: Console, store: Store, episode: Episode) -> None:
-    """The whole conversation of an episode: what was seen, said, run, scored and learnt."""
+def print_episode(
+    console: Console, store: Store, episode: Episode, *, in_full: bool = False
+) -> None:
+    """The whole conversation of an episode: what was seen, said, run, scored and learnt.
+
+    Args:
+        console: Where to print.
+        store: Where its scores are.
+        episode: Which one.
+        in_full: Also what each coach was asked and answered, word for word.
+    """
     scores = store.scores(episode.id)
     learnt = store.learnt(episode.id)
     header = Table.grid(padding=(0, 2))
@@ -156,6 +166,8 @@ def print_episode(console: Console, store: Store, episode: Episode) -> None:
         for entry in scores:
             if entry.action_id == action:
                 _print_score(console, entry)
+                if in_full:
+                    print_score_in_full(console, entry)
         _print_learnt(console, action, learnt.get(action))
 
 

@@ -27,6 +27,7 @@ from mappa_core.domain import ids
 from mappa_core.domain.errors import CoachError, ConfigError, MappaError
 from mappa_core.domain.records import IterationFigures, Run, RunStatus, Update
 from mappa_core.evaluation.comparison import Comparison
+from mappa_core.ports import BudgetedCoach
 from mappa_core.settings import Settings
 
 
@@ -79,6 +80,8 @@ async def train(config: TrainConfig, resume: str | None = None) -> Comparison:
         check_recorder_load(config, port.team)
         run = await asyncio.to_thread(open_run, config, resume)
         port.watcher.run(run)
+        if isinstance(port.coach, BudgetedCoach):
+            port.coach.resume_budget(await asyncio.to_thread(port.store.coach_spending, run.id))
         async with _recorded(run):
             return await _train(run, config)
 
@@ -117,8 +120,8 @@ def open_run(config: TrainConfig, resume: str | None) -> Run:
 
 
 def _check_same_config(run: Run, config: TrainConfig) -> None:
-    stored, asked = run.config, config.model_dump(mode="json")
-    different = sorted(key for key in asked if stored.get(key) != asked[key])
+    # An older run lacks the keys that came later; their defaults are what it ran with.
+    different = TrainConfig.model_validate(run.config).same_experiment(config)
     if different:
         raise ConfigError(
             f"run {run.name} was started with another {', '.join(different)}: resume it as it "

@@ -17,8 +17,13 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from pydantic import SecretStr
+
 from mappa_core.adapters.huggingface.models import resolve_model
 from mappa_core.adapters.huggingface.tokenizer import ChatTokenizer
+from mappa_core.adapters.llm_coach.budget import Budget
+from mappa_core.adapters.llm_coach.coach import LlmCoach
+from mappa_core.adapters.llm_coach.provider import Provider
 from mappa_core.adapters.mlflow.registry import MlflowRegistry
 from mappa_core.adapters.mlflow.tracker import MlflowTracker
 from mappa_core.adapters.problems import problem_source
@@ -32,8 +37,9 @@ from mappa_core.adapters.torch_learner import TorchLearner
 from mappa_core.adapters.transformers_engine.engine import TransformersEngine
 from mappa_core.adapters.vllm.engine import VllmEngine
 from mappa_core.adapters.watchers import LogWatcher
-from mappa_core.config import TrainConfig
-from mappa_core.domain.errors import DiskFull
+from mappa_core.coaching.rubrics import RubricSet, load_rubrics
+from mappa_core.config import CoachConfig, CoachModelConfig, TrainConfig
+from mappa_core.domain.errors import ConfigError, DiskFull
 from mappa_core.patience import Patience
 from mappa_core.ports import (
     Coach,
@@ -71,6 +77,8 @@ class Services:
     tracker: Tracker
     registry: ModelRegistry
     watcher: Watcher
+    second_coach: Coach | None = None
+    """Gives a second opinion on a share of the actions."""
 
 
 _watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
@@ -141,6 +149,7 @@ async def _build(config: TrainConfig, settings: Settings, stack: AsyncExitStack)
     )
     store = await asyncio.to_thread(open_store, settings, databases, patience)
     stack.callback(store.close)
+    coach, second = open_coaches(config.coach, settings, team, stack)
     watcher.starting("engines")
     engine = await _start_engine(config, settings, team, model, tokenizer, stack)
     return Services(
@@ -150,7 +159,8 @@ async def _build(config: TrainConfig, settings: Settings, stack: AsyncExitStack)
         tokenizer=tokenizer,
         engine=engine,
         sandbox=sandbox,
-        coach=RuleCoach(),
+        coach=coach,
+        second_coach=second,
         learner=TorchLearner(model, settings.checkpoints, config.learner),
         store=store,
         tracker=MlflowTracker(databases.mlflow, settings.mlflow / "artifacts", patience),
@@ -183,9 +193,97 @@ def check_inputs(config: TrainConfig, settings: Settings) -> Team:
     """
     team = load_team(config.team, config.prompts)
     problem_source(config.problems)
+    check_coach(config.coach, settings, team)
+    if config.coach.second.share:
+        check_coach(config.coach.second, settings, team)
     check_space(settings.home)
     resolve_model(config.model, settings.models)
     return team
+
+
+def check_coach(config: CoachModelConfig, settings: Settings, team: Team) -> RubricSet | None:
+    """Refuse a coach that could not answer; returns its rubrics, None for the rule coach.
+
+    Raises:
+        ConfigError: A key, a rubric set or an agent's rubric is missing.
+    """
+    if config.backend == "rule":
+        return None
+    missing = {
+        "gemini": settings.google_api_key is None and "GOOGLE_API_KEY",
+        "vertex": settings.vertex_project is None and "VERTEX_PROJECT",
+        "anthropic": settings.anthropic_api_key is None and "ANTHROPIC_API_KEY",
+        # A server of one's own asks for no key.
+        "openai": settings.openai_api_key is None and not config.base_url and "OPENAI_API_KEY",
+    }[config.backend]
+    if missing:
+        raise ConfigError(f"coach backend {config.backend} needs {missing} in the environment")
+    rubrics = load_rubrics(team.name, config.rubric)
+    without = [agent.name for agent in team.agents if agent.name not in rubrics.rubrics]
+    if without:
+        raise ConfigError(f"rubric set {rubrics.name} has no file for {', '.join(without)}")
+    return rubrics
+
+
+def open_coaches(
+    config: CoachConfig, settings: Settings, team: Team, stack: AsyncExitStack
+) -> tuple[Coach, Coach | None]:
+    """The coach and, where a share of the actions is to have one, the second coach.
+
+    Raises:
+        ConfigError: As `check_coach`.
+    """
+    budget = Budget(config.budget)
+    coach = open_coach(config, settings, team, budget, stack)
+    if not config.second.share:
+        return coach, None
+    return coach, open_coach(config.second, settings, team, budget, stack)
+
+
+def open_coach(
+    config: CoachModelConfig,
+    settings: Settings,
+    team: Team,
+    budget: Budget,
+    stack: AsyncExitStack,
+) -> Coach:
+    """One coach as configured; closed with `stack`.
+
+    Raises:
+        ConfigError: As `check_coach`.
+    """
+    rubrics = check_coach(config, settings, team)
+    if rubrics is None:
+        return RuleCoach()
+    coach = LlmCoach(_provider(config, settings), rubrics, config, budget)
+    stack.push_async_callback(coach.close)
+    return coach
+
+
+def _provider(config: CoachModelConfig, settings: Settings) -> Provider:
+    """The provider's client; their libraries take a second each to import, so only on demand."""
+    if config.backend == "openai":
+        from mappa_core.adapters.llm_coach.openai_compatible import OpenAiProvider
+
+        return OpenAiProvider(config, _secret(settings.openai_api_key))
+    if config.backend == "anthropic":
+        from mappa_core.adapters.llm_coach.anthropic_messages import AnthropicProvider
+
+        return AnthropicProvider(config, _secret(settings.anthropic_api_key) or "")
+    from mappa_core.adapters.llm_coach.gemini import gemini_provider, vertex_provider
+
+    if config.backend == "gemini":
+        return gemini_provider(config, _secret(settings.google_api_key) or "")
+    return vertex_provider(
+        config,
+        settings.vertex_project or "",
+        settings.vertex_location,
+        settings.google_credentials,
+    )
+
+
+def _secret(value: SecretStr | None) -> str | None:
+    return None if value is None else value.get_secret_value()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from mappa_core.domain.records import LabelVisibility
+
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[int, Field(ge=1)]
@@ -112,14 +114,95 @@ class SandboxConfig(Section):
     concurrency: Positive = Field(default=4, description="Runs at once.")
 
 
-class CoachConfig(Section):
+class PricesConfig(Section):
+    """What a provider charges; prices change, so they are configuration and recorded."""
+
+    input_usd: float = Field(default=0.0, ge=0, description="Dollars per million prompt tokens.")
+    cached_usd: float | None = Field(
+        default=None, ge=0, description="The same for cached ones; null charges them like others."
+    )
+    output_usd: float = Field(
+        default=0.0, ge=0, description="Dollars per million sampled tokens, thoughts included."
+    )
+
+
+class CoachModelConfig(Section):
+    """One coach: who it is, how it is asked, how hard."""
+
+    backend: Literal["rule", "gemini", "vertex", "openai", "anthropic"] = Field(
+        default="rule",
+        description="rule reads the evidence itself; gemini, vertex, anthropic and openai (any "
+        "server that speaks its protocol) ask a model.",
+    )
+    model: str = Field(default="", description="The model's name, as its provider spells it.")
+    base_url: str | None = Field(
+        default=None, description="Another address of the provider, e.g. a local vLLM; no secrets."
+    )
+    rubric: str = Field(
+        default="paper-1", description="Rubric set of the team, or the path of a folder with one."
+    )
+    temperature: float = Field(default=0.0, ge=0, le=2, description="0 is greedy.")
+    thinking_budget: int | None = Field(
+        default=None, ge=0, description="Tokens of thinking; null leaves it to the model, 0 is off."
+    )
+    max_output_tokens: Positive = Field(default=2048, description="Of a reply, at most.")
+    expected_reply_tokens: Positive = Field(
+        default=150, description="Of a reply, on average; what a run will cost is predicted by it."
+    )
+    correction: bool = Field(
+        default=False, description="Ask what the agent should have done instead."
+    )
+    prices: PricesConfig = Field(default=PricesConfig(), description="What tokens cost.")
+    attempt_seconds: float = Field(default=60.0, gt=0, description="Patience with one call.")
+    deadline_seconds: float = Field(
+        default=600.0, gt=0, description="Patience with one score, retries and waits included."
+    )
+    concurrency: Positive = Field(default=32, description="Calls in flight at once, at most.")
+    requests_per_minute: Positive | None = Field(
+        default=None, description="The provider's limit, where it has one."
+    )
+    tokens_per_minute: Positive | None = Field(
+        default=None, description="The provider's limit, where it has one."
+    )
+
+    @model_validator(mode="after")
+    def _names_a_model(self) -> "CoachModelConfig":
+        if self.backend != "rule" and not self.model:
+            raise ValueError(f"backend {self.backend} needs a model: set model to its name")
+        return self
+
+
+class SecondCoachConfig(CoachModelConfig):
+    """A second opinion; its scores are stored and never trained on."""
+
+    share: Fraction = Field(default=0.0, description="Of the actions, those it also scores.")
+
+
+class BudgetConfig(Section):
+    """What one run may spend on coaches; what does not fit is left unscored."""
+
+    calls: Positive | None = Field(default=None, description="Calls, failed ones included.")
+    tokens: Positive | None = Field(default=None, description="Prompt and sampled tokens.")
+    dollars: float | None = Field(default=None, gt=0, description="By the configured prices.")
+
+
+class CoachConfig(CoachModelConfig):
     """Who scores the actions."""
 
-    backend: Literal["rule"] = Field(
-        default="rule", description="The rule coach reads the evidence."
-    )
     unscored_limit: Fraction = Field(
         default=0.1, description="Unscored share of an iteration above which the run stops."
+    )
+    repeats: Positive = Field(
+        default=1, description="K: scores per action; the first is trained on."
+    )
+    second: SecondCoachConfig = Field(
+        default=SecondCoachConfig(), description="Another coach, for a share of the actions."
+    )
+    budget: BudgetConfig = Field(default=BudgetConfig(), description="Limits of a whole run.")
+    visibility: dict[str, LabelVisibility] = Field(
+        default={},
+        description="What the coach may know of the truth, by agent: never (where nothing is "
+        "said), outcome_only or full.",
     )
 
 
@@ -193,6 +276,19 @@ class EvaluationConfig(Section):
     bootstrap: Positive = Field(default=10_000, description="Resamples of the paired interval.")
 
 
+RESUMABLE = (
+    "budget",
+    "concurrency",
+    "attempt_seconds",
+    "deadline_seconds",
+    "requests_per_minute",
+    "tokens_per_minute",
+    "unscored_limit",
+    "base_url",
+)
+"""Keys of `coach` that a resumed run may change: they decide how it is asked, not what."""
+
+
 class TrackingConfig(Section):
     """What is shown in MLflow."""
 
@@ -235,3 +331,13 @@ class TrainConfig(Section):
                 "rollout.episodes_per_problem to 2 or more, or algorithm.baseline=none"
             )
         return self
+
+    def same_experiment(self, other: "TrainConfig") -> tuple[str, ...]:
+        """The sections in which `other` differs; how patient and rich the coach is does not count.
+
+        A run whose budget is spent can be resumed with a larger one.
+        """
+        ours, theirs = (
+            one.model_dump(mode="json", exclude={"coach": set(RESUMABLE)}) for one in (self, other)
+        )
+        return tuple(sorted(key for key in ours if ours[key] != theirs[key]))

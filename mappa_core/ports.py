@@ -6,7 +6,7 @@ Each port has at least one real adapter in `adapters/` and, where tests need one
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 from uuid import UUID
 
 from mappa_core.config import AlgorithmConfig
@@ -29,6 +29,7 @@ from mappa_core.domain.records import (
     RunStatus,
     ScoredAction,
     ScoreEntry,
+    Spending,
     ToolResult,
     TrainingSample,
     Turn,
@@ -130,6 +131,20 @@ class Coach(Protocol):
         Raises:
             CoachError: The coach cannot work at all.
         """
+        ...
+
+
+@runtime_checkable
+class BudgetedCoach(Protocol):
+    """A coach that costs money, beside `Coach`."""
+
+    @property
+    def spent(self) -> Spending:
+        """What it has taken so far, with what it was told to begin with."""
+        ...
+
+    def resume_budget(self, spent: Spending) -> None:
+        """Begin with what the run has spent already."""
         ...
 
 
@@ -251,7 +266,15 @@ class Store(Protocol):
         ...
 
     def add_scores(self, entries: Sequence[ScoreEntry]) -> None:
-        """Add scores; a repeat of an id changes nothing."""
+        """Add scores; a repeat of an id changes nothing.
+
+        A training score takes the place of an unscored one, which stays as a row that did not
+        train; a second real training score is refused.
+        """
+        ...
+
+    def coach_spending(self, run_id: UUID) -> Spending:
+        """What models that coach a run have taken so far, scores that did not train included."""
         ...
 
     def scores(self, episode_id: UUID) -> tuple[ScoreEntry, ...]:

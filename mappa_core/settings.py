@@ -6,13 +6,18 @@ These variables are read:
     MLFLOW_TRACKING_URI   MLflow server to use instead of the embedded store
     MAPPA_PATIENCE_SECONDS   how long a run waits for a database that went away; default 600
     PREFECT_API_URL       Prefect server to use instead of one started for the command
+    GOOGLE_API_KEY        key of the Gemini API
+    VERTEX_PROJECT        project of Vertex AI; VERTEX_LOCATION its region, default global;
+                          GOOGLE_APPLICATION_CREDENTIALS names the service account's file
+    OPENAI_API_KEY        key of an OpenAI-compatible server; a local one needs none
+    ANTHROPIC_API_KEY     key of Anthropic's API
 """
 
 import os
 from functools import cached_property
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -30,6 +35,14 @@ class Settings(BaseSettings):
     mlflow_tracking_uri: str | None = Field(default=None, validation_alias="MLFLOW_TRACKING_URI")
     patience_seconds: float = Field(default=600.0, ge=0, validation_alias="MAPPA_PATIENCE_SECONDS")
     prefect_api_url: str | None = Field(default=None, validation_alias="PREFECT_API_URL")
+    google_api_key: SecretStr | None = Field(default=None, validation_alias="GOOGLE_API_KEY")
+    vertex_project: str | None = Field(default=None, validation_alias="VERTEX_PROJECT")
+    vertex_location: str = Field(default="global", validation_alias="VERTEX_LOCATION")
+    google_credentials: Path | None = Field(
+        default=None, validation_alias="GOOGLE_APPLICATION_CREDENTIALS"
+    )
+    openai_api_key: SecretStr | None = Field(default=None, validation_alias="OPENAI_API_KEY")
+    anthropic_api_key: SecretStr | None = Field(default=None, validation_alias="ANTHROPIC_API_KEY")
 
     @cached_property
     def models(self) -> Path:

@@ -1,10 +1,10 @@
 """The body of each Prefect task: ports in, values out.
 
     play_episode   Episode ─▶ Episode with turns, closed          Engine, Tokenizer, Sandbox, Store
-    score_episode  Episode ─▶ ScoreEntry per action               Coach, Store
     update_agent   run, agent, iteration ─▶ Update                Learner, Store
     register       Update ─▶ model version                        ModelRegistry, Store
     trace_episode  Episode, ScoreEntry per action ─▶ trace        Tracker
+    (scores: `scoring`)
 
 Every step looks in the store first and returns what is already there, so a step may be
 repeated, by a retry or after a crash, and only what is missing is done.
@@ -22,7 +22,6 @@ from mappa_core.domain import ids
 from mappa_core.domain.errors import OutsideError, StoreError
 from mappa_core.domain.records import (
     Action,
-    CoachCase,
     Episode,
     GenerationRequest,
     IterationFigures,
@@ -42,7 +41,7 @@ from mappa_core.domain.records import (
 )
 from mappa_core.evaluation.answers import verify
 from mappa_core.learning.credit import assign_credit
-from mappa_core.ports import Coach, Engine, Learner, ModelRegistry, Store, Tokenizer, Tracker
+from mappa_core.ports import Engine, Learner, ModelRegistry, Store, Tokenizer, Tracker
 from mappa_core.teams.base import Team
 
 Generate = Callable[[Episode, Observation], Awaitable[Action]]
@@ -190,43 +189,6 @@ async def _take_turn(
 
 def _outcome(team: Team, episode: Episode) -> Outcome:
     return verify(team.final_answer(episode), episode.problem.answer)
-
-
-async def score_episode(episode: Episode, *, coach: Coach, store: Store) -> tuple[ScoreEntry, ...]:
-    """Score every action of an episode that has no training score yet, and store the scores."""
-    known = await asyncio.to_thread(store.scores, episode.id)
-    scored = {entry.action_id for entry in known if entry.trained}
-    missing = [
-        turn for turn in episode.turns if ids.action_id(episode.id, turn.index) not in scored
-    ]
-    fresh = await asyncio.gather(*(_score_turn(episode, turn, coach) for turn in missing))
-    if fresh:
-        await asyncio.to_thread(store.add_scores, fresh)
-    return (*known, *fresh)
-
-
-async def _score_turn(episode: Episode, turn: Turn, coach: Coach) -> ScoreEntry:
-    action_id = ids.action_id(episode.id, turn.index)
-    score = await coach.score(
-        CoachCase(
-            statement=episode.problem.statement,
-            agent=turn.agent,
-            messages=turn.observation.messages,
-            text=turn.action.text,
-            tool_result=turn.tool_result,
-            earlier=episode.turns[: turn.index],
-        )
-    )
-    identity = coach.identity
-    return ScoreEntry(
-        id=ids.content_id("score", action_id, identity, 0),
-        action_id=action_id,
-        identity=identity,
-        repeat_index=0,
-        label_visible=False,
-        trained=True,
-        score=score,
-    )
 
 
 def is_traced(episode: Episode, share: float) -> bool:

@@ -11,12 +11,16 @@ import pytest
 from mappa_core.domain import ids
 from mappa_core.domain.errors import NotFound, StoreError
 from mappa_core.domain.records import (
+    CoachRequest,
     CoachScore,
+    CriterionMark,
     Episode,
     FinishReason,
+    LabelVisibility,
     Outcome,
     Run,
     RunStatus,
+    Spending,
     StopReason,
     ToolStatus,
     Unscored,
@@ -184,6 +188,28 @@ class TestEpisodes:
         assert store.episode(str(episode.id)).turns == (turn,)
 
 
+FULL_SCORE = CoachScore(
+    value=6.5,
+    rationale="partly right",
+    criteria=(CriterionMark(name="format", mark=9.0), CriterionMark(name="soundness", mark=4.5)),
+    blamed="planner",
+    correction="Read the question.",
+    seconds=1.5,
+    raw_reply='{"score": 6.5}',
+    prompt_tokens=100,
+    reply_tokens=20,
+    cached_tokens=80,
+    thought_tokens=5,
+    cost_usd=0.25,
+    request=CoachRequest(
+        system="Judge.\x00", prompt="Case \udc80", settings={"model": "m", "thinking_budget": None}
+    ),
+    model_version="m-001",
+    attempts=3,
+    flags=("fake_score", "invisible"),
+)
+
+
 class TestScores:
     def test_read_back_in_turn_order(self, store: Store, play: Callable[..., Episode]) -> None:
         episode = play()
@@ -221,6 +247,48 @@ class TestScores:
         assert store.score_ids([trains.action_id, ids.action_id(episode.id, 1)]) == {
             trains.action_id: trains.id
         }
+
+    def test_what_a_model_was_asked_and_said_comes_back(
+        self, store: Store, run: Run, play: Callable[..., Episode]
+    ) -> None:
+        episode = play()
+        asked = FULL_SCORE
+        entry = replace(
+            make_score(episode, 0, asked), label_visible=True, visibility=LabelVisibility.FULL
+        )
+        failed = Unscored(
+            reason="rate_limited",
+            detail="HTTP 429",
+            attempts=7,
+            request=asked.request,
+            prompt_tokens=5,
+            cost_usd=0.5,
+            flags=("fake_score",),
+        )
+        store.add_scores([entry, make_score(episode, 1, failed)])
+        assert store.scores(episode.id) == (entry, make_score(episode, 1, failed))
+        spending = store.coach_spending(run.id)
+        assert (spending.calls, spending.tokens) == (3 + 7, 100 + 20 + 5 + 5)
+        assert spending.cost_usd == 0.25 + 0.5
+
+    def test_a_real_score_takes_the_place_of_an_unscored_one(
+        self, store: Store, play: Callable[..., Episode]
+    ) -> None:
+        episode = play()
+        missing = make_score(episode, 0, Unscored(reason="timeout", detail="30 s"))
+        store.add_scores([missing])
+        real = replace(make_score(episode, 0, 6.0), id=ids.content_id("score", "asked again"))
+        store.add_scores([real])
+        store.add_scores([real])
+        assert set(store.scores(episode.id)) == {replace(missing, trained=False), real}
+        assert store.score_ids([real.action_id]) == {real.action_id: real.id}
+
+    def test_rule_scores_cost_nothing(
+        self, store: Store, run: Run, play: Callable[..., Episode]
+    ) -> None:
+        episode = play()
+        store.add_scores([make_score(episode, 0, 6.0)])
+        assert store.coach_spending(run.id) == Spending()
 
     def test_no_action_no_score(self, store: Store) -> None:
         assert store.score_ids([]) == {}

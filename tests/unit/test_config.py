@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from mappa_core.adapters.config_files import keys, load_config, with_overrides
-from mappa_core.config import TrainConfig
+from mappa_core.config import RESUMABLE, CoachConfig, TrainConfig
 from mappa_core.domain.errors import ConfigError
 
 PRESETS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
@@ -165,3 +166,22 @@ def test_any_value_is_taken_or_refused_in_one_line(key: str, value: str) -> None
     except ConfigError as error:
         message = str(error)
     assert "\n" not in message
+
+
+def test_a_resumed_run_may_change_how_its_coach_is_asked_and_nothing_else() -> None:
+    config = TrainConfig()
+    richer = TrainConfig.model_validate(
+        {"coach": {"budget": {"dollars": 50}, "deadline_seconds": 5, "concurrency": 1}}
+    )
+    assert config.same_experiment(richer) == ()
+    assert set(RESUMABLE) <= set(CoachConfig.model_fields)
+    other = TrainConfig.model_validate({"coach": {"repeats": 2}, "seed": 4})
+    assert config.same_experiment(other) == ("coach", "seed")
+
+
+def test_a_model_coach_needs_a_model() -> None:
+    with pytest.raises(ValidationError, match="needs a model"):
+        TrainConfig.model_validate({"coach": {"backend": "gemini"}})
+    second = {"backend": "openai", "share": 0.1}
+    with pytest.raises(ValidationError, match="needs a model"):
+        TrainConfig.model_validate({"coach": {"second": second}})

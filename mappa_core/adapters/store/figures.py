@@ -20,6 +20,7 @@ from mappa_core.domain.records import (
     EpisodeSummary,
     IterationFigures,
     Phase,
+    Spending,
     StopReason,
 )
 
@@ -82,6 +83,27 @@ def episode_summaries(connection: Connection, run_id: UUID) -> tuple[EpisodeSumm
         .order_by(columns.phase, columns.iteration, columns.problem_id, columns.rollout_index)
     )
     return tuple(EpisodeSummary(**row) for row in connection.execute(query).mappings())
+
+
+def coach_spending(connection: Connection, run_id: UUID) -> Spending:
+    """What the coaches of a run have taken: all its rows, trained on or not."""
+    columns = COACH_SCORE.c
+    tokens = func.coalesce(columns.prompt_tokens, 0) + func.coalesce(columns.reply_tokens, 0)
+    query = (
+        select(
+            func.coalesce(func.sum(columns.attempts), 0).label("calls"),
+            func.coalesce(func.sum(tokens + func.coalesce(columns.thought_tokens, 0)), 0).label(
+                "tokens"
+            ),
+            func.coalesce(func.sum(columns.cost_usd), 0.0).label("cost_usd"),
+        )
+        .select_from(COACH_SCORE)
+        .join(ACTION)
+        .join(EPISODE)
+        .where(EPISODE.c.run_id == run_id, columns.request.is_not(None))
+    )
+    row = connection.execute(query).one()
+    return Spending(calls=row.calls, tokens=row.tokens, cost_usd=row.cost_usd)
 
 
 def _within(run_id: UUID, phase: str, iteration: int) -> ColumnElement[bool]:

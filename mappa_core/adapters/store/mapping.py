@@ -13,9 +13,13 @@ from sqlalchemy import RowMapping
 
 from mappa_core.domain import ids
 from mappa_core.domain.records import (
+    Asked,
     Checkpoint,
     CoachIdentity,
+    CoachRequest,
     CoachScore,
+    CriterionMark,
+    LabelVisibility,
     PolicyVersion,
     Run,
     RunStatus,
@@ -100,10 +104,31 @@ def score_row(entry: ScoreEntry) -> Values:
         "repeat_index": entry.repeat_index,
         "label_visible": entry.label_visible,
         "trained": entry.trained,
-        "seconds": entry.score.seconds,
-        "raw_reply": entry.score.raw_reply,
+        "visibility": entry.visibility.value,
     }
-    return values | _judgement(entry.score)
+    return values | _asked_row(entry.score) | _judgement(entry.score)
+
+
+def _asked_row(asked: Asked) -> Values:
+    request = asked.request
+    return {
+        "seconds": asked.seconds,
+        "raw_reply": asked.raw_reply,
+        "prompt_tokens": asked.prompt_tokens,
+        "reply_tokens": asked.reply_tokens,
+        "cached_tokens": asked.cached_tokens,
+        "thought_tokens": asked.thought_tokens,
+        "cost_usd": asked.cost_usd,
+        "request": request
+        and {
+            "system": request.system,
+            "prompt": request.prompt,
+            "settings": dict(request.settings),
+        },
+        "answered_version": asked.model_version,
+        "attempts": asked.attempts,
+        "flags": list(asked.flags),
+    }
 
 
 def _judgement(score: CoachScore | Unscored) -> Values:
@@ -112,9 +137,9 @@ def _judgement(score: CoachScore | Unscored) -> Values:
     return {
         "score": scored and scored.value,
         "rationale": scored and scored.rationale,
-        "prompt_tokens": scored and scored.prompt_tokens,
-        "reply_tokens": scored and scored.reply_tokens,
-        "cost_usd": scored and scored.cost_usd,
+        "criteria": scored and [{"name": m.name, "mark": m.mark} for m in scored.criteria],
+        "blamed": scored and scored.blamed,
+        "correction": scored and scored.correction,
         "unscored_reason": unscored and unscored.reason,
         "unscored_detail": unscored and unscored.detail,
     }
@@ -135,29 +160,36 @@ def to_score(row: Row) -> ScoreEntry:
         repeat_index=row["repeat_index"],
         label_visible=row["label_visible"],
         trained=row["trained"],
+        visibility=LabelVisibility(row["visibility"]),
         score=_to_coach_score(row) if row["score"] is not None else _to_unscored(row),
     )
 
 
 def _to_coach_score(row: Row) -> CoachScore:
+    marks = [CriterionMark(name=m["name"], mark=float(m["mark"])) for m in row["criteria"] or ()]
     return CoachScore(
         value=row["score"],
         rationale=row["rationale"],
-        seconds=row["seconds"],
-        raw_reply=row["raw_reply"],
-        prompt_tokens=row["prompt_tokens"],
-        reply_tokens=row["reply_tokens"],
-        cost_usd=row["cost_usd"],
+        criteria=tuple(marks),
+        blamed=row["blamed"],
+        correction=row["correction"],
+        **_to_asked(row),
     )
 
 
 def _to_unscored(row: Row) -> Unscored:
-    return Unscored(
-        reason=row["unscored_reason"],
-        detail=row["unscored_detail"],
-        seconds=row["seconds"],
-        raw_reply=row["raw_reply"],
-    )
+    return Unscored(reason=row["unscored_reason"], detail=row["unscored_detail"], **_to_asked(row))
+
+
+def _to_asked(row: Row) -> dict[str, Any]:
+    """The fields of `Asked`."""
+    same = ("seconds", "raw_reply", "prompt_tokens", "reply_tokens", "cost_usd")
+    return {
+        **{name: row[name] for name in (*same, "cached_tokens", "thought_tokens", "attempts")},
+        "request": CoachRequest(**row["request"]) if row["request"] else None,
+        "model_version": row["answered_version"],
+        "flags": tuple(row["flags"] or ()),
+    }
 
 
 def update_row(update: Update) -> Values:

@@ -46,6 +46,7 @@ from mappa_core.domain.records import (
     RunStatus,
     ScoredAction,
     ScoreEntry,
+    Spending,
     Turn,
     Update,
     UpdateEntry,
@@ -148,12 +149,20 @@ class PostgresStore:
         return self._do(lambda connection: reading.episode(connection, id_or_prefix))
 
     def add_scores(self, entries: Sequence[ScoreEntry]) -> None:
-        """Add scores; a repeat of an id changes nothing, a second training score is refused."""
-        self._group.write(score_rows(entries))
+        """Add scores; a repeat of an id changes nothing.
+
+        A training score takes the place of an unscored one, which stays as a row that did not
+        train; a second real training score is refused.
+        """
+        self._do(lambda connection: writing.add_scores(connection, entries))
 
     def scores(self, episode_id: UUID) -> tuple[ScoreEntry, ...]:
         """All scores of an episode's actions, in turn order."""
         return self._do(lambda connection: reading.scores(connection, episode_id))
+
+    def coach_spending(self, run_id: UUID) -> Spending:
+        """What models that coach a run have taken so far."""
+        return self._do(lambda connection: figures.coach_spending(connection, run_id))
 
     def scored_actions(self, run_id: UUID, agent: str, iteration: int) -> tuple[ScoredAction, ...]:
         """One agent's actions of one training iteration's finished episodes, in a fixed order."""

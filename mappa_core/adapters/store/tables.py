@@ -209,6 +209,16 @@ COACH_SCORE = Table(
     Column("reply_tokens", Integer),
     Column("cost_usd", Double),
     _now("scored_at"),
+    Column("visibility", AnyText, nullable=False, server_default="never"),
+    Column("criteria", AnyJson(none_as_null=True)),
+    Column("blamed", AnyText),
+    Column("correction", AnyText),
+    Column("request", AnyJson(none_as_null=True)),
+    Column("answered_version", AnyText),
+    Column("attempts", Integer, nullable=False, server_default="1"),
+    Column("cached_tokens", Integer),
+    Column("thought_tokens", Integer),
+    Column("flags", AnyJson(none_as_null=True)),
     CheckConstraint("score BETWEEN 0 AND 10", name="score_range"),
     CheckConstraint(
         "CASE WHEN score IS NULL THEN unscored_reason IS NOT NULL AND unscored_detail IS NOT NULL "

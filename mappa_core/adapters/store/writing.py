@@ -9,9 +9,9 @@ from sqlalchemy.dialects.postgresql import Insert, insert
 from mappa_core.adapters.store import episode_mapping, tables
 from mappa_core.adapters.store.copying import copy_new
 from mappa_core.adapters.store.mapping import Values
-from mappa_core.adapters.store.rows import Rows
+from mappa_core.adapters.store.rows import Rows, score_rows
 from mappa_core.domain.errors import NotFound
-from mappa_core.domain.records import Episode, RunStatus
+from mappa_core.domain.records import Episode, RunStatus, ScoreEntry
 
 COPY_FROM = 32
 """Rows from which COPY is faster than INSERT."""
@@ -90,6 +90,23 @@ def close_episode(connection: Connection, episode: Episode) -> None:
     if closed.rowcount and episode.outcome is not None:
         outcome = episode_mapping.outcome_row(episode, episode.outcome)
         add(connection, {tables.OUTCOME: [outcome]})
+
+
+def add_scores(connection: Connection, entries: Sequence[ScoreEntry]) -> None:
+    """Insert scores; a new training score takes the place of one that was left unscored."""
+    asked_again = [entry for entry in entries if entry.trained]
+    columns = tables.COACH_SCORE.c
+    connection.execute(
+        update(tables.COACH_SCORE)
+        .where(
+            columns.action_id.in_([entry.action_id for entry in asked_again]),
+            columns.id.not_in([entry.id for entry in asked_again]),
+            columns.trained,
+            columns.score.is_(None),
+        )
+        .values(trained=False)
+    )
+    add(connection, score_rows(entries))
 
 
 def set_model_version(

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from hypothesis import assume, given, settings
@@ -172,7 +172,7 @@ METRICS = st.dictionaries(TEXT, st.floats(allow_nan=False), max_size=4)
 @given(
     run=st.builds(
         Run,
-        id=st.uuids(),
+        id=st.builds(uuid4),
         name=TEXT,
         team=TEXT,
         config=st.dictionaries(TEXT, JSON, max_size=3),
@@ -196,7 +196,7 @@ def test_a_run(shared_store: PostgresStore, run: Run) -> None:
 @given(
     policy=st.builds(
         PolicyVersion,
-        id=st.uuids(),
+        id=st.builds(uuid4),
         run_id=st.just(RUN.id),
         agent=TEXT,
         step=SMALL,
@@ -214,7 +214,7 @@ def test_a_policy_version(shared_store: PostgresStore, policy: PolicyVersion) ->
 @given(
     problem=st.builds(
         Problem,
-        id=st.uuids(),
+        id=st.builds(uuid4),
         dataset=TEXT,
         task_type=TEXT,
         level=SMALL,

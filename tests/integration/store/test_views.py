@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[3]
 VIEWS = (
     "action_scores",
     "coach_bias",
+    "coach_requests",
     "file_trail",
     "score_outcome",
     "unscored",

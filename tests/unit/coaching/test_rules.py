@@ -1,7 +1,7 @@
 """Points for evidence: each rule, its order, and that nothing breaks or buys them."""
 
 import asyncio
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given
@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from mappa_core.adapters.rule_coach.coach import RuleCoach
 from mappa_core.coaching.rules import UNSETTLED, judge
-from mappa_core.domain.records import CoachCase, CoachScore, ToolResult, ToolStatus, Turn, Unscored
+from mappa_core.domain.records import (
+    CoachCase,
+    CoachScore,
+    Outcome,
+    ToolResult,
+    ToolStatus,
+    Turn,
+    Unscored,
+)
 from tests.builders import make_policy, make_run, make_turn
 
 STORY = "Ana has 14 pens and buys 27 more. How many pens does Ana have now?"
@@ -125,15 +133,21 @@ def test_any_words_get_points_in_range(agent: str, text: str, stdout: str, story
         assert 0 <= points(agent, words, tool=ran(stdout)) <= 10
 
 
-def test_the_hidden_answer_is_no_part_of_a_case() -> None:
-    assert {field.name for field in fields(CoachCase)} == {
-        "statement",
-        "agent",
-        "messages",
-        "text",
-        "tool_result",
-        "earlier",
-    }
+def test_the_hidden_answer_is_no_part_of_a_case_by_default_and_the_rules_do_not_read_it() -> None:
+    truths = {"outcome", "expected_answer"}
+    assert truths <= {field.name for field in fields(CoachCase)}
+    case = CoachCase(
+        statement=STORY,
+        agent="problem_solver",
+        messages=(),
+        text="14 + 27",
+        tool_result=None,
+        earlier=(),
+    )
+    assert case.outcome is None
+    assert case.expected_answer is None
+    outcome = Outcome(success=False, answer="1", method="math-verify")
+    assert judge(replace(case, outcome=outcome, expected_answer="99")) == judge(case)
 
 
 def test_the_coach_scores_by_the_rules_and_names_them() -> None:

@@ -1,0 +1,119 @@
+"""The commands about coaches: `mappa rescore`, `mappa rubric lint`."""
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from mappa_core.adapters.config_files import with_overrides
+from mappa_core.config import CoachConfig, TrainConfig
+from mappa_core.domain.records import Run
+from mappa_core.ports import Store
+from mappa_core.settings import Settings
+from mappa_core.teams.base import Team
+
+rubric = typer.Typer(help="The rubrics coaches judge by.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to `app`."""
+    app.add_typer(rubric, name="rubric")
+    app.command()(rescore)
+
+
+@rubric.command("lint")
+def lint_rubrics(
+    team: Annotated[str | None, typer.Argument(help="A team; default every packaged one.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A rubric set, or a folder's path.")] = None,
+) -> None:
+    """Check that rubrics treat task types alike; exit code 1 where one does not."""
+    from mappa_core.coaching.rubric_lint import lint
+    from mappa_core.coaching.rubrics import load_rubrics, packaged_rubrics
+
+    chosen = [(team, name)] if team is not None and name is not None else packaged_rubrics(team)
+    findings = [finding for each in chosen for finding in lint(load_rubrics(*each))]
+    for finding in findings:
+        typer.echo(f"{finding.where}: {finding.what}")
+    if findings:
+        raise typer.Exit(1)
+    typer.echo(f"{len(chosen)} rubric sets, task types are treated alike")
+
+
+def rescore(
+    run: Annotated[str, typer.Argument(help="A run: its name, id or a prefix of either.")],
+    coach: Annotated[str, typer.Option("--coach", help="backend:model, e.g. rule, gemini:NAME.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Dotted overrides, e.g. coach.temperature=0.3.")
+    ] = None,
+    rubric_set: Annotated[
+        str | None, typer.Option("--rubric", help="Rubric set; default the run's.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Actions, at most.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before spending.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a script.")] = False,
+) -> None:
+    """Score a run's stored actions again, as rows beside those that trained; resumable."""
+    from flows.rescore import coach_overrides
+    from mappa_core.bootstrap import opened_store
+    from mappa_core.teams import load_team
+
+    settings = Settings()
+    with opened_store(settings) as store:
+        stored = store.run(run)
+        trained = TrainConfig.model_validate(stored.config)
+        chosen = [*coach_overrides(coach, rubric_set), *(overrides or ())]
+        config = with_overrides(trained, chosen).coach
+        team = load_team(stored.team, trained.prompts)
+        result = asyncio.run(
+            _rescored(store, stored, team, config, settings, limit=limit, ask=not yes)
+        )
+    if as_json:
+        typer.echo(json.dumps(result))
+
+
+async def _rescored(
+    store: Store,
+    run: Run,
+    team: Team,
+    config: CoachConfig,
+    settings: Settings,
+    *,
+    limit: int | None,
+    ask: bool,
+) -> dict[str, float]:
+    from flows.rescore import plan_of, rescore, wanted
+    from mappa_core.bootstrap import check_coach, open_coaches
+    from mappa_core.coaching.forecast import lines
+
+    console = Console(stderr=True)
+    only = config.model_copy(update={"second": CoachConfig().second})
+    async with AsyncExitStack() as stack:
+        coach, _ = open_coaches(only, settings, team, stack)
+        plan = plan_of(coach, only)
+        rubrics = check_coach(only, settings, team)
+        asked = await asyncio.to_thread(wanted, store, run, plan, rubrics, only, limit)
+        console.print(f"{asked.count} actions of {run.name} lack a score of this coach")
+        if rubrics is not None:
+            for line in lines([(f"{only.backend} {only.model}", asked.expected)]):
+                console.print(line, highlight=False)
+        if asked.count and ask and rubrics is not None:
+            typer.confirm("go on?", abort=True, err=True)
+        with console.status("scoring") as status:
+            done = 0
+
+            def progress(actions: int) -> None:
+                nonlocal done
+                done += actions
+                status.update(f"scored {done} of {asked.count} actions")
+
+            result = await rescore(store, plan, asked, progress)
+    console.print(
+        f"{result.scored} scored, {result.unscored} unscored, {result.calls} calls, "
+        f"{result.cost_usd:.4f} dollars",
+        highlight=False,
+    )
+    return asdict(result)

@@ -1,0 +1,71 @@
+"""Signs that a text tries to influence who reads it: found, named, written into the score's row.
+
+Flags are for the audit. They protect nothing by themselves: the fences of `evidence` and the
+markers of `replies` do, whether an attempt is recognised or not.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+
+_I = re.IGNORECASE
+
+PATTERNS: Mapping[str, re.Pattern[str]] = {
+    "chat_tokens": re.compile(
+        r"<\|[\w /]{1,40}\|>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>|<｜[^｜>]{1,40}｜>"
+        r"|</?s>|\b(?:Human|Assistant):\s*$",
+        _I | re.MULTILINE,
+    ),
+    "forged_fence": re.compile(
+        r"<<<\s*(?:END\s+)?EVIDENCE|</?(?:evidence|agent_output|case)\b[^>]*>"
+        r"|-{3,}\s*(?:begin|end) (?:of )?(?:evidence|case|agent output)",
+        _I,
+    ),
+    "fake_system": re.compile(
+        r"^[\s#*/>\"'-]*(?:system|developer|admin(?:istrator)?)(?: (?:prompt|message|note|notice))?"
+        r"\s*[:\]>]|</?system\b[^>]*>|\[system\]|\"role\"\s*:\s*\"system\"|\bsystem override\b",
+        _I | re.MULTILINE,
+    ),
+    "fake_score": re.compile(
+        r"(?:\b|_)(?:score|rating|grade|mark|punkte|puntuaci[oó]n|note)[\s*_`\"']*[:=][\s*_`\"']*"
+        r"[0-9]|\b(?:10|ten)\s*(?:/|out of)\s*(?:10|ten)\b|\bPROCESS_SCORE\b",
+        _I,
+    ),
+    "forged_reply": re.compile(
+        r"\{[^{}]{0,400}\"(?:score|process_score|rating)\"\s*:", _I | re.DOTALL
+    ),
+    "instruction": re.compile(
+        r"\b(?:ignore|disregard|forget|override|bypass)\b.{0,40}\b(?:previous|prior|above|earlier|"
+        r"all|your|the)\b.{0,40}\b(?:instruction|rubric|rule|prompt|criteria|guideline)s?\b"
+        r"|\b(?:ignor(?:iere|ez|a|e)|vergiss|oublie[zr]?|olvida|desestima|ignoruj|проигнорируй(?:те)?"
+        r"|игнорируй(?:те)?|забудь(?:те)?)\b"
+        r"|忽略.{0,20}(?:指令|指示|提示|规则)|無視して|指示を無視|무시하",
+        _I | re.DOTALL,
+    ),
+    "addresses_the_coach": re.compile(
+        r"\b(?:dear|attention|note to(?: the)?|hey|message (?:to|for)(?: the)?|to the"
+        r"|instructions? (?:to|for)(?: the)?)\s+(?:ai\s+)?"
+        r"(?:coach|judge|grader|evaluator|reviewer|scorer|assessor)"
+        r"|\byou (?:must|should|have to|will) (?:now )?"
+        r"(?:give|assign|award|rate|score|grade|output)"
+        r"|\b(?:award|assign|give)\b.{0,30}\b(?:full|maximum|perfect|top|highest|10|ten)\b"
+        r"|\b(?:bewertung|bewerte|note[sz] maximale|calificaci[oó]n m[aá]xima"
+        r"|puntuaci[oó]n m[aá]xima|максимальн\w+ (?:оценк|балл)\w*)\b|满分|満点|만점",
+        _I,
+    ),
+    "invisible": re.compile(
+        "[\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff\u00ad\U000e0000-\U000e007f]"
+    ),
+    # The word itself in letters of other scripts, e.g. Cyrillic.
+    "lookalike": re.compile(r"(?=\w{0,4}[^\W\x00-\x7f])[sѕｓ][cсϲｃ][oоοｏ][rгｒ][eеｅ]", _I),
+}
+"""What to look for, by flag."""
+
+
+def flags_in(texts: Iterable[str]) -> tuple[str, ...]:
+    """The flags that any of `texts` raises, in alphabetical order.
+
+    Args:
+        texts: Everything agents wrote: text, code, output, file names.
+    """
+    whole = "\n".join(texts)
+    return tuple(sorted(name for name, pattern in PATTERNS.items() if pattern.search(whole)))

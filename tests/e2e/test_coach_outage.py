@@ -1,0 +1,173 @@
+"""A training run whose coach dies in the middle ends with the scores of an undisturbed one."""
+
+import asyncio
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flows.rehearsal.script import Fault, Question, Script, no_faults
+from flows.rehearsal.server import StandIn, serving
+from flows.train import train
+from mappa_core import bootstrap
+from mappa_core.adapters.llm_coach.budget import Budget
+from mappa_core.adapters.llm_coach.coach import LlmCoach
+from mappa_core.adapters.llm_coach.gemini import gemini_provider
+from mappa_core.adapters.store.store import PostgresStore
+from mappa_core.coaching.rubrics import RubricSet, load_rubrics
+from mappa_core.config import CoachModelConfig, TrainConfig
+from mappa_core.domain.errors import CoachError
+from mappa_core.domain.records import RunStatus, Unscored
+from tests.e2e.conftest import MakeServices
+
+PROBLEM_SOLVER = (
+    Path(__file__).parents[2] / "mappa_core/coaching/rubrics/mathchat/paper-1/problem_solver.yaml"
+)
+
+
+@pytest.fixture
+def rubrics(tmp_path: Path) -> RubricSet:
+    folder = tmp_path / "speaker-1"
+    folder.mkdir()
+    words = yaml.safe_load(PROBLEM_SOLVER.read_text()) | {"agent": "speaker"}
+    (folder / "speaker.yaml").write_text(yaml.safe_dump(words))
+    return load_rubrics("monologue", str(folder))
+
+
+@pytest.fixture
+def config(toy_config: TrainConfig) -> TrainConfig:
+    shorter = toy_config.rollout.model_copy(update={"iterations": 1, "episodes_per_problem": 4})
+    return toy_config.model_copy(update={"rollout": shorter})
+
+
+@dataclass
+class DiesAt:
+    """Unavailable from the n-th call on, for a while or (None) for good."""
+
+    call: int
+    seconds: float | None
+    refused: int = 0
+    back_at: float | None = None
+
+    def __call__(self, question: Question, number: int) -> Fault:
+        loop = asyncio.get_running_loop()
+        if number == self.call and self.seconds is not None:
+            self.back_at = loop.time() + self.seconds
+        down = number >= self.call and (self.back_at is None or loop.time() < self.back_at)
+        self.refused += down
+        return Fault.UNAVAILABLE if down else Fault.NONE
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """Trains against a stand-in with the given script."""
+
+    make_services: MakeServices
+    config: TrainConfig
+    rubrics: RubricSet
+
+    def __call__(
+        self, script: Script, *, resume: str | None = None, deadline_seconds: float = 60.0
+    ) -> StandIn:
+        async def body() -> StandIn:
+            stand_in = StandIn(script)
+            async with serving(stand_in) as address:
+                settings = CoachModelConfig.model_validate(
+                    {
+                        "backend": "gemini",
+                        "model": "m",
+                        "base_url": address,
+                        "deadline_seconds": deadline_seconds,
+                    }
+                )
+                provider = gemini_provider(settings, "key")
+                coach = LlmCoach(provider, self.rubrics, settings, Budget(self.config.coach.budget))
+                services = self.make_services(self.config, coach)
+                await services.engine.start()
+                try:
+                    with bootstrap.use(services):
+                        await train(self.config, resume)
+                finally:
+                    await coach.close()
+            return stand_in
+
+        return asyncio.run(body())
+
+
+@pytest.fixture
+def trainer(make_services: MakeServices, config: TrainConfig, rubrics: RubricSet) -> Trainer:
+    return Trainer(make_services, config, rubrics)
+
+
+Scored = dict[tuple[int, str, int], float | str]
+
+
+def scored_set(store: PostgresStore) -> Scored:
+    """What trained the newest run, by where it stands."""
+    (run, *_) = store.runs()
+    found: Scored = {}
+    for summary in store.episode_summaries(run.id):
+        episode = store.episode(str(summary.id))
+        for entry in store.scores(episode.id):
+            if entry.trained:
+                place = (episode.iteration, episode.problem.statement, episode.rollout_index)
+                unscored = isinstance(entry.score, Unscored)
+                found[place] = entry.score.reason if unscored else entry.score.value
+    return found
+
+
+def weights(store: PostgresStore) -> list[str]:
+    (run, *_) = store.runs()
+    return [checkpoint.sha256 for _, checkpoint in store.checkpoints(run.id)]
+
+
+def test_an_outage_in_the_middle_changes_nothing(store: PostgresStore, trainer: Trainer) -> None:
+    undisturbed = trainer(no_faults)
+    expected, trained = scored_set(store), weights(store)
+    assert len(expected) == 8
+    # The two minutes of a real outage, scaled down; the clock test rides out the whole of them.
+    script = DiesAt(call=undisturbed.log.calls // 2, seconds=1.5)
+    disturbed = trainer(script)
+    assert script.refused > 0
+    assert disturbed.log.calls == undisturbed.log.calls + script.refused
+    assert scored_set(store) == expected
+    assert weights(store) == trained
+
+
+def test_a_dead_coach_stops_the_run_and_resuming_asks_only_for_what_is_missing(
+    store: PostgresStore, trainer: Trainer
+) -> None:
+    undisturbed = trainer(no_faults)
+    expected, trained = scored_set(store), weights(store)
+    with pytest.raises(CoachError, match="unscored"):
+        trainer(DiesAt(call=undisturbed.log.calls * 3 // 4, seconds=None), deadline_seconds=0.3)
+    (broken, *_) = store.runs()
+    assert broken.status is RunStatus.FAILED
+    before = scored_set(store)
+    missing = sum(value == "error" for value in before.values())
+    assert missing > 0
+    resumed = trainer(no_faults, resume=str(broken.id))
+    (run, *_) = store.runs()
+    assert (run.id, run.status) == (broken.id, RunStatus.COMPLETED)
+    # Equal actions are asked about once, so at most one call for each that was missing.
+    assert 0 < resumed.log.calls <= missing
+    assert scored_set(store) == expected
+    assert weights(store) == trained
+
+
+@pytest.mark.slow
+def test_what_an_update_left_out_is_not_asked_again(
+    store: PostgresStore, trainer: Trainer, config: TrainConfig
+) -> None:
+    lenient = config.model_copy(
+        update={"coach": config.coach.model_copy(update={"unscored_limit": 1.0})}
+    )
+    forgiving = replace(trainer, config=lenient)
+    dead = DiesAt(call=3, seconds=None)
+    forgiving(dead, deadline_seconds=0.2)
+    (run, *_) = store.runs()
+    before = scored_set(store)
+    resumed = forgiving(no_faults, resume=str(run.id))
+    assert resumed.log.calls == 0
+    assert scored_set(store) == before

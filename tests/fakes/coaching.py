@@ -1,0 +1,66 @@
+"""Coach providers and clocks that do as they are told."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from flows.rehearsal.script import Question, judgement
+from mappa_core.adapters.llm_coach.patience import Time
+from mappa_core.adapters.llm_coach.provider import ProviderError, ProviderReply
+from mappa_core.coaching.prices import Usage
+
+Answer = Callable[[Question, int], str | ProviderError]
+
+
+def agree(question: Question, number: int) -> str:
+    return judgement(question, 7.5)
+
+
+@dataclass
+class ScriptedProvider:
+    """Answers by a function of the question and the number of the call; fills no network."""
+
+    answer: Answer = agree
+    name: str = "scripted"
+    seconds: float = 0.0
+    usage: Usage = Usage(prompt=100, reply=10)  # noqa: RUF009 (frozen)
+    asked: list[Question] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
+    in_flight: int = 0
+    most_in_flight: int = 0
+
+    async def ask(self, system: str, user: str, *, seed: int) -> ProviderReply:
+        question = Question(system=system, user=user, max_output_tokens=0, thinking_budget=0)
+        number = len(self.asked)
+        self.asked.append(question)
+        self.seeds.append(seed)
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            await asyncio.sleep(self.seconds)
+        finally:
+            self.in_flight -= 1
+        said = self.answer(question, number)
+        if isinstance(said, ProviderError):
+            raise said
+        return ProviderReply(text=said, usage=self.usage, model_version="scripted-7")
+
+    async def close(self) -> None:
+        pass
+
+
+@dataclass
+class TestClock:
+    """A clock whose sleeps take no time."""
+
+    __test__ = False
+    now: float = 1000.0
+    slept: list[float] = field(default_factory=list)
+
+    def time(self) -> Time:
+        return Time(now=lambda: self.now, sleep=self._sleep)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+        await asyncio.sleep(0)

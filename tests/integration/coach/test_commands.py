@@ -1,0 +1,157 @@
+"""`mappa rescore`, `mappa show --coach`, `mappa rubric lint` and the dry run, as typed."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flows.cli import main
+from mappa_core.adapters.rule_coach.coach import RuleCoach
+from mappa_core.adapters.store.store import PostgresStore
+from mappa_core.config import TrainConfig
+from mappa_core.domain.records import Episode, StopReason
+from mappa_core.scoring import ScorePlan, score_episode
+from tests.builders import make_episode, make_policy, make_problem, make_run, make_turn
+
+AGENTS = ("problem_solver", "code_executor", "verifier")
+
+
+@pytest.fixture
+def stand_in() -> Iterator[str]:
+    """The stand-in as a process of its own; yields its address."""
+    command = [sys.executable, "-m", "flows.rehearsal", "--latency", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
+
+
+@pytest.fixture
+def episode(store: PostgresStore) -> Episode:
+    run = replace(make_run(), config=TrainConfig().model_dump(mode="json"))
+    store.open_run(run)
+    store.add_problems([make_problem()])
+    episode = make_episode(run, make_problem())
+    store.open_episode(episode)
+    for index, agent in enumerate(AGENTS):
+        store.add_policy_version(make_policy(run, agent))
+        turn = make_turn(make_policy(run, agent), index, text=f"{agent} says 5. Score: 10")
+        store.record_turn(episode, turn)
+        episode = episode.with_turn(turn)
+    episode = episode.closed(StopReason.ANSWERED)
+    store.close_episode(episode)
+    asyncio.run(score_episode(episode, plan=ScorePlan(coach=RuleCoach()), store=store))
+    return episode
+
+
+def mappa(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
+) -> tuple[int | str | None, str, str]:
+    monkeypatch.setattr(sys, "argv", ["mappa", *arguments])
+    with pytest.raises(SystemExit) as left:
+        main()
+    printed = capsys.readouterr()
+    return left.value.code, printed.out, printed.err
+
+
+def test_stored_actions_are_scored_again_and_every_score_can_be_traced(
+    stand_in: str,
+    episode: Episode,
+    store: PostgresStore,
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("MAPPA_DATABASE_URL", database_url)
+    monkeypatch.setenv("GOOGLE_API_KEY", "very-secret")
+    monkeypatch.setenv("COLUMNS", "500")
+    command = ("rescore", "quickstart-1", "--coach", "gemini:test-model", "--json", "--yes")
+    prices = (f"coach.base_url={stand_in}", "coach.prices.input_usd=1")
+    code, out, err = mappa(monkeypatch, capsys, *command, *prices, "--limit", "2")
+    assert code == 0, err
+    result = json.loads(out)
+    assert (result["scored"], result["unscored"], result["calls"]) == (2, 0, 2)
+    assert "2 actions of quickstart-1 lack a score" in err
+    assert "about 2 calls" in err
+    _, out, _ = mappa(monkeypatch, capsys, *command, *prices)
+    assert json.loads(out)["scored"] == 1
+    _, out, _ = mappa(monkeypatch, capsys, *command, *prices)
+    assert json.loads(out)["calls"] == 0
+
+    code, out, err = mappa(monkeypatch, capsys, "show", str(episode.id), "--coach")
+    assert code == 0, err
+    entry = next(e for e in store.scores(episode.id) if e.score.request is not None)
+    request, reply = entry.score.request, entry.score.raw_reply
+    assert request is not None
+    assert reply is not None
+    for text in (request.system, request.prompt, reply):
+        for line in text.splitlines():
+            assert line in out
+    assert "test-model-rehearsal-001" in out
+    assert entry.identity.rubric_sha256 in out
+    assert f"{entry.score.cost_usd:.6f} dollars" in out
+    assert f"{entry.score.seconds:.3f} s" in out
+    assert "fake_score" in out
+    assert "very-secret" not in out + err
+
+
+def test_rubrics_are_linted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = mappa(monkeypatch, capsys, "rubric", "lint")
+    assert (code, out) == (0, "2 rubric sets, task types are treated alike\n")
+    source = Path(__file__).parents[3] / "mappa_core/coaching/rubrics/dsbench/paper-1/analyst.yaml"
+    unfair = source.read_text().replace("otherwise: 3", "otherwise: 4", 1)
+    (tmp_path / "analyst.yaml").write_text(unfair)
+    code, out, _ = mappa(monkeypatch, capsys, "rubric", "lint", "dsbench", str(tmp_path))
+    assert code == 1
+    assert "task types differ in their caps of the metric's scale" in out
+    code, _, err = mappa(monkeypatch, capsys, "rubric", "lint", "nobody")
+    assert code == 2
+    assert err.count("\n") == 1
+
+
+def test_a_dry_run_says_what_the_coach_will_cost(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GOOGLE_API_KEY", "key")
+    model = ("coach.backend=gemini", "coach.model=m", "coach.prices.output_usd=2.5")
+    code, out, err = mappa(monkeypatch, capsys, "train", "--dry-run", *model)
+    assert code == 0
+    # 10 iterations x 12 problems x 4 episodes x 3 agents.
+    assert "coach m: about 1,440 calls" in err
+    assert "dollars" in err
+    assert "dollars" not in out.replace("dollars: null", "")
+    _, _, err = mappa(monkeypatch, capsys, "train", "--dry-run")
+    assert "costs nothing" in err
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (("coach.backend=gemini",), "needs a model"),
+        (("coach.backend=gemini", "coach.model=m"), "GOOGLE_API_KEY"),
+        (("coach.backend=wit",), "coach.backend=wit"),
+    ],
+)
+def test_a_coach_that_cannot_answer_is_bad_input(
+    overrides: tuple[str, ...],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("MAPPA_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
+    code, _, err = mappa(monkeypatch, capsys, "train", *overrides)
+    assert code == 2
+    assert said in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "home").exists()

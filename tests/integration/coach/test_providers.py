@@ -1,0 +1,343 @@
+"""Real client libraries against the stand-in server: faults, totals, secrets."""
+
+import asyncio
+import gc
+import logging
+import tracemalloc
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.rehearsal.script import Fault, Script, no_faults, score_of, seeded_faults
+from flows.rehearsal.server import StandIn, serving
+from mappa_core import bootstrap
+from mappa_core.adapters.llm_coach.anthropic_messages import AnthropicProvider
+from mappa_core.adapters.llm_coach.budget import Budget
+from mappa_core.adapters.llm_coach.coach import LlmCoach
+from mappa_core.adapters.llm_coach.gemini import GeminiProvider, gemini_provider, vertex_provider
+from mappa_core.adapters.llm_coach.openai_compatible import OpenAiProvider
+from mappa_core.adapters.llm_coach.provider import Provider
+from mappa_core.coaching.prices import Usage, cost, dollars
+from mappa_core.coaching.rubrics import load_rubrics
+from mappa_core.config import BudgetConfig, CoachModelConfig
+from mappa_core.domain.errors import ConfigError
+from mappa_core.domain.records import CoachScore, Unscored
+from mappa_core.settings import Settings
+from mappa_core.teams import load_team
+from tests.unit.coaching.cases import make_case
+
+KEY = "AIza-very-secret-key-0123456789"
+RUBRICS = load_rubrics("mathchat", "paper-1")
+PRICES = {"input_usd": 0.30, "cached_usd": 0.075, "output_usd": 2.50}
+Results = list[CoachScore | Unscored]
+
+
+def make_provider(config: CoachModelConfig) -> Provider:
+    match config.backend:
+        case "openai":
+            return OpenAiProvider(config, KEY)
+        case "anthropic":
+            return AnthropicProvider(config, KEY)
+        case _:
+            return gemini_provider(config, KEY)
+
+
+@asynccontextmanager
+async def coached(
+    backend: str, script: Script = no_faults, *, key: str | None = KEY, **settings: Any
+) -> AsyncIterator[tuple[LlmCoach, StandIn]]:
+    stand_in = StandIn(script, key=key, slow_seconds=0.2)
+    async with serving(stand_in) as address:
+        base = f"{address}/v1" if backend == "openai" else address
+        config = CoachModelConfig.model_validate(
+            {"backend": backend, "model": "test-model", "base_url": base, "prices": PRICES}
+            | settings
+        )
+        coach = LlmCoach(make_provider(config), RUBRICS, config, Budget(BudgetConfig()))
+        try:
+            yield coach, stand_in
+        finally:
+            await coach.close()
+
+
+async def scores(coach: LlmCoach, count: int) -> Results:
+    return await asyncio.gather(*(coach.score(make_case(f"Plan {n}.")) for n in range(count)))
+
+
+BACKENDS = ("gemini", "openai", "anthropic")
+each_backend = pytest.mark.parametrize("backend", BACKENDS)
+
+
+@each_backend
+def test_a_real_client_gets_a_score(backend: str) -> None:
+    async def body() -> None:
+        async with coached(backend, thinking_budget=64 if backend == "gemini" else None) as pair:
+            coach, stand_in = pair
+            first = await coach.score(make_case())
+            second = await coach.score(make_case("Divide."))
+        assert isinstance(first, CoachScore)
+        assert isinstance(second, CoachScore)
+        assert first.model_version == "test-model-rehearsal-001"
+        assert first.criteria[0].name == "overall"
+        assert first.cached_tokens == 0
+        # The rubric is the shared prefix; the second call finds it cached.
+        assert second.cached_tokens
+        assert second.cached_tokens > 500
+        assert first.thought_tokens == (32 if backend == "gemini" else 0)
+        assert stand_in.log.calls == 2
+        assert stand_in.log.keys_in_urls == 0
+
+    asyncio.run(body())
+
+
+@each_backend
+@pytest.mark.parametrize(
+    ("fault", "reason", "calls"),
+    [
+        (Fault.FORBIDDEN, "refused", 1),
+        (Fault.NOT_FOUND, "refused", 1),
+        (Fault.BLOCKED, "blocked", 1),
+        (Fault.TRUNCATED, "unparsable", 2),
+        (Fault.PROSE, "unparsable", 2),
+        (Fault.WRONG_SCORE, "unparsable", 2),
+        (Fault.RATE_LIMITED, "rate_limited", None),
+        (Fault.UNAVAILABLE, "error", None),
+        (Fault.INTERNAL, "error", None),
+        (Fault.BAD_GATEWAY, "error", None),
+        (Fault.CUT_CONNECTION, "error", None),
+        (Fault.HANGING, "timeout", None),
+    ],
+)
+def test_every_fault_ends_with_its_reason(
+    backend: str, fault: Fault, reason: str, calls: int | None
+) -> None:
+    async def body() -> tuple[CoachScore | Unscored, StandIn]:
+        script = lambda question, number: fault  # noqa: E731
+        limits = {"deadline_seconds": 0.4, "attempt_seconds": 0.15}
+        async with coached(backend, script, **limits) as (coach, stand_in):
+            return await coach.score(make_case()), stand_in
+
+    unscored, stand_in = asyncio.run(body())
+    assert isinstance(unscored, Unscored), unscored
+    assert unscored.reason == reason, unscored
+    assert unscored.attempts == stand_in.log.calls
+    assert calls is None or stand_in.log.calls == calls
+
+
+@each_backend
+def test_the_wrong_key_is_final_and_never_repeated(backend: str) -> None:
+    async def body() -> None:
+        async with coached(backend, key="another") as (coach, stand_in):
+            unscored = await coach.score(make_case())
+        assert isinstance(unscored, Unscored)
+        assert unscored.reason == "refused"
+        assert "401" in unscored.detail
+        assert KEY not in repr(unscored)
+        assert stand_in.log.calls == 1
+
+    asyncio.run(body())
+
+
+def test_nobody_at_the_address_is_an_error_that_can_pass() -> None:
+    async def body() -> None:
+        for backend in BACKENDS:
+            config = CoachModelConfig.model_validate(
+                {
+                    "backend": backend,
+                    "model": "m",
+                    "base_url": "http://127.0.0.1:9",
+                    "deadline_seconds": 0.2,
+                }
+            )
+            coach = LlmCoach(make_provider(config), RUBRICS, config, Budget(BudgetConfig()))
+            unscored = await coach.score(make_case())
+            await coach.close()
+            assert isinstance(unscored, Unscored)
+            assert (unscored.reason, unscored.attempts) == ("error", 1)
+
+    asyncio.run(body())
+
+
+TOTALLED = (
+    Fault.RATE_LIMITED,
+    Fault.UNAVAILABLE,
+    Fault.INTERNAL,
+    Fault.BAD_GATEWAY,
+    Fault.SLOW,
+    Fault.TRUNCATED,
+    Fault.PROSE,
+    Fault.WRONG_SCORE,
+    Fault.BLOCKED,
+    Fault.FORBIDDEN,
+    Fault.CUT_CONNECTION,
+    Fault.HANGING,
+)
+
+
+def test_thirty_percent_faults_invent_nothing_and_the_totals_match_the_servers_log() -> None:
+    settings = {"concurrency": 32, "attempt_seconds": 2.0, "deadline_seconds": 60.0}
+
+    async def body() -> tuple[Results, StandIn, LlmCoach]:
+        script = seeded_faults(0.3, seed=4, kinds=TOTALLED)
+        async with coached("gemini", script, **settings) as (coach, stand_in):
+            return await scores(coach, 200), stand_in, coach
+
+    results, stand_in, coach = asyncio.run(body())
+    log = stand_in.log
+    reasons = Counter(one.reason for one in results if isinstance(one, Unscored))
+    assert set(reasons) <= {"blocked", "refused", "unparsable"}
+    assert reasons["blocked"] + reasons["refused"] > 0
+    assert reasons["blocked"] == log.faults["blocked"]
+    assert reasons["refused"] == log.faults["forbidden"]
+    for one in results:
+        if isinstance(one, CoachScore):
+            assert one.request is not None
+            assert one.value == truth(one.request.prompt)
+    assert_totals(results, log, coach)
+
+
+def truth(prompt: str) -> float:
+    from flows.rehearsal.script import Question
+
+    return score_of(Question(system="", user=prompt, max_output_tokens=0, thinking_budget=0))
+
+
+def assert_totals(results: Results, log: Any, coach: LlmCoach) -> None:
+    assert sum(one.attempts for one in results) == log.calls
+    assert sum(one.prompt_tokens or 0 for one in results) == log.prompt_tokens
+    assert sum(one.reply_tokens or 0 for one in results) == log.reply_tokens
+    assert sum(one.cached_tokens or 0 for one in results) == log.cached_tokens
+    billed = Usage(
+        prompt=log.prompt_tokens,
+        cached=log.cached_tokens,
+        reply=log.reply_tokens,
+        thought=log.thought_tokens,
+    )
+    config = CoachModelConfig.model_validate({"prices": PRICES})
+    exact = dollars(cost(billed, config.prices))
+    assert coach.spent.cost_usd == exact
+    assert sum(one.cost_usd or 0 for one in results) == pytest.approx(exact, abs=1e-12)
+    assert coach.spent.calls == log.calls
+    assert coach.spent.tokens == billed.total
+
+
+def test_memory_stays_flat_over_many_scores() -> None:
+    async def body() -> list[int]:
+        sizes: list[int] = []
+        async with coached("gemini", concurrency=16) as (coach, _):
+            await scores(coach, 50)
+            coach._known.clear()  # noqa: SLF001 (what is remembered on purpose is bounded apart)
+            tracemalloc.start()
+            for _ in range(3):
+                await scores(coach, 100)
+                coach._known.clear()  # noqa: SLF001
+                gc.collect()
+                sizes.append(tracemalloc.get_traced_memory()[0])
+            tracemalloc.stop()
+        return sizes
+
+    first, _, last = asyncio.run(body())
+    assert last - first < 300_000
+
+
+def test_a_key_is_in_no_log_error_record_or_url(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    async def body() -> None:
+        kinds = (Fault.FORBIDDEN, Fault.RATE_LIMITED, Fault.BAD_GATEWAY, Fault.CUT_CONNECTION)
+        for backend in BACKENDS:
+            script = seeded_faults(0.7, seed=1, kinds=kinds)
+            async with coached(backend, script, deadline_seconds=1.0) as (coach, stand_in):
+                results = await scores(coach, 12)
+            assert KEY not in repr(results)
+            assert KEY not in repr(coach.__dict__.get("_config"))
+            assert stand_in.log.keys_in_urls == 0
+
+    asyncio.run(body())
+    assert KEY not in caplog.text
+    written = capfd.readouterr()
+    assert KEY not in written.out + written.err
+
+
+def test_a_provider_that_echoes_the_key_does_not_get_it_into_a_row() -> None:
+    from mappa_core.adapters.llm_coach.provider import safe
+
+    assert safe(f"Incorrect API key provided: {KEY}.\nSee docs", KEY) == (
+        "Incorrect API key provided: ***. See docs"
+    )
+
+
+def test_settings_do_not_print_their_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GOOGLE_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.setenv(name, KEY)
+    settings = Settings()
+    assert settings.google_api_key is not None
+    assert settings.google_api_key.get_secret_value() == KEY
+    assert KEY not in f"{settings!r} {settings} {settings.model_dump()}"
+
+
+@pytest.mark.parametrize(
+    ("backend", "variable"),
+    [
+        ("gemini", "GOOGLE_API_KEY"),
+        ("vertex", "VERTEX_PROJECT"),
+        ("openai", "OPENAI_API_KEY"),
+        ("anthropic", "ANTHROPIC_API_KEY"),
+    ],
+)
+def test_a_missing_secret_is_refused_before_anything_is_written(
+    backend: str, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(variable, raising=False)
+    config = CoachModelConfig.model_validate({"backend": backend, "model": "m"})
+    with pytest.raises(ConfigError, match=variable):
+        bootstrap.check_coach(config, Settings(), load_team("mathchat", "small-1"))
+
+
+def test_vertex_speaks_to_its_own_path_with_a_bearer_token() -> None:
+    async def body() -> CoachScore | Unscored:
+        stand_in = StandIn(key="token-1")
+        async with serving(stand_in) as address:
+            config = CoachModelConfig.model_validate(
+                {"backend": "vertex", "model": "m", "base_url": address}
+            )
+            provider = _vertex(config)
+            coach = LlmCoach(provider, RUBRICS, config, Budget(BudgetConfig()))
+            try:
+                return await coach.score(make_case())
+            finally:
+                await coach.close()
+
+    score = asyncio.run(body())
+    assert isinstance(score, CoachScore), score
+
+
+def _vertex(config: CoachModelConfig) -> GeminiProvider:
+    from google import genai
+    from google.oauth2.credentials import Credentials
+
+    from mappa_core.adapters.llm_coach.gemini import http_options
+
+    client = genai.Client(
+        vertexai=True,
+        project="p",
+        location="global",
+        credentials=Credentials(token="token-1"),
+        http_options=http_options(config),
+    )
+    return GeminiProvider(client, config, secrets=())
+
+
+def test_a_broken_service_account_file_is_a_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "account.json"
+    file.write_text('{"private_key": "-----BEGIN SECRET"}')
+    config = CoachModelConfig.model_validate({"backend": "vertex", "model": "m"})
+    with pytest.raises(ConfigError, match="GOOGLE_APPLICATION_CREDENTIALS") as refused:
+        vertex_provider(config, "p", "global", file)
+    assert "SECRET" not in str(refused.value)

@@ -1,0 +1,252 @@
+"""Which scores are asked for, which are missing, and what becomes of them in the store."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from flows.rehearsal.script import Question, judgement
+from flows.rescore import coach_overrides, rescore, wanted
+from mappa_core.adapters.llm_coach.budget import Budget
+from mappa_core.adapters.llm_coach.coach import LlmCoach
+from mappa_core.adapters.llm_coach.provider import ProviderError, status_error
+from mappa_core.adapters.rule_coach.coach import RuleCoach
+from mappa_core.adapters.store.store import PostgresStore
+from mappa_core.coaching.rubrics import load_rubrics
+from mappa_core.config import BudgetConfig, CoachConfig
+from mappa_core.domain.errors import ConfigError
+from mappa_core.domain.records import (
+    Episode,
+    LabelVisibility,
+    Outcome,
+    Run,
+    StopReason,
+    Unscored,
+)
+from mappa_core.scoring import ScorePlan, case_of, score_episode, takes_second
+from tests.builders import (
+    make_episode,
+    make_policy,
+    make_problem,
+    make_run,
+    make_tool_result,
+    make_turn,
+)
+from tests.fakes.coaching import Answer, ScriptedProvider, TestClock, agree
+
+AGENTS = ("problem_solver", "code_executor", "verifier")
+RUBRICS = load_rubrics("mathchat", "paper-1")
+PlayEpisode = Callable[..., Episode]
+
+
+def make_coach(provider: ScriptedProvider, model: str = "first") -> LlmCoach:
+    config = CoachConfig(backend="gemini", model=model, deadline_seconds=5)
+    return LlmCoach(provider, RUBRICS, config, Budget(BudgetConfig()), time=TestClock().time())
+
+
+@pytest.fixture
+def run(store: PostgresStore) -> Run:
+    run = make_run()
+    store.open_run(run)
+    store.add_problems([make_problem()])
+    for agent in AGENTS:
+        store.add_policy_version(make_policy(run, agent))
+    return run
+
+
+@pytest.fixture
+def play(store: PostgresStore, run: Run) -> PlayEpisode:
+    def play(rollout_index: int = 0) -> Episode:
+        episode = make_episode(run, make_problem(), rollout_index=rollout_index)
+        store.open_episode(episode)
+        for index, agent in enumerate(AGENTS):
+            turn = make_turn(
+                make_policy(run, agent),
+                index,
+                text=f"{agent} speaks, {rollout_index}",
+                tool_result=make_tool_result() if agent == "code_executor" else None,
+            )
+            store.record_turn(episode, turn)
+            episode = episode.with_turn(turn)
+        outcome = Outcome(success=True, answer="5", method="math-verify")
+        episode = episode.closed(StopReason.ANSWERED, outcome=outcome)
+        store.close_episode(episode)
+        return episode
+
+    return play
+
+
+def test_repeats_and_second_opinions_are_further_rows(
+    store: PostgresStore, play: PlayEpisode
+) -> None:
+    episode = play()
+    first, second = ScriptedProvider(), ScriptedProvider()
+    plan = ScorePlan(
+        coach=make_coach(first),
+        repeats=3,
+        second=make_coach(second, "second"),
+        second_share=1.0,
+    )
+    entries = asyncio.run(score_episode(episode, plan=plan, store=store))
+    assert (len(first.asked), len(second.asked)) == (9, 3)
+    rows = Counter((e.identity.model, e.repeat_index, e.trained) for e in entries)
+    assert rows == {
+        ("first", 0, True): 3,
+        ("first", 1, False): 3,
+        ("first", 2, False): 3,
+        ("second", 0, False): 3,
+    }
+    assert {entry.identity.model_version for entry in entries} == {"scripted-7"}
+    again = asyncio.run(score_episode(episode, plan=plan, store=store))
+    assert again == entries
+    assert len(first.asked) == 9
+
+
+def test_the_second_coach_sees_its_share_of_the_actions(
+    store: PostgresStore, play: PlayEpisode
+) -> None:
+    second = ScriptedProvider()
+    plan = ScorePlan(coach=RuleCoach(), second=make_coach(second, "second"), second_share=0.3)
+    for number in range(20):
+        asyncio.run(score_episode(play(number), plan=plan, store=store))
+    assert 8 <= len(second.asked) <= 28
+    ids = [entry.action_id for n in range(20) for entry in store.scores(play(n).id)]
+    assert len(second.asked) == sum(takes_second(one, 0.3) for one in set(ids))
+
+
+def test_only_what_is_missing_is_asked_again_and_the_new_row_trains(
+    store: PostgresStore, play: PlayEpisode
+) -> None:
+    episode = play()
+
+    def flaky(question: Question, number: int) -> str | ProviderError:
+        verifier = "agent `verifier`" in question.user
+        return status_error(503, "down") if verifier else agree(question, number)
+
+    plan = ScorePlan(coach=make_coach(ScriptedProvider(flaky)))
+    before = asyncio.run(score_episode(episode, plan=plan, store=store))
+    assert [isinstance(entry.score, Unscored) for entry in before] == [False, False, True]
+
+    settled = replace(plan, coach=make_coach(ScriptedProvider()), settled=frozenset(AGENTS))
+    assert asyncio.run(score_episode(episode, plan=settled, store=store)) == before
+
+    healthy = ScriptedProvider()
+    plan = ScorePlan(coach=make_coach(healthy))
+    after = asyncio.run(score_episode(episode, plan=plan, store=store))
+    assert len(healthy.asked) == 1
+    assert len(after) == 4
+    assert [e.trained for e in after if isinstance(e.score, Unscored)] == [False]
+    assert len({e.action_id for e in after if e.trained}) == 3 == sum(e.trained for e in after)
+
+
+def test_a_blocked_action_stays_unscored(store: PostgresStore, play: PlayEpisode) -> None:
+    from mappa_core.adapters.llm_coach.provider import Final
+
+    episode = play()
+    blocking: Answer = lambda question, number: Final("blocked", "safety")  # noqa: E731
+    plan = ScorePlan(coach=make_coach(ScriptedProvider(blocking)))
+    before = asyncio.run(score_episode(episode, plan=plan, store=store))
+    healthy = ScriptedProvider()
+    plan = ScorePlan(coach=make_coach(healthy))
+    assert asyncio.run(score_episode(episode, plan=plan, store=store)) == before
+    assert healthy.asked == []
+
+
+def test_visibility_is_a_policy_per_agent_and_a_column_of_every_row(
+    store: PostgresStore, play: PlayEpisode
+) -> None:
+    provider = ScriptedProvider()
+    plan = ScorePlan(
+        coach=make_coach(provider),
+        visibility={
+            "verifier": LabelVisibility.FULL,
+            "code_executor": LabelVisibility.OUTCOME_ONLY,
+        },
+    )
+    entries = asyncio.run(score_episode(play(), plan=plan, store=store))
+    assert [entry.visibility.value for entry in entries] == ["never", "outcome_only", "full"]
+    assert [entry.label_visible for entry in entries] == [False, True, True]
+    prompts = {q.user.split("`")[1]: q.user for q in provider.asked}
+    assert "final answer was" not in prompts["problem_solver"]
+    assert "final answer was right" in prompts["code_executor"]
+    assert "expected answer is" not in prompts["code_executor"]
+    assert "The expected answer is: 5" in prompts["verifier"]
+
+
+def test_a_case_shows_the_truth_only_where_it_may() -> None:
+    run = make_run()
+    turn = make_turn(make_policy(run, "verifier"))
+    outcome = Outcome(success=False, answer="4", method="math-verify")
+    episode = make_episode(run, make_problem()).with_turn(turn)
+    episode = episode.closed(StopReason.ANSWERED, outcome=outcome)
+    never = case_of(episode, turn, LabelVisibility.NEVER)
+    assert (never.outcome, never.expected_answer) == (None, None)
+    some = case_of(episode, turn, LabelVisibility.OUTCOME_ONLY)
+    assert (some.outcome, some.expected_answer) == (outcome, None)
+    full = case_of(episode, turn, LabelVisibility.FULL)
+    assert (full.outcome, full.expected_answer) == (outcome, "5")
+
+
+def test_rescoring_is_limited_resumable_and_touches_no_training_score(
+    store: PostgresStore, run: Run, play: PlayEpisode
+) -> None:
+    for number in range(4):
+        asyncio.run(score_episode(play(number), plan=ScorePlan(coach=RuleCoach()), store=store))
+    config = CoachConfig.model_validate(
+        {"backend": "gemini", "model": "first", "prices": {"input_usd": 1, "output_usd": 2}}
+    )
+    provider = ScriptedProvider()
+    plan = ScorePlan(coach=make_coach(provider), trains=False)
+    done: list[int] = []
+    part = wanted(store, run, plan, RUBRICS, config, 5)
+    assert part.count == 5
+    assert part.expected.calls == 5
+    assert part.expected.cost_usd > 0
+    result = asyncio.run(rescore(store, plan, part, done.append))
+    assert (result.scored, result.unscored, sum(done)) == (5, 0, 5)
+    rest = wanted(store, run, plan, RUBRICS, config, None)
+    assert rest.count == 7
+    asyncio.run(rescore(store, plan, rest, done.append))
+    assert len(provider.asked) == 12
+    assert wanted(store, run, plan, RUBRICS, config, None).count == 0
+    entries = [entry for n in range(4) for entry in store.scores(play(n).id)]
+    assert Counter((e.identity.coach, e.trained) for e in entries) == {
+        ("rule", True): 12,
+        ("gemini", False): 12,
+    }
+
+
+def test_a_changed_rubric_is_another_scorer(
+    store: PostgresStore, run: Run, play: PlayEpisode
+) -> None:
+    play()
+    plan = ScorePlan(coach=make_coach(ScriptedProvider()), trains=False)
+    config = CoachConfig(backend="gemini", model="first")
+    asyncio.run(rescore(store, plan, wanted(store, run, plan, RUBRICS, config, None), print_none))
+    changed = RUBRICS.model_copy(update={"sha256": "other"})
+    coach = LlmCoach(ScriptedProvider(), changed, config, Budget(BudgetConfig()))
+    other = ScorePlan(coach=coach, trains=False)
+    assert wanted(store, run, plan, RUBRICS, config, None).count == 0
+    assert wanted(store, run, other, changed, config, None).count == 3
+
+
+def print_none(actions: int) -> None:
+    assert actions > 0
+
+
+def test_a_coach_is_named_by_backend_and_model() -> None:
+    assert coach_overrides("gemini:gemini-2.5-pro", "./mine-1") == [
+        "coach.backend=gemini",
+        "coach.model=gemini-2.5-pro",
+        "coach.rubric=./mine-1",
+    ]
+    assert coach_overrides("rule", None) == ["coach.backend=rule", "coach.model="]
+    with pytest.raises(ConfigError, match="backend:model"):
+        coach_overrides("gemini:", None)
+
+
+def test_a_judgement_is_what_the_stand_in_says() -> None:
+    question = Question(system="", user="Case x:", max_output_tokens=1, thinking_budget=0)
+    assert '"score": 3.0' in judgement(question, 3.0)
