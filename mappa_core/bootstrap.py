@@ -131,7 +131,9 @@ async def _build(config: TrainConfig, settings: Settings, stack: AsyncExitStack)
     model = str(await asyncio.to_thread(resolve_model, config.model, settings.models))
     tokenizer = await asyncio.to_thread(ChatTokenizer, model)
     watcher.starting("sandbox")
-    sandbox = await choose_sandbox(config.sandbox.backend, config.sandbox.concurrency)
+    sandbox = await choose_sandbox(
+        config.sandbox.backend, config.sandbox.concurrency, config.sandbox.runtime
+    )
     stack.push_async_callback(sandbox.close)
     watcher.starting("database")
     store, mlflow_uri = await asyncio.to_thread(open_store, settings, stack)

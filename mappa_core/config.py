@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
+Runtime = Literal["standard-library", "data-science"]
 Positive = Annotated[int, Field(ge=1)]
 
 
@@ -103,6 +104,11 @@ class SandboxConfig(Section):
     backend: Literal["auto", "bubblewrap", "landlock", "unsafe-subprocess"] = Field(
         default="auto",
         description="auto: the strongest tier whose probe passes; never the unsafe one.",
+    )
+    runtime: Runtime = Field(
+        default="standard-library",
+        description="What programs may import; data-science adds numpy, pandas, scipy, "
+        "scikit-learn and lightgbm.",
     )
     wall_seconds: float = Field(default=10.0, gt=0, description="Wall clock of one run.")
     cpu_seconds: float = Field(default=10.0, gt=0, description="CPU time of one run.")

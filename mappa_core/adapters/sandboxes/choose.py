@@ -11,6 +11,8 @@ from typing import get_args
 
 from mappa_core.adapters.sandboxes.client import SupervisedSandbox
 from mappa_core.adapters.sandboxes.launch import Backend
+from mappa_core.adapters.sandboxes.packages import DATA_SCIENCE, importable
+from mappa_core.config import Runtime
 from mappa_core.domain.errors import SandboxError, SandboxUnavailable
 from mappa_core.domain.records import Limits, ToolStatus
 from mappa_core.ports import Sandbox
@@ -39,20 +41,24 @@ _BAIT = "not for a program's eyes"
 _TIMEOUT_SECONDS = 0.3
 
 
-async def choose_sandbox(backend: str, concurrency: int) -> Sandbox:
+async def choose_sandbox(
+    backend: str, concurrency: int, runtime: Runtime = "standard-library"
+) -> Sandbox:
     """The sandbox to use, started and probed.
 
     Args:
         backend: `auto` for the strongest tier that passes its probe, or a tier's name.
         concurrency: Runs at once.
+        runtime: What programs may import.
 
     Raises:
         SandboxUnavailable: No tier, or not the named one, holds on this machine.
     """
+    packages = importable(DATA_SCIENCE if runtime == "data-science" else ())
     names = [name for name in get_args(Backend) if name == backend]
     objections: list[str] = []
     for name in names or _STRONGEST_FIRST:
-        sandbox = SupervisedSandbox(name, concurrency)
+        sandbox = SupervisedSandbox(name, concurrency, packages)
         objection = await _objection(sandbox, walls=name != _UNSAFE)
         if objection is None:
             return sandbox

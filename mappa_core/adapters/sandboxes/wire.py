@@ -70,6 +70,9 @@ def decode_reply(text: bytes) -> ToolResult | Failure:
         return Failure(**fields)
     fields["status"] = ToolStatus(fields["status"])
     fields["written"] = tuple(Artifact(**file) for file in fields["written"])
+    if fields["read"] is not None:
+        fields["read"] = tuple(Artifact(**file) for file in fields["read"])
+    fields["removed"] = tuple(fields["removed"])
     fields["rejected"] = tuple(RejectedFile(**file) for file in fields["rejected"])
     return ToolResult(**fields)
 
