@@ -24,9 +24,10 @@ class Section(BaseModel):
 class ProblemsConfig(Section):
     """Which problems are trained on and which are held out."""
 
-    source: Literal["arithmetic", "json"] = Field(
+    source: Literal["arithmetic", "json", "tabular", "dsbench"] = Field(
         default="arithmetic",
-        description="Bundled word-problem generator, or AIME/AMC style JSON files.",
+        description="Bundled word-problem generator; AIME/AMC style JSON files; bundled "
+        "prediction tasks; DSBench's modeling tasks from disk.",
     )
     levels: tuple[int, ...] = Field(
         default=(1,), min_length=1, description="Difficulty levels drawn from (arithmetic), 1 to 4."
@@ -35,10 +36,16 @@ class ProblemsConfig(Section):
         default=(), description="Kinds of problem drawn (arithmetic); empty for all of the levels."
     )
     train_files: tuple[Path, ...] = Field(
-        default=(), description="Files with problems to train on (json)."
+        default=(), description="Files with problems to train on (json, dsbench)."
     )
     held_out_files: tuple[Path, ...] = Field(
-        default=(), description="Files with problems to measure on (json)."
+        default=(), description="Files with problems to measure on (json, dsbench)."
+    )
+    prompts_file: Path | None = Field(
+        default=None, description="DSBench's cleaned prompts, with metrics and columns (dsbench)."
+    )
+    folder: Path | None = Field(
+        default=None, description="Folder with data_resplit/ and answers/ (dsbench)."
     )
     drop_overlap: bool = Field(
         default=False, description="Leave held-out problems out of training instead of refusing."

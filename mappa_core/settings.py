@@ -40,6 +40,11 @@ class Settings(BaseSettings):
         return self.home / "checkpoints"
 
     @cached_property
+    def workspaces(self) -> Path:
+        """Files of episodes, turn by turn."""
+        return self.home / "workspaces"
+
+    @cached_property
     def postgres(self) -> Path:
         """The embedded Postgres."""
         return self.home / "postgres"

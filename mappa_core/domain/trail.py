@@ -38,8 +38,8 @@ class Failing:
 def files_after(turns: Sequence[Turn]) -> Mapping[str, TrackedFile]:
     """The files that the turns left in the workspace, by name; the task's own are not among them.
 
-    A file is stale when its writer ran another program that did not write it, or when a file it
-    was made from has been rewritten or removed since.
+    A file is stale when a later program of its writer failed without writing it again, or when a
+    file it was made from has been rewritten or removed since.
     """
     files: dict[str, TrackedFile] = {}
     for turn in turns:
@@ -71,8 +71,8 @@ def _aged(
 ) -> TrackedFile:
     if file.turn == turn.index or file.stale is not None:
         return file
-    if file.agent == turn.agent:
-        return replace(file, stale=f"not written again in turn {turn.index + 1}")
+    if file.agent == turn.agent and not ran_well(turn):
+        return replace(file, stale=f"the program of turn {turn.index + 1} failed before writing it")
     changed = [
         name
         for name, sha256 in file.made_from.items()

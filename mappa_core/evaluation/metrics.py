@@ -58,12 +58,19 @@ def positive_label(truth: Column) -> object:
 
 
 def _f1(truth: Column, predicted: Column) -> float:
-    positive = positive_label(truth)
-    return float(sk.f1_score(truth == positive, predicted == positive, zero_division=0))
+    return _f1_of(positive_label(truth), truth, predicted)
 
 
-def _f1_mean(truth: Column, predicted: Column, *, average: str) -> float:
-    return float(sk.f1_score(truth, predicted, average=average, zero_division=0))
+def _f1_macro(truth: Column, predicted: Column) -> float:
+    labels = set(truth) | set(predicted)
+    return float(np.mean([_f1_of(label, truth, predicted) for label in labels]))
+
+
+def _f1_of(label: object, truth: Column, predicted: Column) -> float:
+    """Harmonic mean of precision and recall; 0 where the label was never predicted."""
+    both = np.count_nonzero((truth == label) & (predicted == label))
+    either = np.count_nonzero(truth == label) + np.count_nonzero(predicted == label)
+    return 2 * both / either if either else 0.0
 
 
 def _balanced_accuracy(truth: Column, predicted: Column) -> float:
@@ -175,8 +182,9 @@ _ALL = (
     _Share(name="accuracy", measure=_by_column(lambda t, p: float(np.mean(t == p)))),
     _Share(name="balanced_accuracy", measure=_by_column(_balanced_accuracy)),
     _Share(name="f1", measure=_by_column(_f1)),
-    _Share(name="f1_micro", measure=_by_column(partial(_f1_mean, average="micro"))),
-    _Share(name="f1_macro", measure=_by_column(partial(_f1_mean, average="macro"))),
+    # With one label per row every wrong row is one false positive and one false negative.
+    _Share(name="f1_micro", measure=_by_column(lambda t, p: float(np.mean(t == p)))),
+    _Share(name="f1_macro", measure=_by_column(_f1_macro)),
     _Share(name="roc_auc", measure=_by_column(_roc_auc), wants="scores", uninformed=0.5),
     _Loss(name="log_loss", measure=_log_loss, wants="probabilities", lowest=0.0),
     _Loss(name="rmse", measure=_by_column(_rmse)),

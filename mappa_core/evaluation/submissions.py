@@ -9,13 +9,15 @@ code, not a score it printed.
 import csv
 import io
 import json
+import math
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-import pandas as pd
+from numpy.typing import NDArray
 
 from mappa_core.domain.records import Outcome
 from mappa_core.evaluation.metrics import METRICS, Metric, Table
@@ -24,6 +26,8 @@ from mappa_core.evaluation.skill import constant_value, skill
 METHOD = "submission"
 LARGEST_BYTES = 256 * 2**20
 _WHOLE = re.compile(r"([-+]?\d+)\.0*")
+Cells: TypeAlias = Mapping[str, Sequence[str]]
+"""A table's columns by name, as text."""
 _NAMED = 3
 """Ids that a reason quotes."""
 
@@ -48,8 +52,13 @@ def parse_key(text: str) -> GradingKey:
     Raises:
         ValueError: It did not.
     """
-    fields = json.loads(text)
-    return GradingKey(**{**fields, "targets": tuple(fields["targets"])})
+    fields: dict[str, Any] = json.loads(text)
+    return GradingKey(
+        metric=fields["metric"],
+        id_column=fields["id_column"],
+        targets=tuple(fields["targets"]),
+        labels_sha256=fields["labels_sha256"],
+    )
 
 
 class Invalid(Exception):
@@ -92,8 +101,8 @@ def _measured(
 ) -> float:
     if submission is None:
         raise Invalid("there is no submission.csv")
-    rows = _by_id(_read(submission), key, ids)
-    predicted = np.column_stack([_column(rows[name], metric, name) for name in key.targets])
+    cells = _in_order(_read(submission), key, ids)
+    predicted = np.column_stack([_column(cells[name], metric, name) for name in key.targets])
     value = float(metric.measure(truth, predicted))
     if not np.isfinite(value):
         raise Invalid(f"{metric.name} is not defined for these predictions")
@@ -101,18 +110,18 @@ def _measured(
 
 
 def _labels(labels: bytes, key: GradingKey, metric: Metric) -> tuple[list[str], Table]:
-    frame = _read(labels)
-    ids = [_canonical(text) for text in frame[key.id_column]]
+    cells = _read(labels)
+    ids = [_canonical(text) for text in cells[key.id_column]]
     labelled = metric.wants == "scores" or (
         metric.wants == "probabilities" and len(key.targets) == 1
     )
     wants = "labels" if labelled else metric.wants
-    true = [_column(frame[name], replace(metric, wants=wants), name) for name in key.targets]
+    true = [_column(cells[name], replace(metric, wants=wants), name) for name in key.targets]
     return ids, np.column_stack(true)
 
 
-def _read(data: bytes) -> pd.DataFrame:
-    """A CSV as text cells.
+def _read(data: bytes) -> Cells:
+    """The columns of a CSV.
 
     Raises:
         Invalid: It is none.
@@ -120,42 +129,42 @@ def _read(data: bytes) -> pd.DataFrame:
     if len(data) > LARGEST_BYTES:
         raise Invalid(f"it has {len(data)} bytes; at most {LARGEST_BYTES} are read")
     try:
-        text = data.decode("utf-8-sig")
-        header = next(csv.reader(io.StringIO(text)), [])
-        frame = pd.read_csv(
-            io.StringIO(text), dtype=str, keep_default_na=False, na_filter=False, index_col=False
-        )
+        header, *rows = [row for row in csv.reader(io.StringIO(data.decode("utf-8-sig"))) if row]
     except UnicodeDecodeError:
         raise Invalid("it is not UTF-8 text") from None
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, csv.Error, ValueError) as error:
-        raise Invalid(f"it is not a CSV table: {' '.join(str(error).split())}") from None
+    except ValueError:
+        raise Invalid("it is empty") from None
+    except csv.Error as error:
+        raise Invalid(f"it is not a CSV table: {error}") from None
+    for number, row in enumerate(rows, start=2):
+        if len(row) != len(header):
+            raise Invalid(f"row {number} has {len(row)} cells where the header has {len(header)}")
     if len(set(header)) != len(header):
         raise Invalid("a column name occurs twice")
-    return frame.fillna("")
+    return {name: [row[k] for row in rows] for k, name in enumerate(header)}
 
 
-def _by_id(frame: pd.DataFrame, key: GradingKey, ids: Sequence[str]) -> pd.DataFrame:
-    """The rows in the order of `ids`.
+def _in_order(cells: Cells, key: GradingKey, ids: Sequence[str]) -> Cells:
+    """The targets' cells in the order of `ids`.
 
     Raises:
         Invalid: Columns or ids are not those of the task.
     """
-    wanted, given = [key.id_column, *key.targets], [str(name) for name in frame.columns]
+    wanted, given = [key.id_column, *key.targets], list(cells)
     if sorted(wanted) != sorted(given):
         raise Invalid(f"its columns are {', '.join(given[:20])}, not {', '.join(wanted)}")
-    frame = frame.assign(**{key.id_column: [_canonical(text) for text in frame[key.id_column]]})
-    found = frame[key.id_column]
-    _refuse(list(found[found.duplicated()]), "twice")
-    present = set(found)
-    _refuse([one for one in ids if one not in present], "not at all")
+    found = [_canonical(text) for text in cells[key.id_column]]
+    rows = {one: row for row, one in enumerate(found)}
+    _refuse([one for one, count in Counter(found).items() if count > 1], "more than once")
+    _refuse([one for one in ids if one not in rows], "not at all")
     expected = set(ids)
     _refuse([one for one in found if one not in expected], "though the task has no such row")
-    return frame.set_index(key.id_column).loc[list(ids)]
+    return {name: [cells[name][rows[one]] for one in ids] for name in key.targets}
 
 
 def _refuse(ids: Sequence[str], how: str) -> None:
     if ids:
-        named = ", ".join(repr(one)[:40] for one in ids[:_NAMED])
+        named = ", ".join(repr(one[:40]) for one in ids[:_NAMED])
         more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
         raise Invalid(f"it has id {named}{more} {how}")
 
@@ -167,29 +176,36 @@ def _canonical(text: str) -> str:
     return whole[1] if whole else stripped
 
 
-def _column(cells: "pd.Series[str]", metric: Metric, name: str) -> "np.ndarray[Any, Any]":
+def _column(cells: Sequence[str], metric: Metric, name: str) -> NDArray[Any]:
     """The cells as the metric wants them.
 
     Raises:
         Invalid: One is empty, no finite number, or out of range.
     """
     if metric.wants == "text":
-        return np.array(list(cells), dtype=str)
-    empty = [str(row) for row, cell in cells.items() if not cell.strip()]
+        return np.array(cells, dtype=str)
+    empty = sum(not cell.strip() for cell in cells)
     if empty:
-        raise Invalid(f"{len(empty)} cells of {name} are empty")
+        raise Invalid(f"{empty} cells of {name} are empty")
     if metric.wants in ("labels", "ranking"):
         return np.array([_canonical(cell) for cell in cells], dtype=str)
     return _numbers(cells, metric, name)
 
 
-def _numbers(cells: "pd.Series[str]", metric: Metric, name: str) -> "np.ndarray[Any, Any]":
-    numbers = pd.to_numeric(cells, errors="coerce").to_numpy(dtype=np.float64)
-    bad = ~np.isfinite(numbers)
-    if bad.any():
-        raise Invalid(f"{name} holds {str(cells.iloc[int(bad.argmax())])[:40]!r}, not a number")
+def _numbers(cells: Sequence[str], metric: Metric, name: str) -> NDArray[np.float64]:
+    numbers = np.array([_number(cell, name) for cell in cells], dtype=np.float64)
     if metric.wants == "probabilities" and not ((numbers >= 0) & (numbers <= 1)).all():
         raise Invalid(f"{name} holds probabilities outside 0 to 1")
     if numbers.min(initial=0.0) < metric.lowest:
         raise Invalid(f"{name} holds {numbers.min():g}, and {metric.name} takes none below 0")
     return numbers
+
+
+def _number(cell: str, name: str) -> float:
+    try:
+        number = float(cell)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise Invalid(f"{name} holds {cell.strip()[:40]!r}, not a number")
+    return number

@@ -38,13 +38,13 @@ class Launch:
 
     def variables(self, scratch: str, path: str, python: Interpreter) -> dict[str, str]:
         """The program's whole environment: nothing of ours is in it."""
-        return {
+        threads = _ONE_THREAD if self.room.packages else dict[str, str]()
+        return threads | {
             "PATH": f"{path}:/usr/bin:/bin",
             "HOME": scratch,
             "TMPDIR": scratch,
             "LANG": "C.UTF-8",
             **python.variables,
-            **(_ONE_THREAD if self.room.packages else {}),
         }
 
 

@@ -133,6 +133,7 @@ def test_the_hidden_answer_is_no_part_of_a_case() -> None:
         "text",
         "tool_result",
         "earlier",
+        "duties",
     }
 
 
