@@ -137,7 +137,10 @@ async def _build(config: TrainConfig, settings: Settings, stack: AsyncExitStack)
     tokenizer = await asyncio.to_thread(ChatTokenizer, model)
     watcher.starting("sandbox")
     sandbox = await choose_sandbox(
-        config.sandbox.backend, config.sandbox.concurrency, config.sandbox.runtime
+        config.sandbox.backend,
+        config.sandbox.concurrency,
+        config.sandbox.runtime,
+        settings.sandboxfusion_url,
     )
     stack.push_async_callback(sandbox.close)
     watcher.starting("database")

@@ -4,6 +4,7 @@ These variables are read:
     MAPPA_HOME            embedded state; default ~/.mappa, for root /var/lib/mappa
     MAPPA_DATABASE_URL    Postgres to use instead of the embedded one
     MLFLOW_TRACKING_URI   MLflow server to use instead of the embedded store
+    MAPPA_SANDBOXFUSION_URL   SandboxFusion server for sandbox.backend=sandbox-fusion
     PREFECT_API_URL       Prefect server to use instead of one started for the command
 """
 
@@ -27,6 +28,7 @@ class Settings(BaseSettings):
     home: Path = Field(default_factory=_default_home, validation_alias="MAPPA_HOME")
     database_url: str | None = Field(default=None, validation_alias="MAPPA_DATABASE_URL")
     mlflow_tracking_uri: str | None = Field(default=None, validation_alias="MLFLOW_TRACKING_URI")
+    sandboxfusion_url: str | None = Field(default=None, validation_alias="MAPPA_SANDBOXFUSION_URL")
     prefect_api_url: str | None = Field(default=None, validation_alias="PREFECT_API_URL")
 
     @cached_property

@@ -161,6 +161,18 @@ def open_room(
     return room
 
 
+def can_be_private() -> bool:
+    """Whether this machine lets us make private rooms, by trying it in a child."""
+    pid = os.fork()
+    if not pid:
+        try:
+            linux.enter_private_mounts()
+        except OSError:
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
 def _reached(path: Path) -> str:
     return f"/proc/self/fd/{os.open(path, os.O_PATH | os.O_CLOEXEC)}"
 

@@ -66,11 +66,14 @@ class _Abandoned(Exception):
     """The caller is gone."""
 
 
-def serve(connection: socket.socket, facilities: Facilities) -> None:
-    """Do the one run that `connection` asks for, and report on it."""
+def serve(
+    connection: socket.socket, facilities: Facilities, request: Request | None = None
+) -> None:
+    """Do one run, the one that `connection` asks for or `request`, and report on it."""
     linux.adopt_orphans()
     try:
-        reply = _run(wire.receive_request(connection), connection, facilities)
+        asked = request or wire.receive_request(connection)
+        reply = _run(asked, connection, facilities)
     except (_Abandoned, EOFError):
         return
     except (NotStarted, OSError) as error:

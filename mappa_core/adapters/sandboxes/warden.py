@@ -15,7 +15,6 @@ from mappa_core.adapters.sandboxes import (
     bubblewrap,
     cgroups,
     landlock,
-    linux,
     rooms,
     supervisor,
     unsafe,
@@ -58,20 +57,9 @@ def _facilities(tier: Tier, packages: dict[str, str]) -> Facilities:
         tier=tier,
         python=rooms.our_interpreter(),
         hierarchy=cgroups.find_hierarchy(),
-        private_rooms=bool(tier.private_room) or _can_have_private_rooms(),
+        private_rooms=bool(tier.private_room) or rooms.can_be_private(),
         packages={name: Path(path) for name, path in packages.items()},
     )
-
-
-def _can_have_private_rooms() -> bool:
-    pid = os.fork()
-    if not pid:
-        try:
-            linux.enter_private_mounts()
-        except OSError:
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def _fork(descriptor: int, facilities: Facilities) -> None:
