@@ -1,6 +1,7 @@
 """`mappa bench`: figures as ratios within one run on this machine.
 
 rollout         generated tokens/s of whole rollouts over the bare engine's, on the same requests
+sandbox         what a run costs on each backend (`bench_sandbox`)
 orchestration   share of the wall time in which engine, sandbox, coach and learner all rest
 """
 
@@ -209,8 +210,13 @@ def run_bench(name: str, overrides: Sequence[str], settings: Settings) -> BenchR
     """
     benches: dict[str, Callable[[TrainConfig, Settings], Coroutine[object, object, BenchReport]]]
     benches = {"rollout": _bench_rollout, "orchestration": _bench_orchestration}
+    if name == "sandbox":
+        from flows.bench_sandbox import bench_sandbox
+
+        return asyncio.run(bench_sandbox(settings))
     if name not in benches:
-        raise ConfigError(f"there is no bench {name}: choose one of {', '.join(benches)}")
+        known = ", ".join((*benches, "sandbox"))
+        raise ConfigError(f"there is no bench {name}: choose one of {known}")
     from flows.servers import prefect_server
 
     config = load_config(None, ("name=bench", "rollout.iterations=2", *overrides))

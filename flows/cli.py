@@ -205,7 +205,7 @@ def doctor(as_json: Json = False) -> None:
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="rollout or orchestration.")],
+    name: Annotated[str, typer.Argument(help="rollout, orchestration or sandbox.")],
     overrides: Overrides = None,
     as_json: Json = False,
 ) -> None:
