@@ -20,6 +20,10 @@ from mappa_core.evaluation.submissions import GradingKey
 
 TRAIN, TEST, SAMPLE = "train.csv", "test.csv", "sample_submission.csv"
 
+SHARED = 0.05
+"""Share of common digests above which two tasks are the same data; single rows of two rounded
+columns coincide by chance."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
@@ -31,7 +35,7 @@ class Task:
     labels: Callable[[], bytes]
     """CSV with the id column and all targets of the rows of test.csv."""
     content: frozenset[str]
-    """Digests that another task shares only if it shares data."""
+    """Digests (of rows, or of whole files) that another task shares only if it shares data."""
 
 
 class TaskProblems:
@@ -45,7 +49,7 @@ class TaskProblems:
         """
         for one in train:
             for other in held_out:
-                if one.content & other.content:
+                if _shares_data(one, other):
                     raise ConfigError(
                         f"held-out task {_name(other)} shares data with training task "
                         f"{_name(one)}: leave one of them out"
@@ -76,6 +80,11 @@ class TaskProblems:
                 "with the problem files it was started with"
             )
         return self._by_id[problem.id]
+
+
+def _shares_data(one: Task, other: Task) -> bool:
+    smaller = min(len(one.content), len(other.content))
+    return len(one.content & other.content) > SHARED * smaller
 
 
 def _name(task: Task) -> str:

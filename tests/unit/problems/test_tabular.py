@@ -97,6 +97,13 @@ def test_shared_data_is_found_under_another_name():
     renamed = replace(task, problem=make_problem("Predict something else"))
     with pytest.raises(ConfigError, match="shares data with training task"):
         TaskProblems([task], [renamed])
+    half = replace(renamed, content=frozenset([*task.content][:40]) | {"other"})
+    with pytest.raises(ConfigError, match="shares data"):
+        TaskProblems([task], [half])
+    chance = replace(
+        renamed, content=frozenset([*task.content][:1]) | frozenset(map(str, range(99)))
+    )
+    assert TaskProblems([task], [chance]).held_out() == (renamed.problem,)
     everything = [bundled_task(recipe, 0) for recipe in RECIPES]
     for index, one in enumerate(everything):
         for other in everything[index + 1 :]:
