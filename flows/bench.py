@@ -1,6 +1,7 @@
 """`mappa bench`: figures as ratios within one run on this machine.
 
 rollout         generated tokens/s of whole rollouts over the bare engine's, on the same requests
+sandbox         what a run costs on each backend (`bench_sandbox`)
 orchestration   share of the wall time in which engine, sandbox, coach and learner all rest
 coach           the model coach's policy over the bare client and the ideal (`bench_coach`)
 """
@@ -218,8 +219,12 @@ def run_bench(name: str, overrides: Sequence[str], settings: Settings) -> BenchR
         from flows.bench_coach import bench_coach
 
         return asyncio.run(bench_coach())
+    if name == "sandbox":
+        from flows.bench_sandbox import bench_sandbox
+
+        return asyncio.run(bench_sandbox(settings))
     if name not in benches:
-        names = ", ".join((*benches, "store", "coach"))
+        names = ", ".join((*benches, "store", "coach", "sandbox"))
         raise ConfigError(f"there is no bench {name}: choose one of {names}")
     from flows.servers import prefect_server
 

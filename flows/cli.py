@@ -237,7 +237,7 @@ def doctor(as_json: Json = False) -> None:
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="rollout, orchestration, store or coach.")],
+    name: Annotated[str, typer.Argument(help="rollout, orchestration, store, coach or sandbox.")],
     overrides: Overrides = None,
     as_json: Json = False,
 ) -> None:

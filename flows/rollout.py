@@ -19,12 +19,14 @@ from mappa_core.domain.records import (
     Action,
     Episode,
     Observation,
+    Outcome,
     Phase,
     PolicyVersion,
     Problem,
     ScoreEntry,
     ToolResult,
 )
+from mappa_core.teams.base import Team
 
 RETRIES = 2
 """Of a task that calls outside; the steps repeat only what the store lacks."""
@@ -39,9 +41,9 @@ async def generate_task(
 
 
 @task(name="execute", task_run_name="execute code", cache_policy=NO_CACHE)
-async def execute_task(code: str, config: TrainConfig) -> ToolResult:
+async def execute_task(episode: Episode, code: str, config: TrainConfig) -> ToolResult:
     """One sandboxed run as a task run of its own (granularity `action`)."""
-    return await _execute(code, config)
+    return await _execute(episode, code, config)
 
 
 @task(
@@ -66,13 +68,25 @@ async def play(
         call = generate_task if by_action else _generate
         return await call(current, observation, policy, config)
 
-    async def execute(code: str) -> ToolResult:
-        return await (execute_task if by_action else _execute)(code, config)
+    async def execute(current: Episode, code: str) -> ToolResult:
+        return await (execute_task if by_action else _execute)(current, code, config)
 
     port = services()
     return await steps.play_episode(
-        episode, team=port.team, store=port.store, generate=generate, execute=execute
+        episode,
+        team=port.team,
+        store=port.store,
+        generate=generate,
+        execute=execute,
+        judge=_judge,
     )
+
+
+def _judge(team: Team, episode: Episode) -> Outcome:
+    desk = services().desk
+    if desk is None:
+        return steps.judge_answer(team, episode)
+    return steps.judge_submission(team, episode, desk)
 
 
 async def _generate(
@@ -84,8 +98,9 @@ async def _generate(
     )
 
 
-async def _execute(code: str, config: TrainConfig) -> ToolResult:
-    return await services().sandbox.run(code, None, steps.limits_of(config.sandbox))
+async def _execute(episode: Episode, code: str, config: TrainConfig) -> ToolResult:
+    port, limits = services(), steps.limits_of(config.sandbox)
+    return await steps.run_code(episode, code, sandbox=port.sandbox, desk=port.desk, limits=limits)
 
 
 @task(
@@ -111,6 +126,7 @@ async def coach_score(
         second_share=coach.second.share,
         visibility=coach.visibility,
         settled=settled,
+        duties=steps.duties_of(port.team),
     )
     return await scoring.score_episode(episode, plan=plan, store=port.store)
 

@@ -37,6 +37,7 @@ from mappa_core.adapters.torch_learner import TorchLearner
 from mappa_core.adapters.transformers_engine.engine import TransformersEngine
 from mappa_core.adapters.vllm.engine import VllmEngine
 from mappa_core.adapters.watchers import LogWatcher
+from mappa_core.adapters.workspaces.snapshots import SnapshotWorkspaces
 from mappa_core.coaching.rubrics import RubricSet, load_rubrics
 from mappa_core.config import CoachConfig, CoachModelConfig, TrainConfig
 from mappa_core.domain.errors import ConfigError, DiskFull
@@ -49,11 +50,13 @@ from mappa_core.ports import (
     ProblemSource,
     Sandbox,
     Store,
+    TaskSource,
     Tokenizer,
     Tracker,
     Watcher,
 )
 from mappa_core.settings import Settings
+from mappa_core.steps import Desk
 from mappa_core.teams import load_team
 from mappa_core.teams.base import Team
 
@@ -79,6 +82,8 @@ class Services:
     watcher: Watcher
     second_coach: Coach | None = None
     """Gives a second opinion on a share of the actions."""
+    desk: Desk | None = None
+    """For a team that works on files; None for others."""
 
 
 _watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
@@ -140,7 +145,12 @@ async def _build(config: TrainConfig, settings: Settings, stack: AsyncExitStack)
     model = str(await asyncio.to_thread(resolve_model, config.model, settings.models))
     tokenizer = await asyncio.to_thread(ChatTokenizer, model)
     watcher.starting("sandbox")
-    sandbox = await choose_sandbox(config.sandbox.backend, config.sandbox.concurrency)
+    sandbox = await choose_sandbox(
+        config.sandbox.backend,
+        config.sandbox.concurrency,
+        config.sandbox.runtime,
+        settings.sandboxfusion_url,
+    )
     stack.push_async_callback(sandbox.close)
     watcher.starting("database")
     databases = await asyncio.to_thread(_databases, settings, stack)
@@ -166,7 +176,24 @@ async def _build(config: TrainConfig, settings: Settings, stack: AsyncExitStack)
         tracker=MlflowTracker(databases.mlflow, settings.mlflow / "artifacts", patience),
         registry=MlflowRegistry(databases.mlflow, patience),
         watcher=watcher,
+        desk=_desk(team, problems, settings),
     )
+
+
+def _desk(team: Team, problems: ProblemSource, settings: Settings) -> Desk | None:
+    """What a team works with that hands on files.
+
+    Raises:
+        ConfigError: The team needs tasks with files and these problems have none, or the reverse.
+    """
+    works_on_files = any(agent.makes for agent in team.agents)
+    if works_on_files != isinstance(problems, TaskSource):
+        kind = "files" if works_on_files else "answers"
+        sources = "tabular or dsbench" if works_on_files else "arithmetic or json"
+        raise ConfigError(f"team {team.name} works on {kind}: set problems.source to {sources}")
+    if not isinstance(problems, TaskSource):
+        return None
+    return Desk(tasks=problems, workspaces=SnapshotWorkspaces(settings.workspaces))
 
 
 def check_space(directory: Path, spare_bytes: int = SPARE_BYTES) -> None:
@@ -192,7 +219,7 @@ def check_inputs(config: TrainConfig, settings: Settings) -> Team:
         DiskFull: Too little space for a run.
     """
     team = load_team(config.team, config.prompts)
-    problem_source(config.problems)
+    _desk(team, problem_source(config.problems), settings)
     check_coach(config.coach, settings, team)
     if config.coach.second.share:
         check_coach(config.coach.second, settings, team)

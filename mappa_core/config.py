@@ -13,6 +13,7 @@ from mappa_core.domain.records import LabelVisibility
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
+Runtime = Literal["standard-library", "data-science"]
 Positive = Annotated[int, Field(ge=1)]
 
 
@@ -25,9 +26,10 @@ class Section(BaseModel):
 class ProblemsConfig(Section):
     """Which problems are trained on and which are held out."""
 
-    source: Literal["arithmetic", "json"] = Field(
+    source: Literal["arithmetic", "json", "tabular", "dsbench"] = Field(
         default="arithmetic",
-        description="Bundled word-problem generator, or AIME/AMC style JSON files.",
+        description="Bundled word-problem generator; AIME/AMC style JSON files; bundled "
+        "prediction tasks; DSBench's modeling tasks from disk.",
     )
     levels: tuple[int, ...] = Field(
         default=(1,), min_length=1, description="Difficulty levels drawn from (arithmetic), 1 to 4."
@@ -36,10 +38,16 @@ class ProblemsConfig(Section):
         default=(), description="Kinds of problem drawn (arithmetic); empty for all of the levels."
     )
     train_files: tuple[Path, ...] = Field(
-        default=(), description="Files with problems to train on (json)."
+        default=(), description="Files with problems to train on (json, dsbench)."
     )
     held_out_files: tuple[Path, ...] = Field(
-        default=(), description="Files with problems to measure on (json)."
+        default=(), description="Files with problems to measure on (json, dsbench)."
+    )
+    prompts_file: Path | None = Field(
+        default=None, description="DSBench's cleaned prompts, with metrics and columns (dsbench)."
+    )
+    folder: Path | None = Field(
+        default=None, description="Folder with data_resplit/ and answers/ (dsbench)."
     )
     drop_overlap: bool = Field(
         default=False, description="Leave held-out problems out of training instead of refusing."
@@ -102,9 +110,16 @@ class EngineConfig(Section):
 class SandboxConfig(Section):
     """Where model-written code runs."""
 
-    backend: Literal["auto", "bubblewrap", "landlock", "unsafe-subprocess"] = Field(
-        default="auto",
-        description="auto: the strongest tier whose probe passes; never the unsafe one.",
+    backend: Literal["auto", "bubblewrap", "landlock", "sandbox-fusion", "unsafe-subprocess"] = (
+        Field(
+            default="auto",
+            description="auto: the strongest tier whose probe passes; never the unsafe one.",
+        )
+    )
+    runtime: Runtime = Field(
+        default="standard-library",
+        description="What programs may import; data-science adds numpy, pandas, scipy, "
+        "scikit-learn and lightgbm.",
     )
     wall_seconds: float = Field(default=10.0, gt=0, description="Wall clock of one run.")
     cpu_seconds: float = Field(default=10.0, gt=0, description="CPU time of one run.")

@@ -200,6 +200,40 @@ class ProblemSource(Protocol):
         ...
 
 
+@runtime_checkable
+class TaskSource(ProblemSource, Protocol):
+    """Problems that come with files and are graded by hidden labels."""
+
+    def files(self, problem: Problem) -> Mapping[str, bytes]:
+        """What the agents find in their workspace, by name."""
+        ...
+
+    def labels(self, problem: Problem) -> bytes:
+        """CSV of the right predictions; never given to agents, sandboxes or coaches."""
+        ...
+
+
+class Workspaces(Protocol):
+    """The files of an episode between its turns. All methods raise `OutsideError`."""
+
+    def open(self, episode: Episode, files: Mapping[str, bytes]) -> Path:
+        """A folder as the episode's last turn left it.
+
+        Args:
+            episode: With the turns so far.
+            files: What lies there before the first turn.
+        """
+        ...
+
+    def keep(self, episode: Episode, folder: Path) -> None:
+        """Keep what the next turn of `episode` left in `folder`, and take the folder away."""
+        ...
+
+    def content(self, sha256: str) -> bytes:
+        """The bytes of a file that was kept."""
+        ...
+
+
 class Store(Protocol):
     """Every prompt, token, score and update, for good.
 

@@ -15,6 +15,7 @@ from mappa_core.domain import ids
 from mappa_core.domain.records import (
     CoachCase,
     CoachIdentity,
+    Duty,
     Episode,
     LabelVisibility,
     ScoreEntry,
@@ -42,6 +43,8 @@ class ScorePlan:
     """Of the actions, those the second coach scores too, in [0, 1]."""
     visibility: Mapping[str, LabelVisibility] = field(default_factory=dict[str, LabelVisibility])
     """By agent; `never` where nothing is said."""
+    duties: tuple[Duty, ...] = ()
+    """Which files each agent of the team has to leave behind."""
     settled: frozenset[str] = frozenset()
     """Agents whose update is made: what is unscored stays so."""
     actions: frozenset[UUID] | None = None
@@ -86,15 +89,25 @@ def missing_scores(
     return tuple(
         (
             ask.action_id,
-            case_of(episode, ask.turn, visibility_of(plan, ask.turn.agent), ask.sample),
+            _case(episode, ask, plan),
         )
         for ask in _wanted(episode, plan)
         if not _answered(ask, known, plan)
     )
 
 
+def _case(episode: Episode, ask: _Ask, plan: ScorePlan) -> CoachCase:
+    visibility = visibility_of(plan, ask.turn.agent)
+    return case_of(episode, ask.turn, visibility, sample=ask.sample, duties=plan.duties)
+
+
 def case_of(
-    episode: Episode, turn: Turn, visibility: LabelVisibility, sample: int = 0
+    episode: Episode,
+    turn: Turn,
+    visibility: LabelVisibility,
+    *,
+    sample: int = 0,
+    duties: tuple[Duty, ...] = (),
 ) -> CoachCase:
     """The evidence about one action, with as much of the truth as `visibility` allows."""
     full = visibility is LabelVisibility.FULL
@@ -109,6 +122,7 @@ def case_of(
         outcome=None if visibility is LabelVisibility.NEVER else episode.outcome,
         expected_answer=episode.problem.answer if full else None,
         sample=sample,
+        duties=duties,
     )
 
 
@@ -169,7 +183,7 @@ async def _ask(
     episode: Episode, ask: _Ask, known: Sequence[ScoreEntry], plan: ScorePlan, store: Store
 ) -> None:
     visibility = visibility_of(plan, ask.turn.agent)
-    score = await ask.coach.score(case_of(episode, ask.turn, visibility, ask.sample))
+    score = await ask.coach.score(_case(episode, ask, plan))
     identity = ask.coach.identity
     before = sum(entry.action_id == ask.action_id and _same_scorer(entry, ask) for entry in known)
     again = (before,) if before else ()

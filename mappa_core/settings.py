@@ -5,6 +5,7 @@ These variables are read:
     MAPPA_DATABASE_URL    Postgres to use instead of the embedded one
     MLFLOW_TRACKING_URI   MLflow server to use instead of the embedded store
     MAPPA_PATIENCE_SECONDS   how long a run waits for a database that went away; default 600
+    MAPPA_SANDBOXFUSION_URL   SandboxFusion server for sandbox.backend=sandbox-fusion
     PREFECT_API_URL       Prefect server to use instead of one started for the command
     GOOGLE_API_KEY        key of the Gemini API
     VERTEX_PROJECT        project of Vertex AI; VERTEX_LOCATION its region, default global;
@@ -34,6 +35,7 @@ class Settings(BaseSettings):
     database_url: str | None = Field(default=None, validation_alias="MAPPA_DATABASE_URL")
     mlflow_tracking_uri: str | None = Field(default=None, validation_alias="MLFLOW_TRACKING_URI")
     patience_seconds: float = Field(default=600.0, ge=0, validation_alias="MAPPA_PATIENCE_SECONDS")
+    sandboxfusion_url: str | None = Field(default=None, validation_alias="MAPPA_SANDBOXFUSION_URL")
     prefect_api_url: str | None = Field(default=None, validation_alias="PREFECT_API_URL")
     google_api_key: SecretStr | None = Field(default=None, validation_alias="GOOGLE_API_KEY")
     vertex_project: str | None = Field(default=None, validation_alias="VERTEX_PROJECT")
@@ -53,6 +55,11 @@ class Settings(BaseSettings):
     def checkpoints(self) -> Path:
         """Adapters and optimiser states, one folder per run, agent and step."""
         return self.home / "checkpoints"
+
+    @cached_property
+    def workspaces(self) -> Path:
+        """Files of episodes, turn by turn."""
+        return self.home / "workspaces"
 
     @cached_property
     def postgres(self) -> Path:

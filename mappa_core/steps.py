@@ -22,6 +22,7 @@ from mappa_core.domain import ids
 from mappa_core.domain.errors import OutsideError, StoreError
 from mappa_core.domain.records import (
     Action,
+    Duty,
     Episode,
     GenerationRequest,
     IterationFigures,
@@ -39,13 +40,33 @@ from mappa_core.domain.records import (
     Turn,
     Update,
 )
+from mappa_core.domain.trail import files_after
 from mappa_core.evaluation.answers import verify
 from mappa_core.learning.credit import assign_credit
-from mappa_core.ports import Engine, Learner, ModelRegistry, Store, Tokenizer, Tracker
+from mappa_core.ports import (
+    Engine,
+    Learner,
+    ModelRegistry,
+    Sandbox,
+    Store,
+    TaskSource,
+    Tokenizer,
+    Tracker,
+    Workspaces,
+)
 from mappa_core.teams.base import Team
 
 Generate = Callable[[Episode, Observation], Awaitable[Action]]
-Execute = Callable[[str], Awaitable[ToolResult]]
+Execute = Callable[[Episode, str], Awaitable[ToolResult]]
+Judge = Callable[[Team, Episode], Outcome]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """What a team needs that works on files: where they come from and where they stay."""
+
+    tasks: TaskSource
+    workspaces: Workspaces
 
 
 def limits_of(config: SandboxConfig) -> Limits:
@@ -150,8 +171,63 @@ async def generate(
     )
 
 
+async def run_code(
+    episode: Episode, code: str, *, sandbox: Sandbox, desk: Desk | None, limits: Limits
+) -> ToolResult:
+    """Run the program of an episode's next turn, among the files that the turns before it left.
+
+    Args:
+        episode: With the turns so far.
+        code: The program.
+        sandbox: Where it runs.
+        desk: Where the files are; None where there are none.
+        limits: Of the run.
+
+    Raises:
+        SandboxError: The sandbox itself failed.
+        WorkspaceError: The files are not there or cannot be kept.
+    """
+    if desk is None:
+        return await sandbox.run(code, None, limits)
+    files = await asyncio.to_thread(desk.tasks.files, episode.problem)
+    folder = await asyncio.to_thread(desk.workspaces.open, episode, files)
+    result = await sandbox.run(code, folder, limits)
+    await asyncio.to_thread(desk.workspaces.keep, episode, folder)
+    return result
+
+
+def judge_answer(team: Team, episode: Episode) -> Outcome:
+    """Compare what the team answered with the right answer."""
+    return verify(team.final_answer(episode), episode.problem.answer)
+
+
+def judge_submission(team: Team, episode: Episode, desk: Desk) -> Outcome:
+    """Measure the file that the team submits against the hidden labels.
+
+    Raises:
+        WorkspaceError: The file was there and is not any more.
+    """
+    # Imported here: pandas and scikit-learn take a second, which other teams do not need.
+    from mappa_core.evaluation.submissions import judge, parse_key
+
+    name = team.final_answer(episode)
+    file = files_after(episode.turns).get(name) if name else None
+    data = desk.workspaces.content(file.artifact.sha256) if file else None
+    labels = desk.tasks.labels(episode.problem)
+    outcome = judge(data, labels, parse_key(episode.problem.answer))
+    if file and file.stale and outcome.detail is None:
+        return replace(outcome, detail=f"stale: {file.stale}")
+    return outcome
+
+
 async def play_episode(
-    episode: Episode, *, team: Team, store: Store, generate: Generate, execute: Execute
+    episode: Episode,
+    *,
+    team: Team,
+    store: Store,
+    generate: Generate,
+    execute: Execute,
+    judge: Judge = judge_answer,
 ) -> Episode:
     """Play one episode to its end, going on from the turns the store already has.
 
@@ -166,7 +242,8 @@ async def play_episode(
             turn = await _take_turn(episode, observation, team, generate, execute)
             await asyncio.to_thread(store.record_turn, episode, turn)
             episode = episode.with_turn(turn)
-        closed = episode.closed(team.stop_reason(episode), outcome=_outcome(team, episode))
+        outcome = await asyncio.to_thread(judge, team, episode)
+        closed = episode.closed(team.stop_reason(episode), outcome=outcome)
     except OutsideError as error:
         closed = episode.closed(StopReason.FAILED, error=str(error))
     await asyncio.to_thread(store.close_episode, closed)
@@ -183,12 +260,13 @@ async def _take_turn(
         agent=observation.agent,
         observation=observation,
         action=action,
-        tool_result=None if code is None else await execute(code),
+        tool_result=None if code is None else await execute(episode, code),
     )
 
 
-def _outcome(team: Team, episode: Episode) -> Outcome:
-    return verify(team.final_answer(episode), episode.problem.answer)
+def duties_of(team: Team) -> tuple[Duty, ...]:
+    """The files each agent has to leave, in the order of the chain."""
+    return tuple(Duty(agent=agent.name, files=agent.makes) for agent in team.agents if agent.makes)
 
 
 def is_traced(episode: Episode, share: float) -> bool:

@@ -139,6 +139,8 @@ def make_tool_result(status: ToolStatus = ToolStatus.OK) -> ToolResult:
             Artifact(name="b.txt", size_bytes=1, sha256="0b" * 32),
             Artifact(name="a.txt", size_bytes=1, sha256="0b" * 32),
         ),
+        read=(Artifact(name="train.csv", size_bytes=2, sha256="0c" * 32),),
+        removed=("old.txt",),
         rejected=(RejectedFile(name="link", reason="a symbolic link"),),
     )
 

@@ -7,6 +7,8 @@
     Verifier         no box 0, words in it 3, a number 4, what the program printed 6 or 7, the
                      number that the words imply 10
 
+Agents that owe files to each other are judged by `pipeline_rules`.
+
 The evidence is what any reader has: the problem's words, what the agent wrote, what its program
 printed. The expected answer is not part of a case. Where the words do not settle what the number
 is, no action gets more than `UNSETTLED` points and the rationale says so.
@@ -17,11 +19,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from mappa_core.coaching.pipeline_rules import judge_pipeline
 from mappa_core.coaching.reading import Reading, read_story
 from mappa_core.domain.records import CoachCase, ToolResult, ToolStatus
 from mappa_core.domain.text import clipped, last_boxed, last_program, opens_program, visible
 
-VERSION = "rules-1"
+VERSION = "rules-2"
 UNSETTLED = 7.0
 """Most points where the words do not settle the number."""
 QUOTED_CHARACTERS = 60
@@ -47,6 +50,9 @@ class Judgement:
 
 def judge(case: CoachCase) -> Judgement | None:
     """Judge one action, or None for an agent there are no rules for."""
+    if case.duties:
+        verdict = judge_pipeline(case)
+        return verdict and Judgement(points=verdict.points, observations=verdict.observations)
     rules = _RULES.get(case.agent)
     return None if rules is None else rules(case, read_story(case.statement))
 

@@ -14,6 +14,7 @@
         ├── EngineError        the inference engine died and could not be restarted
         ├── SandboxError       the sandbox itself failed (a program that exits 1 is data)
         │   └── SandboxUnavailable   no isolation this machine offers passed its probe
+        ├── WorkspaceError     an episode's files cannot be read or written
         ├── CoachError         the coach cannot work at all (one failed score is `Unscored`)
         ├── LearnerError       an update could not be computed or saved
         ├── TrackerError       MLflow is unreachable or refused a write
@@ -79,6 +80,10 @@ class SandboxError(OutsideError):
 
 class SandboxUnavailable(SandboxError):
     """None of the isolation mechanisms of this machine passed its probe."""
+
+
+class WorkspaceError(OutsideError):
+    """The files of an episode cannot be read or written."""
 
 
 class CoachError(OutsideError):

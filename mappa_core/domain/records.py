@@ -203,6 +203,11 @@ class ToolResult:
     tier: str
     """Which isolation really held, e.g. `bubblewrap+cgroup+seccomp`."""
     written: tuple[Artifact, ...] = ()
+    """Files with new content, and those written anew with the old one."""
+    read: tuple[Artifact, ...] | None = None
+    """Earlier turns' files whose bytes the program read; None where the tier cannot know."""
+    removed: tuple[str, ...] = ()
+    """Earlier turns' files that are no longer there."""
     rejected: tuple[RejectedFile, ...] = ()
 
 
@@ -227,6 +232,16 @@ class Outcome:
     """What the team answered; None where it boxed nothing."""
     method: str
     """How the answer was compared, e.g. `math-verify`."""
+    metric: str | None = None
+    """The task's own metric, where it has one, e.g. `rmse`."""
+    value: float | None = None
+    """What was measured, in the metric's unit; None where nothing could be measured."""
+    charged: float | None = None
+    """`value`, or what a failure is charged in its place; see docs/evaluation.md."""
+    skill: float | None = None
+    """In [0, 1]: 0 for a constant prediction, worse or none, 1 for a perfect one."""
+    detail: str | None = None
+    """Why nothing could be measured, or what to mind about the measurement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,6 +308,14 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Duty:
+    """What one agent of a team owes the next."""
+
+    agent: str
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CoachCase:
     """The evidence a coach reads about one action; by default it holds no hidden answer."""
 
@@ -315,6 +338,8 @@ class CoachCase:
     """The hidden answer, where the policy lets the coach see it in full."""
     sample: int = 0
     """Which of its repeats this is; equal cases of one sample need to be asked about only once."""
+    duties: tuple[Duty, ...] = ()
+    """Which files each agent has to leave behind, in the order of the chain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

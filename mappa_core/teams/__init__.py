@@ -6,9 +6,12 @@ from types import MappingProxyType
 
 from mappa_core.domain.errors import ConfigError
 from mappa_core.teams.base import Team
+from mappa_core.teams.dsbench import load_dsbench
 from mappa_core.teams.mathchat import load_mathchat
 
-TEAMS: Mapping[str, Callable[[str], Team]] = MappingProxyType({"mathchat": load_mathchat})
+TEAMS: Mapping[str, Callable[[str], Team]] = MappingProxyType(
+    {"dsbench": load_dsbench, "mathchat": load_mathchat}
+)
 """Every team by name; each is made with one of its prompt sets."""
 
 

@@ -28,6 +28,8 @@ class AgentSpec:
     """Whether the program in its text is executed."""
     sees: tuple[str, ...]
     """All that its prompt may quote, as placeholder names; anything else stays hidden from it."""
+    makes: tuple[str, ...] = ()
+    """Files it has to leave in the workspace."""
 
 
 class Team(Protocol):

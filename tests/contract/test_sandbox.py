@@ -254,6 +254,58 @@ async def test_many_files_are_not_all_taken(sandbox: Sandbox, tmp_path: Path):
     assert result.rejected[0].name == "128"
 
 
+async def test_what_a_program_read_is_seen_from_outside(sandbox: Sandbox, tmp_path: Path):
+    names = ("read", "by_a_child", "mapped", "renamed", "overwritten", "appended", "listed")
+    for name in names:
+        (tmp_path / name).write_text("old bytes")
+    code = (
+        "import mmap, os, subprocess\n"
+        "open('read').read(1)\n"
+        "subprocess.run(['cat', 'by_a_child'], stdout=subprocess.DEVNULL)\n"
+        "fd = os.open('mapped', os.O_RDONLY); mmap.mmap(fd, 0, prot=mmap.PROT_READ)[0]\n"
+        "os.rename('renamed', 'other'); open('other').read()\n"
+        "open('overwritten', 'w').write('new'); open('overwritten').read()\n"
+        "open('appended', 'a').write('more')\n"
+        "os.listdir(); os.stat('listed')\n"
+        "open('own', 'w').write('x'); open('own').read()"
+    )
+    result = await sandbox.run(code, tmp_path, Limits())
+    assert result.stderr == ""
+    assert [file.name for file in result.read or ()] == ["by_a_child", "mapped", "read", "renamed"]
+    digest = hashlib.sha256(b"old bytes").hexdigest()
+    assert {(file.sha256, file.size_bytes) for file in result.read or ()} == {(digest, 9)}
+    assert [file.name for file in result.written] == ["appended", "other", "overwritten", "own"]
+    assert result.removed == ("renamed",)
+
+
+async def test_a_file_written_anew_with_the_same_bytes_counts_as_written(
+    sandbox: Sandbox, tmp_path: Path
+):
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_text("same")
+    code = (
+        "import os, time; time.sleep(0.02)\n"
+        "open('a', 'w').write('same')\n"
+        "open('t', 'w').write('same'); os.replace('t', 'b')"
+    )
+    result = await sandbox.run(code, tmp_path, Limits())
+    assert [file.name for file in result.written] == ["a", "b"]
+    assert result.read == ()
+
+
+async def test_attack_drown_the_file_trail(sandbox: Sandbox, tmp_path: Path):
+    for name in ("one", "two", "three"):
+        (tmp_path / name).write_text("x")
+    code = (
+        "import os\n"
+        "one, two = os.open('one', 0), os.open('two', 0)\n"
+        "for _ in range(40_000): os.pread(one, 1, 0); os.pread(two, 1, 0)\n"
+        "open('three').read()"
+    )
+    result = await sandbox.run(code, tmp_path, Limits())
+    assert [file.name for file in result.read or ()] == ["one", "three", "two"]
+
+
 # --- many runs, and their end
 
 

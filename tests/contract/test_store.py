@@ -40,7 +40,16 @@ from tests.builders import (
     make_update,
 )
 
-RIGHT = Outcome(success=True, answer="5", method="math-verify")
+RIGHT = Outcome(
+    success=True,
+    answer="5",
+    method="math-verify",
+    metric="rmse",
+    value=2.5,
+    charged=2.5,
+    skill=0.75,
+    detail="stale",
+)
 WRONG = Outcome(success=False, answer=None, method="math-verify")
 
 

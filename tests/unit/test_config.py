@@ -28,7 +28,7 @@ def test_no_file_and_no_overrides_are_the_defaults() -> None:
 
 @pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
 def test_presets_load(preset: Path) -> None:
-    assert load_config(preset).name == preset.stem
+    assert load_config(preset).name == preset.stem.replace("_", "-")
 
 
 def test_overrides_beat_the_file_and_later_ones_earlier_ones(tmp_path: Path) -> None:

@@ -12,6 +12,17 @@ def problem_source(config: ProblemsConfig) -> ProblemSource:
     Raises:
         ConfigError: A file cannot be read, the sets overlap, or the levels hold too few problems.
     """
-    if config.source == "arithmetic":
-        return ArithmeticProblems(config)
-    return JsonProblems(config)
+    # Imported when asked for: pandas and scikit-learn take a second.
+    match config.source:
+        case "arithmetic":
+            return ArithmeticProblems(config)
+        case "json":
+            return JsonProblems(config)
+        case "tabular":
+            from mappa_core.adapters.problems.tabular import tabular_problems
+
+            return tabular_problems(config)
+        case "dsbench":
+            from mappa_core.adapters.problems.dsbench_files import dsbench_problems
+
+            return dsbench_problems(config)

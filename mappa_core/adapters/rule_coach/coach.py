@@ -41,5 +41,6 @@ class RuleCoach:
 
 def _rubric_sha256() -> str:
     room = files("mappa_core.coaching")
-    sources = [(room / name).read_bytes() for name in ("rules.py", "reading.py")]
+    names = ("rules.py", "reading.py", "pipeline_rules.py")
+    sources = [(room / name).read_bytes() for name in names]
     return hashlib.sha256(b"\0".join(sources)).hexdigest()

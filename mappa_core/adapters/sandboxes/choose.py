@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+from mappa_core.adapters.sandboxes import fusion
 from mappa_core.adapters.sandboxes.client import SupervisedSandbox
 from mappa_core.adapters.sandboxes.launch import Backend
+from mappa_core.adapters.sandboxes.packages import DATA_SCIENCE, importable
+from mappa_core.config import Runtime
 from mappa_core.domain.errors import SandboxError, SandboxUnavailable
 from mappa_core.domain.records import Limits, ToolStatus
 from mappa_core.ports import Sandbox
@@ -39,20 +42,30 @@ _BAIT = "not for a program's eyes"
 _TIMEOUT_SECONDS = 0.3
 
 
-async def choose_sandbox(backend: str, concurrency: int) -> Sandbox:
+async def choose_sandbox(
+    backend: str,
+    concurrency: int,
+    runtime: Runtime = "standard-library",
+    fusion_url: str | None = None,
+) -> Sandbox:
     """The sandbox to use, started and probed.
 
     Args:
         backend: `auto` for the strongest tier that passes its probe, or a tier's name.
         concurrency: Runs at once.
+        runtime: What programs may import.
+        fusion_url: Where SandboxFusion is, for the backend of that name.
 
     Raises:
         SandboxUnavailable: No tier, or not the named one, holds on this machine.
     """
+    if backend == fusion.NAME:
+        return await _choose_fusion(fusion_url, concurrency, packages=runtime == "data-science")
+    packages = importable(DATA_SCIENCE if runtime == "data-science" else ())
     names = [name for name in get_args(Backend) if name == backend]
     objections: list[str] = []
     for name in names or _STRONGEST_FIRST:
-        sandbox = SupervisedSandbox(name, concurrency)
+        sandbox = SupervisedSandbox(name, concurrency, packages)
         objection = await _objection(sandbox, walls=name != _UNSAFE)
         if objection is None:
             return sandbox
@@ -61,7 +74,22 @@ async def choose_sandbox(backend: str, concurrency: int) -> Sandbox:
     raise SandboxUnavailable(f"{'; '.join(objections)}. To mend it, {_HOW_TO}")
 
 
-async def _objection(sandbox: SupervisedSandbox, *, walls: bool) -> str | None:
+async def _choose_fusion(url: str | None, concurrency: int, *, packages: bool) -> Sandbox:
+    if url is None:
+        raise SandboxUnavailable(
+            "sandbox.backend=sandbox-fusion needs the server's address in MAPPA_SANDBOXFUSION_URL"
+        )
+    sandbox = fusion.FusionSandbox(url, concurrency, packages=packages)
+    objection = await _objection(sandbox, walls=False)
+    if objection is not None:
+        await sandbox.close()
+        raise SandboxUnavailable(f"{fusion.NAME}: {objection}")
+    return sandbox
+
+
+async def _objection(
+    sandbox: SupervisedSandbox | fusion.FusionSandbox, *, walls: bool
+) -> str | None:
     """Why `sandbox` may not be used here; None where it may."""
     try:
         await sandbox.start()
@@ -82,7 +110,7 @@ def _brief() -> Limits:
 _SILENT = "a program that prints printed nothing"
 
 
-async def _escape(sandbox: SupervisedSandbox) -> str | None:
+async def _escape(sandbox: Sandbox) -> str | None:
     """Let a canary try to get out; judge by what happened outside, not by what it says."""
     with ExitStack() as stack:
         bait = _lay_bait(stack)

@@ -5,9 +5,11 @@ import json
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import mappa_core
 from mappa_core.adapters.sandboxes import wire
@@ -19,16 +21,27 @@ _START_SECONDS = 20.0
 _GRACE_SECONDS = 30.0
 """What a supervisor may take beyond the program's wall clock, on a loaded machine."""
 _READ_BYTES = 2**16
+_NO_PACKAGES: Mapping[str, Path] = MappingProxyType({})
 _BOOT = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from mappa_core.adapters.sandboxes import warden; warden.main(sys.argv[2])"
+    "from mappa_core.adapters.sandboxes import warden; warden.main(*sys.argv[2:])"
 )
 
 
 class SupervisedSandbox:
     """A `ports.Sandbox`: at most `concurrency` runs at once, each under its own supervisor."""
 
-    def __init__(self, backend: Backend, concurrency: int) -> None:
+    def __init__(
+        self, backend: Backend, concurrency: int, packages: Mapping[str, Path] = _NO_PACKAGES
+    ) -> None:
+        """Prepare it; `start` starts it.
+
+        Args:
+            backend: The tier.
+            concurrency: Runs at once.
+            packages: What programs may import beside the standard library; see `packages`.
+        """
+        self._packages = packages
         self._backend: Backend = backend
         self._turns = asyncio.Semaphore(concurrency)
         self._warden: subprocess.Popen[bytes] | None = None
@@ -50,7 +63,7 @@ class SupervisedSandbox:
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._warden = _start_warden(self._backend, theirs)
+            self._warden = _start_warden(self._backend, self._packages, theirs)
         ours.setblocking(False)
         self._control = ours
         try:
@@ -133,10 +146,13 @@ class SupervisedSandbox:
             self._warden = None
 
 
-def _start_warden(backend: Backend, control: socket.socket) -> subprocess.Popen[bytes]:
+def _start_warden(
+    backend: Backend, packages: Mapping[str, Path], control: socket.socket
+) -> subprocess.Popen[bytes]:
+    shown = json.dumps({name: str(path) for name, path in packages.items()})
     package_root = str(Path(mappa_core.__file__).parent.parent)
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _BOOT, package_root, backend],
+        [sys.executable, "-I", "-S", "-c", _BOOT, package_root, backend, shown],
         stdin=control.fileno(),
         stdout=subprocess.DEVNULL,
         env={},  # no secret of ours is there to be found

@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,23 +32,25 @@ class Harvest:
     rejected: tuple[RejectedFile, ...]
 
 
-def copy_in(source: Path, target: Path) -> dict[str, str]:
+def copy_in(source: Path, target: Path) -> dict[str, Artifact]:
     """Copy a workspace's regular files into an empty room.
 
     Returns:
-        The sha256 of each file by name.
+        Each file by name.
 
     Raises:
         OSError: They cannot be read or do not fit.
     """
-    hashes: dict[str, str] = {}
+    copied: dict[str, Artifact] = {}
     for path in _walk(source):
         name = str(path.relative_to(source))
         if path.is_symlink() or not path.is_file():
             continue
         (target / name).parent.mkdir(parents=True, exist_ok=True)
-        hashes[name] = _copy(path, target / name)
-    return hashes
+        digest = _copy(path, target / name)
+        size = (target / name).stat().st_size
+        copied[name] = Artifact(name=name, size_bytes=size, sha256=digest)
+    return copied
 
 
 def harvest(room: Path, *, leave_out: str, limit_bytes: int) -> Harvest:
@@ -76,7 +78,7 @@ def harvest(room: Path, *, leave_out: str, limit_bytes: int) -> Harvest:
     return Harvest(files=tuple(files), rejected=tuple(rejected))
 
 
-def keep(room: Path, workspace: Path, harvest: Harvest, before: dict[str, str]) -> None:
+def keep(room: Path, workspace: Path, harvest: Harvest, before: Mapping[str, Artifact]) -> None:
     """Make the workspace hold exactly the harvest; each file appears whole or not at all.
 
     Raises:
@@ -86,7 +88,7 @@ def keep(room: Path, workspace: Path, harvest: Harvest, before: dict[str, str]) 
     for name in before.keys() - {artifact.name for artifact in harvest.files}:
         _remove_with_empty_parents(workspace, name)
     for artifact in harvest.files:
-        if before.get(artifact.name) != artifact.sha256:
+        if before.get(artifact.name) != artifact:
             target = workspace / artifact.name
             target.parent.mkdir(parents=True, exist_ok=True)
             half = target.with_name(f".{os.getpid()}.part")

@@ -48,7 +48,12 @@ def _execute(start: Launch) -> NoReturn:
     room = start.room
     os.chdir(room.workspace)
     _restrict_files(
-        readable=[*map(Path, _SYSTEM), room.python.home, room.environment],
+        readable=[
+            *map(Path, _SYSTEM),
+            room.python.home,
+            room.environment,
+            *room.packages.values(),
+        ],
         writable=[room.workspace, room.scratch],
     )
     _restrict_calls(deny_filter(network_namespace=False))

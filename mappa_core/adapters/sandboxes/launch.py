@@ -15,6 +15,10 @@ from mappa_core.domain.records import Limits
 Backend: TypeAlias = Literal["bubblewrap", "landlock", "unsafe-subprocess"]
 
 _BUBBLEWRAP_AND_SUPERVISOR = 3
+_ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "LOKY_MAX_CPU_COUNT"), "1"
+)
+"""Numeric libraries would start a thread per core of the machine, in each of many runs at once."""
 _FIRST_RUN_USER, _FIRST_RUN_USER_IN_CONTAINER, _USERS_IN_CONTAINER = 0x7000_0000, 61_000, 4_000
 
 
@@ -34,7 +38,8 @@ class Launch:
 
     def variables(self, scratch: str, path: str, python: Interpreter) -> dict[str, str]:
         """The program's whole environment: nothing of ours is in it."""
-        return {
+        threads = _ONE_THREAD if self.room.packages else dict[str, str]()
+        return threads | {
             "PATH": f"{path}:/usr/bin:/bin",
             "HOME": scratch,
             "TMPDIR": scratch,

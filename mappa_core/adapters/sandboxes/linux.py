@@ -9,6 +9,7 @@ from pathlib import Path
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
 _PR_SET_SECUREBITS, _NO_ROOT_FOR_EVER = 28, 0b11
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
+_IN_ONESHOT = 1 << 31
 _MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -94,12 +95,31 @@ def mount_tmpfs(target: Path, options: str) -> None:
 
 
 def bind(source: str, target: Path) -> None:
-    """Show the directory `source` at `target` too.
+    """Show the file or directory `source` at `target` too.
 
     Raises:
         OSError: The kernel refused.
     """
     _mount(source, target, None, _MS_BIND | _MS_REC)
+
+
+def watch_queue() -> int:
+    """A descriptor that delivers news of watched files, never blocking.
+
+    Raises:
+        OSError: This user has too many already.
+    """
+    return checked(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+
+
+def watch_once(queue: int, path: Path, events: int) -> int:
+    """Have `queue` told of the first of `events` that happens to the file at `path`.
+
+    Raises:
+        OSError: It is not there, or this user has too many watches.
+    """
+    mask = ctypes.c_uint32(events | _IN_ONESHOT)
+    return checked(_libc.inotify_add_watch(queue, os.fsencode(path), mask))
 
 
 def _mount(source: str, target: Path, options: str | None, flags: int) -> None:

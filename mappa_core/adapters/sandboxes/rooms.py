@@ -11,6 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -62,6 +63,8 @@ class Room:
     private: bool
     python: Interpreter
     """Where the interpreter can be reached from here, by anybody."""
+    packages: Mapping[str, Path]
+    """Entries of site-packages that the program may import from."""
 
     @property
     def workspace(self) -> Path:
@@ -75,8 +78,13 @@ class Room:
 
     @property
     def environment(self) -> Path:
-        """The bare virtual environment: no site-packages, yet `exit()` and friends."""
+        """The bare virtual environment: the allowed packages, `exit()` and friends."""
         return self.folder / "environment"
+
+    @property
+    def site_packages(self) -> Path:
+        """Where third-party packages are found."""
+        return self.environment / "lib" / self.python.name / "site-packages"
 
     def furnish(self, code: bytes, python_inside: Interpreter, owner: int) -> None:
         """Put the program and the interpreter's environment in; `owner` may write.
@@ -89,6 +97,10 @@ class Room:
         Raises:
             OSError: It does not fit.
         """
+        if self.packages and not self.private:
+            self.site_packages.mkdir(parents=True)
+            for name, path in self.packages.items():
+                (self.site_packages / name).symlink_to(path)
         binary = self.environment / "bin"
         binary.mkdir(parents=True)
         (binary / "python").symlink_to(python_inside.home / "bin" / python_inside.name)
@@ -107,11 +119,19 @@ class Room:
             _remove(self.folder)
 
 
-def open_room(python: Interpreter, limits: Limits, code_bytes: int, *, private: bool) -> Room:
+def open_room(
+    python: Interpreter,
+    packages: Mapping[str, Path],
+    limits: Limits,
+    code_bytes: int,
+    *,
+    private: bool,
+) -> Room:
     """An empty room.
 
     Args:
         python: What will run the program.
+        packages: What it may import beside the standard library.
         limits: Size and number of files, which only a private room can hold a program to.
         code_bytes: Size of the program, which comes on top.
         private: Which kind.
@@ -120,14 +140,20 @@ def open_room(python: Interpreter, limits: Limits, code_bytes: int, *, private: 
         OSError: The machine does not allow it.
     """
     if not private:
-        return _plain_room(python)
+        return _plain_room(python, packages)
     linux.enter_private_mounts()
-    library = os.open(python.home, os.O_PATH | os.O_CLOEXEC)  # may itself lie below /tmp
-    linux.mount_tmpfs(_SHED, "size=1m,nr_inodes=64,mode=0755")
-    room = Room(folder=_SHED, private=True, python=python.moved(_SHED / "python"))
+    # Through descriptors, because they may themselves lie below /tmp.
+    library = _reached(python.home)
+    reached = {name: _reached(path) for name, path in packages.items()}
+    linux.mount_tmpfs(_SHED, "size=1m,nr_inodes=256,mode=0755")
+    room = Room(
+        folder=_SHED, private=True, python=python.moved(_SHED / "python"), packages=packages
+    )
     for folder in (room.workspace, room.scratch, room.python.home):
         folder.mkdir()
-    linux.bind(f"/proc/self/fd/{library}", room.python.home)
+    linux.bind(library, room.python.home)
+    if reached:
+        _show_packages(room, reached)
     size = limits.workspace_bytes + code_bytes + _SLACK_BYTES
     inodes = limits.inodes + _SLACK_INODES
     linux.mount_tmpfs(room.workspace, f"size={size},nr_inodes={inodes},mode=0700")
@@ -135,10 +161,37 @@ def open_room(python: Interpreter, limits: Limits, code_bytes: int, *, private: 
     return room
 
 
-def _plain_room(python: Interpreter) -> Room:
+def can_be_private() -> bool:
+    """Whether this machine lets us make private rooms, by trying it in a child."""
+    pid = os.fork()
+    if not pid:
+        try:
+            linux.enter_private_mounts()
+        except OSError:
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def _reached(path: Path) -> str:
+    return f"/proc/self/fd/{os.open(path, os.O_PATH | os.O_CLOEXEC)}"
+
+
+def _show_packages(room: Room, reached: Mapping[str, str]) -> None:
+    room.site_packages.mkdir(parents=True)
+    for name, descriptor in reached.items():
+        shown = room.site_packages / name
+        if Path(descriptor).is_dir():
+            shown.mkdir()
+        else:
+            shown.touch()
+        linux.bind(descriptor, shown)
+
+
+def _plain_room(python: Interpreter, packages: Mapping[str, Path]) -> Room:
     folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_SHED))
     folder.chmod(0o711)
-    room = Room(folder=folder, private=False, python=python)
+    room = Room(folder=folder, private=False, python=python, packages=packages)
     for path in (room.workspace, room.scratch):
         path.mkdir(mode=0o700)
     return room

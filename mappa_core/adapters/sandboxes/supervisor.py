@@ -11,11 +11,13 @@ import os
 import select
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mappa_core.adapters.sandboxes import (
     files,
+    footprints,
     launch,
     linux,
     programs,
@@ -24,12 +26,13 @@ from mappa_core.adapters.sandboxes import (
     wire,
 )
 from mappa_core.adapters.sandboxes.cgroups import Group, Hierarchy
+from mappa_core.adapters.sandboxes.footprints import Footprints
 from mappa_core.adapters.sandboxes.launch import Tier
 from mappa_core.adapters.sandboxes.programs import Program
 from mappa_core.adapters.sandboxes.rooms import Interpreter, Room
 from mappa_core.adapters.sandboxes.verdicts import NotStarted
 from mappa_core.adapters.sandboxes.wire import Failure, Request
-from mappa_core.domain.records import Limits, ToolResult, ToolStatus
+from mappa_core.domain.records import Artifact, Limits, ToolResult, ToolStatus
 
 OUTPUT_FACTOR = 16
 """A program that writes this many times what is kept of a stream is stopped."""
@@ -44,6 +47,8 @@ class Facilities:
     python: Interpreter
     hierarchy: Hierarchy | None
     private_rooms: bool
+    packages: Mapping[str, Path]
+    """Entries of site-packages that programs may import from."""
 
     @property
     def name(self) -> str:
@@ -61,11 +66,14 @@ class _Abandoned(Exception):
     """The caller is gone."""
 
 
-def serve(connection: socket.socket, facilities: Facilities) -> None:
-    """Do the one run that `connection` asks for, and report on it."""
+def serve(
+    connection: socket.socket, facilities: Facilities, request: Request | None = None
+) -> None:
+    """Do one run, the one that `connection` asks for or `request`, and report on it."""
     linux.adopt_orphans()
     try:
-        reply = _run(wire.receive_request(connection), connection, facilities)
+        asked = request or wire.receive_request(connection)
+        reply = _run(asked, connection, facilities)
     except (_Abandoned, EOFError):
         return
     except (NotStarted, OSError) as error:
@@ -81,10 +89,15 @@ def _run(request: Request, connection: socket.socket, facilities: Facilities) ->
         group = _group(facilities, limits, last_things)
         code = request.code.encode("utf-8", "surrogatepass")
         room = rooms.open_room(
-            facilities.python, limits, len(code), private=facilities.private_rooms
+            facilities.python,
+            facilities.packages,
+            limits,
+            len(code),
+            private=facilities.private_rooms,
         )
         last_things.callback(room.close)
         before = files.copy_in(workspace, room.workspace) if workspace else {}
+        prints = footprints.watch(room.workspace, before) if before else None
         user = launch.run_user()
         room.furnish(code, tier.python_inside(room), user)
         program = programs.start(tier, room, limits, group, user)
@@ -94,20 +107,44 @@ def _run(request: Request, connection: socket.socket, facilities: Facilities) ->
             status = programs.end(program)
         ending = verdicts.ending_of(program, stopped, status, tier)
         result = verdicts.result_of(program, ending, facilities.name)
-        return _with_files(result, room, workspace, before, limits)
+        old = _Before(files=before, footprints=prints)
+        return _with_files(result, room, workspace, old, limits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Before:
+    """A workspace as the program found it."""
+
+    files: Mapping[str, Artifact]
+    footprints: Footprints | None
+    """None where there was nothing to read."""
 
 
 def _with_files(
-    result: ToolResult, room: Room, workspace: Path | None, before: dict[str, str], limits: Limits
+    result: ToolResult, room: Room, workspace: Path | None, before: _Before, limits: Limits
 ) -> ToolResult:
+    prints = before.footprints
+    # First of all, because we are about to read the files ourselves.
+    read = prints.read() if prints else set[str]()
+    touched = prints.touched(room.workspace) if prints else set[str]()
     files.make_readable(room.workspace)
     harvest = files.harvest(
         room.workspace, leave_out=rooms.PROGRAM, limit_bytes=limits.workspace_bytes
     )
     if workspace:
-        files.keep(room.workspace, workspace, harvest, before)
-    written = tuple(file for file in harvest.files if before.get(file.name) != file.sha256)
-    return replace(result, written=written, rejected=harvest.rejected)
+        files.keep(room.workspace, workspace, harvest, before.files)
+    written = tuple(
+        file
+        for file in harvest.files
+        if file.name in touched or before.files.get(file.name) != file
+    )
+    return replace(
+        result,
+        written=written,
+        read=tuple(before.files[name] for name in sorted(read)),
+        removed=tuple(sorted(before.files.keys() - {file.name for file in harvest.files})),
+        rejected=harvest.rejected,
+    )
 
 
 def _workspace(request: Request) -> Path | None:

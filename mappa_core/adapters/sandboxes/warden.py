@@ -9,12 +9,12 @@ import json
 import os
 import signal
 import socket
+from pathlib import Path
 
 from mappa_core.adapters.sandboxes import (
     bubblewrap,
     cgroups,
     landlock,
-    linux,
     rooms,
     supervisor,
     unsafe,
@@ -23,15 +23,16 @@ from mappa_core.adapters.sandboxes.launch import Tier
 from mappa_core.adapters.sandboxes.supervisor import Facilities
 
 
-def main(backend: str) -> None:
+def main(backend: str, packages: str) -> None:
     """Serve until the caller is gone.
 
     Args:
         backend: Name of the tier to put every run in.
+        packages: JSON of what programs may import: entries of site-packages by name.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=os.dup(0))
-    facilities = _facilities(_tier(backend))
+    facilities = _facilities(_tier(backend), json.loads(packages))
     rooms.sweep()
     if facilities.hierarchy:
         facilities.hierarchy.sweep()
@@ -51,24 +52,14 @@ def _tier(backend: str) -> Tier:
     return tiers[backend]  # pyright: ignore[reportArgumentType]
 
 
-def _facilities(tier: Tier) -> Facilities:
+def _facilities(tier: Tier, packages: dict[str, str]) -> Facilities:
     return Facilities(
         tier=tier,
         python=rooms.our_interpreter(),
         hierarchy=cgroups.find_hierarchy(),
-        private_rooms=bool(tier.private_room) or _can_have_private_rooms(),
+        private_rooms=bool(tier.private_room) or rooms.can_be_private(),
+        packages={name: Path(path) for name, path in packages.items()},
     )
-
-
-def _can_have_private_rooms() -> bool:
-    pid = os.fork()
-    if not pid:
-        try:
-            linux.enter_private_mounts()
-        except OSError:
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def _fork(descriptor: int, facilities: Facilities) -> None:

@@ -44,6 +44,13 @@ def encode_request(request: Request) -> bytes:
     return _LENGTH.pack(len(text)) + text
 
 
+def decode_request(text: bytes) -> Request:
+    """The request of a JSON text."""
+    message: _RequestText = json.loads(text)
+    limits = Limits(**message["limits"])  # pyright: ignore[reportArgumentType]
+    return Request(code=message["code"], workspace=message["workspace"], limits=limits)
+
+
 def receive_request(connection: socket.socket) -> Request:
     """Wait for one request.
 
@@ -53,9 +60,7 @@ def receive_request(connection: socket.socket) -> Request:
     (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
     if length > _MAX_REQUEST_BYTES:
         raise EOFError
-    message: _RequestText = json.loads(_exactly(connection, length))
-    limits = Limits(**message["limits"])  # pyright: ignore[reportArgumentType]
-    return Request(code=message["code"], workspace=message["workspace"], limits=limits)
+    return decode_request(_exactly(connection, length))
 
 
 def encode_reply(reply: ToolResult | Failure) -> bytes:
@@ -70,6 +75,9 @@ def decode_reply(text: bytes) -> ToolResult | Failure:
         return Failure(**fields)
     fields["status"] = ToolStatus(fields["status"])
     fields["written"] = tuple(Artifact(**file) for file in fields["written"])
+    if fields["read"] is not None:
+        fields["read"] = tuple(Artifact(**file) for file in fields["read"])
+    fields["removed"] = tuple(fields["removed"])
     fields["rejected"] = tuple(RejectedFile(**file) for file in fields["rejected"])
     return ToolResult(**fields)
 

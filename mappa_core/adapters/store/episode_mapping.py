@@ -90,12 +90,18 @@ def outcome_row(episode: Episode, outcome: Outcome) -> Values:
         "success": outcome.success,
         "answer": outcome.answer,
         "method": outcome.method,
+        "metric": outcome.metric,
+        "value": outcome.value,
+        "charged": outcome.charged,
+        "skill": outcome.skill,
+        "detail": outcome.detail,
     }
 
 
 def to_outcome(row: Row) -> Outcome:
     """The outcome of one row of `outcome`."""
-    return Outcome(success=row["success"], answer=row["answer"], method=row["method"])
+    fields = {name: value for name, value in row.items() if name != "episode_id"}
+    return Outcome(**fields)
 
 
 def action_row(episode: Episode, turn: Turn) -> Values:
@@ -180,11 +186,13 @@ def tool_result_row(episode: Episode, turn: Turn, result: ToolResult) -> Values:
         "peak_memory_bytes": result.peak_memory_bytes,
         "tier": result.tier,
         "rejected": [{"name": file.name, "reason": file.reason} for file in result.rejected],
+        "removed": list(result.removed),
+        "reads_known": result.read is not None,
     }
 
 
-def to_tool_result(row: Row, written: Iterable[Artifact]) -> ToolResult:
-    """The tool result of one row of `tool_result` and the files it wrote."""
+def to_tool_result(row: Row, written: Iterable[Artifact], read: Iterable[Artifact]) -> ToolResult:
+    """The tool result of one row of `tool_result` and the files it wrote and read."""
     return ToolResult(
         code=row["code"],
         status=ToolStatus(row["status"]),
@@ -198,28 +206,33 @@ def to_tool_result(row: Row, written: Iterable[Artifact]) -> ToolResult:
         peak_memory_bytes=row["peak_memory_bytes"],
         tier=row["tier"],
         written=tuple(written),
+        read=tuple(read) if row["reads_known"] else None,
+        removed=tuple(row["removed"]),
         rejected=tuple(RejectedFile(**file) for file in row["rejected"]),
     )
 
 
 def artifact_rows(result: ToolResult) -> list[Values]:
     """One row per content, however many names it has."""
-    sizes = {file.sha256: file.size_bytes for file in result.written}
+    files = (*result.written, *(result.read or ()))
+    sizes = {file.sha256: file.size_bytes for file in files}
     return [{"sha256": sha256, "size_bytes": size} for sha256, size in sizes.items()]
 
 
 def artifact_use_rows(episode: Episode, turn: Turn, result: ToolResult) -> list[Values]:
-    """One row per file the turn wrote, in order."""
+    """One row per file the turn wrote, then per file it read, in order."""
     action_id = ids.action_id(episode.id, turn.index)
+    uses = [("written", file) for file in result.written]
+    uses += [("read", file) for file in result.read or ()]
     return [
         {
             "action_id": action_id,
             "position": position,
-            "use": "written",
+            "use": use,
             "name": file.name,
             "sha256": file.sha256,
         }
-        for position, file in enumerate(result.written)
+        for position, (use, file) in enumerate(uses)
     ]
 
 

@@ -122,25 +122,28 @@ def _turns(connection: Connection, episode_id: UUID) -> tuple[Turn, ...]:
 
 
 def _tool_results(connection: Connection, episode_id: UUID) -> dict[UUID, ToolResult]:
-    files = _written_files(connection, episode_id)
+    files = _files(connection, episode_id)
     query = select(TOOL_RESULT).join(ACTION).where(ACTION.c.episode_id == episode_id)
     return {
-        row["action_id"]: episode_mapping.to_tool_result(row, files[row["action_id"]])
+        row["action_id"]: episode_mapping.to_tool_result(
+            row, files[row["action_id"], "written"], files[row["action_id"], "read"]
+        )
         for row in connection.execute(query).mappings()
     }
 
 
-def _written_files(connection: Connection, episode_id: UUID) -> dict[UUID, list[Artifact]]:
+def _files(connection: Connection, episode_id: UUID) -> Mapping[tuple[UUID, str], list[Artifact]]:
+    """The files each action wrote and read, by action and use."""
     query = (
         select(ARTIFACT_USE, ARTIFACT.c.size_bytes)
         .join(ARTIFACT)
         .join(ACTION, ACTION.c.id == ARTIFACT_USE.c.action_id)
-        .where(ACTION.c.episode_id == episode_id, ARTIFACT_USE.c.use == "written")
+        .where(ACTION.c.episode_id == episode_id)
         .order_by(ARTIFACT_USE.c.position)
     )
-    files: dict[UUID, list[Artifact]] = defaultdict(list)
+    files: dict[tuple[UUID, str], list[Artifact]] = defaultdict(list)
     for row in connection.execute(query).mappings():
-        files[row["action_id"]].append(episode_mapping.to_artifact(row))
+        files[row["action_id"], row["use"]].append(episode_mapping.to_artifact(row))
     return files
 
 

@@ -26,6 +26,7 @@ from sqlalchemy import (
     UniqueConstraint,
     Uuid,
     func,
+    text,
 )
 from sqlalchemy.dialects.postgresql import ARRAY
 
@@ -159,6 +160,8 @@ TOOL_RESULT = Table(
     Column("peak_memory_bytes", BigInteger),
     Column("tier", AnyText, nullable=False),
     Column("rejected", AnyJson, nullable=False),
+    Column("removed", AnyJson, nullable=False, server_default=text("'[]'::jsonb")),
+    Column("reads_known", Boolean, nullable=False, server_default=text("false")),
 )
 
 ARTIFACT = Table(
@@ -237,6 +240,12 @@ OUTCOME = Table(
     Column("success", Boolean, nullable=False),
     Column("answer", AnyText),
     Column("method", AnyText, nullable=False),
+    Column("metric", AnyText),
+    Column("value", Double),
+    Column("charged", Double),
+    Column("skill", Double),
+    Column("detail", AnyText),
+    CheckConstraint("skill BETWEEN 0 AND 1", name="skill_range"),
 )
 
 CHECKPOINT = Table(

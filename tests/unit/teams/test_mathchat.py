@@ -250,7 +250,10 @@ def test_an_unfinished_episode_has_no_answer() -> None:
 
 def test_load_team_finds_mathchat_and_names_the_nearest() -> None:
     assert load_team("mathchat", "small-1") == SMALL
-    for name, hint in (("mathcat", "did you mean 'mathchat'?"), ("zzz", "there are: mathchat")):
+    for name, hint in (
+        ("mathcat", "did you mean 'mathchat'?"),
+        ("zzz", "there are: dsbench, mathchat"),
+    ):
         with pytest.raises(ConfigError) as caught:
             load_team(name, "small-1")
         assert str(caught.value) == f"no team is called {name!r}: {hint}"

@@ -1,0 +1,299 @@
+"""SandboxFusion over HTTP: a thin client of `POST /run_code`, and our own supervisor behind it.
+
+The service alone would lose what a team needs: it truncates output silently, has no globs, caps no
+process tree, and tells nothing about files read. So each request brings our supervisor along
+(`remote`), and the service gives the walls. What those hold is in docs/security.md.
+
+A program is never run twice: only a connection that was refused is tried again.
+"""
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+import mappa_core
+from mappa_core.adapters.sandboxes import remote, wire
+from mappa_core.domain.errors import SandboxError, SandboxUnavailable
+from mappa_core.domain.records import Artifact, Limits, ToolResult, ToolStatus
+
+NAME = "sandbox-fusion"
+GRACE_SECONDS = 30.0
+_NETWORK_SHARE = 1.5
+"""How much longer than the service we wait, in units of its grace."""
+_CONNECT_TRIES, _CONNECT_PAUSE_SECONDS = 3, 0.3
+_LARGEST_ANSWER_BYTES = 2**28
+_SHIPPED = (
+    "__init__.py",
+    "domain/__init__.py",
+    "domain/errors.py",
+    "domain/records.py",
+    "adapters/__init__.py",
+    "adapters/sandboxes/__init__.py",
+    "adapters/sandboxes/cgroups.py",
+    "adapters/sandboxes/files.py",
+    "adapters/sandboxes/footprints.py",
+    "adapters/sandboxes/launch.py",
+    "adapters/sandboxes/linux.py",
+    "adapters/sandboxes/programs.py",
+    "adapters/sandboxes/remote.py",
+    "adapters/sandboxes/rooms.py",
+    "adapters/sandboxes/streams.py",
+    "adapters/sandboxes/supervisor.py",
+    "adapters/sandboxes/unsafe.py",
+    "adapters/sandboxes/verdicts.py",
+    "adapters/sandboxes/wire.py",
+)
+"""All that `remote` imports; it runs where MAPPA is not installed."""
+_BOOT = (
+    "import os, sys; sys.path.insert(0, os.path.abspath('.mappa/source')); "
+    "from mappa_core.adapters.sandboxes import remote; remote.main(os.getcwd())"
+)
+
+
+class _Command(BaseModel):
+    status: Literal["Finished", "Error", "TimeLimitExceeded"]
+    return_code: int | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+
+
+class _Answer(BaseModel):
+    status: Literal["Success", "Failed", "SandboxError"]
+    message: str = ""
+    run_result: _Command | None = None
+    files: dict[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reply:
+    result: ToolResult
+    contents: bytes
+
+
+class FusionSandbox:
+    """A `ports.Sandbox` whose walls are a SandboxFusion server's."""
+
+    def __init__(
+        self,
+        url: str,
+        concurrency: int,
+        *,
+        packages: bool = False,
+        grace_seconds: float = GRACE_SECONDS,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        """Prepare it; `start` asks the server.
+
+        Args:
+            url: Of the server, e.g. http://127.0.0.1:8080.
+            concurrency: Requests at once; the server itself has no bound.
+            packages: Whether programs may import the packages of the server's Python.
+            grace_seconds: What the service may take beyond a program's wall clock.
+            transport: Instead of the network.
+        """
+        self._client = httpx.AsyncClient(base_url=url, trust_env=False, transport=transport)
+        self._grace_seconds = grace_seconds
+        self._turns = asyncio.Semaphore(concurrency)
+        self._packages = packages
+        self._url = url
+        self._tier = NAME
+        self._closed = False
+
+    @property
+    def tier(self) -> str:
+        """Which isolation holds, e.g. `sandbox-fusion+cgroup+tmpfs`."""
+        return self._tier
+
+    async def start(self) -> None:
+        """See that the server answers, and what holds there.
+
+        Raises:
+            SandboxUnavailable: Nothing that speaks the protocol answers at the address.
+        """
+        try:
+            result = await self.run("print(1)", None, Limits())
+        except SandboxError as error:
+            raise SandboxUnavailable(f"{error}; see MAPPA_SANDBOXFUSION_URL") from None
+        self._tier = result.tier
+
+    async def run(self, code: str, workspace: Path | None, limits: Limits) -> ToolResult:
+        """Run `code` as `main.py`; see `ports.Sandbox`.
+
+        Raises:
+            SandboxError: The server failed, or did not answer in time.
+        """
+        if self._closed:
+            raise SandboxError("the sandbox is closed")
+        files = await asyncio.to_thread(_sent, code, workspace, limits, self._packages)
+        async with self._turns:
+            answer = await self._ask(files, limits.wall_seconds)
+        reply = _opened(answer, limits)
+        if isinstance(reply, ToolResult):
+            return replace(reply, code=code)
+        if workspace:
+            await asyncio.to_thread(_bring_back, reply, workspace)
+        _, _, held = reply.result.tier.partition("+")
+        tier = f"{NAME}+{held}" if held else NAME
+        return replace(reply.result, code=code, tier=tier)
+
+    async def close(self) -> None:
+        """Give connections back; safe to call twice."""
+        self._closed = True
+        await self._client.aclose()
+
+    async def _ask(self, files: Mapping[str, str], wall_seconds: float) -> _Answer:
+        ours = wall_seconds + _NETWORK_SHARE * self._grace_seconds
+        body = {
+            "language": "python",
+            "code": _BOOT,
+            "files": files,
+            "fetch_files": [remote.REPLY, remote.CONTENTS],
+            "run_timeout": wall_seconds + self._grace_seconds,
+        }
+        try:
+            async with asyncio.timeout(ours):
+                response = await self._post(body)
+        except TimeoutError:
+            raise SandboxError(
+                f"{self._url} did not answer in {ours:.0f} s; the program "
+                "may have run, so it is not sent again"
+            ) from None
+        if response.is_error:
+            said = " ".join(response.text.split())[:200]
+            raise SandboxError(f"{self._url} answered {response.status_code}: {said}")
+        if len(response.content) > _LARGEST_ANSWER_BYTES:
+            raise SandboxError(f"{self._url} answered {len(response.content)} bytes")
+        try:
+            return _Answer.model_validate_json(response.content)
+        except ValidationError:
+            raise SandboxError(f"{self._url} does not speak SandboxFusion's protocol") from None
+
+    async def _post(self, body: Mapping[str, object]) -> httpx.Response:
+        for attempt in range(_CONNECT_TRIES):
+            try:
+                return await self._client.post("/run_code", json=body, timeout=None)
+            except httpx.ConnectError as error:
+                # Nothing was sent, so trying again cannot run a program twice.
+                if attempt == _CONNECT_TRIES - 1:
+                    raise SandboxError(f"{self._url} cannot be reached: {error}") from None
+                await asyncio.sleep(_CONNECT_PAUSE_SECONDS * 2**attempt)
+            except httpx.HTTPError as error:
+                name = type(error).__name__
+                raise SandboxError(f"{self._url} broke off: {error or name}") from None
+        raise SandboxError(f"{self._url} cannot be reached")
+
+
+def _sent(code: str, workspace: Path | None, limits: Limits, packages: bool) -> dict[str, str]:
+    """Everything the service puts into its folder, in base64."""
+    request = {
+        "code": code,
+        "workspace": None,
+        "limits": asdict(limits),
+        "packages": packages,
+    }
+    files = {remote.REQUEST: json.dumps(request).encode("ascii"), **_source()}
+    if workspace:
+        workspace.mkdir(parents=True, exist_ok=True)
+        for path in sorted(workspace.rglob("*")):
+            if path.is_file() and not path.is_symlink():
+                files[f"{remote.WORKSPACE}/{path.relative_to(workspace)}"] = path.read_bytes()
+    return {name: base64.b64encode(data).decode() for name, data in files.items()}
+
+
+@cache
+def _source() -> dict[str, bytes]:
+    package = Path(mappa_core.__file__).parent
+    return {
+        f"{remote.FOLDER}/source/mappa_core/{name}": (package / name).read_bytes()
+        for name in _SHIPPED
+    }
+
+
+def _opened(answer: _Answer, limits: Limits) -> _Reply | ToolResult:
+    """The sealed reply, or what happened to a program that left none.
+
+    Raises:
+        SandboxError: The service failed.
+    """
+    ran = answer.run_result
+    if answer.status == "SandboxError" or ran is None or ran.status == "Error":
+        raise SandboxError(f"SandboxFusion failed: {' '.join(answer.message.split()) or 'no word'}")
+    if ran.status == "TimeLimitExceeded":
+        return _without_reply(ToolStatus.TIMEOUT, "the service ended it", limits)
+    reply = _fetched(answer, remote.REPLY)
+    sealed = f"{remote.SEAL}{hashlib.sha256(reply).hexdigest()}"
+    if (ran.stdout or "").rstrip("\n").rpartition("\n")[2] != sealed:
+        # Either the service cut its answer off, or the program took its supervisor down.
+        said = (ran.stderr or "").strip()[-300:]
+        return _without_reply(ToolStatus.KILLED, f"it left no sealed reply {said}", limits)
+    result = wire.decode_reply(reply)
+    if isinstance(result, wire.Failure):
+        raise SandboxError(f"SandboxFusion: {result.reason}")
+    return _Reply(result=result, contents=_fetched(answer, remote.CONTENTS))
+
+
+def _fetched(answer: _Answer, name: str) -> bytes:
+    try:
+        return base64.b64decode(answer.files.get(name, ""), validate=True)
+    except binascii.Error:
+        raise SandboxError(f"SandboxFusion sent {name} in no base64") from None
+
+
+def _without_reply(status: ToolStatus, reason: str, limits: Limits) -> ToolResult:
+    return ToolResult(
+        code="",
+        status=status,
+        exit_code=None,
+        stdout="",
+        stderr=f"[{reason}]",
+        stdout_omitted_bytes=0,
+        stderr_omitted_bytes=0,
+        seconds=limits.wall_seconds,
+        cpu_seconds=None,
+        peak_memory_bytes=None,
+        tier=NAME,
+    )
+
+
+def _bring_back(reply: _Reply, workspace: Path) -> None:
+    """Make the workspace what the reply says it is; nothing outside it can be meant.
+
+    Raises:
+        SandboxError: A name or a content is not what it claims to be.
+    """
+    for name in reply.result.removed:
+        (workspace / _plain(name)).unlink(missing_ok=True)
+    begin = 0
+    for file in reply.result.written:
+        data = reply.contents[begin : begin + file.size_bytes]
+        begin += file.size_bytes
+        _put(workspace / _plain(file.name), file, data)
+    for folder in sorted((p for p in workspace.rglob("*") if p.is_dir()), reverse=True):
+        if not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def _plain(name: str) -> str:
+    parts = PurePosixPath(name).parts
+    if not parts or name.startswith("/") or ".." in parts or not name.isprintable():
+        raise SandboxError(f"SandboxFusion names a file {name[:80]!r}, which is no plain name")
+    return name
+
+
+def _put(path: Path, file: Artifact, data: bytes) -> None:
+    if hashlib.sha256(data).hexdigest() != file.sha256:
+        raise SandboxError(f"SandboxFusion sent {file.name!r} with another content than it says")
+    if path.is_dir():
+        path.rmdir()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)

@@ -1,0 +1,1 @@
+"""The files of an episode between its turns, on this machine's disk."""

@@ -1,0 +1,209 @@
+"""The SandboxFusion client keeps the sandbox contract: on a local server that speaks the documented
+API, and on a real one where MAPPA_SANDBOXFUSION_URL names it.
+
+The tests of results and files are those of `test_sandbox`, run on another sandbox.
+"""
+
+import asyncio
+import base64
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from mappa_core.adapters.sandboxes.fusion import FusionSandbox
+from mappa_core.domain.errors import SandboxError, SandboxUnavailable
+from mappa_core.domain.records import Limits, ToolStatus
+from mappa_core.ports import Sandbox
+from tests.contract.test_sandbox import (  # noqa: F401
+    open_place,
+    run,
+    test_a_file_written_anew_with_the_same_bytes_counts_as_written,
+    test_a_flood_of_output_is_stopped,
+    test_a_folder_may_become_a_file_and_the_program_a_folder,
+    test_a_module_of_an_earlier_turn_can_be_imported,
+    test_a_program_that_ends_well,
+    test_a_program_that_fails_leaves_its_traceback,
+    test_a_signal_is_not_an_exit_code,
+    test_a_workspace_persists_and_what_was_written_is_named,
+    test_any_bytes_survive,
+    test_attack_daemon_left_behind,
+    test_attack_descriptors,
+    test_attack_drown_the_file_trail,
+    test_attack_fork_bomb,
+    test_attack_many_processes,
+    test_attack_one_enormous_file,
+    test_attack_the_environment,
+    test_code_that_is_no_text_is_a_program_that_fails,
+    test_cpu_time_is_bounded_apart_from_wall_time,
+    test_long_output_keeps_both_ends,
+    test_many_files_are_not_all_taken,
+    test_memory_is_bounded,
+    test_memory_of_a_whole_tree_is_bounded,
+    test_only_plain_regular_files_are_taken,
+    test_runs_are_bounded_and_independent,
+    test_standard_input_is_empty,
+    test_the_exit_code_is_the_programs,
+    test_the_standard_library_is_there_and_nothing_else,
+    test_wall_time_ends_a_program_that_ignores_signals,
+    test_what_a_program_read_is_seen_from_outside,
+    test_without_a_workspace_nothing_is_left,
+)
+
+pytestmark = pytest.mark.anyio
+
+SERVER = Path(__file__).parents[1] / "fakes" / "fusion_server.py"
+REAL = os.environ.get("MAPPA_SANDBOXFUSION_URL")
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def local_server() -> Iterator[str]:
+    command = [sys.executable, str(SERVER)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
+        process.kill()
+
+
+@pytest.fixture(scope="module", params=["local", "real"] if REAL else ["local"])
+async def sandbox(request: pytest.FixtureRequest, local_server: str) -> AsyncIterator[Sandbox]:
+    chosen = FusionSandbox(REAL if request.param == "real" and REAL else local_server, 4)
+    await chosen.start()
+    yield chosen
+    await chosen.close()
+
+
+async def test_the_tier_says_where_it_ran(sandbox: Sandbox):
+    assert sandbox.tier.split("+")[0] == "sandbox-fusion"
+    assert (await run(sandbox, "print(1)")).tier == sandbox.tier
+
+
+async def test_a_program_that_kills_its_supervisor_is_a_killed_program(sandbox: Sandbox):
+    result = await run(sandbox, "import os, signal; os.kill(os.getppid(), signal.SIGKILL)")
+    # As root the program is another user and may not; elsewhere it took the reply down with it.
+    assert result.status in (ToolStatus.KILLED, ToolStatus.NONZERO)
+    assert (await run(sandbox, "print('next')")).stdout == "next\n"
+
+
+async def test_more_output_than_the_service_can_carry_arrives(sandbox: Sandbox):
+    result = await run(sandbox, "print('x' * 1_000_000)", output_bytes=2**20)
+    assert result.status is ToolStatus.OK
+    assert len(result.stdout) == 1_000_001
+
+
+# --- the client, against answers that a server should not give
+
+
+Answer = Callable[[httpx.Request], httpx.Response]
+
+
+def client(answer: Answer) -> FusionSandbox:
+    return FusionSandbox("http://service", 2, transport=httpx.MockTransport(answer))
+
+
+def service(**changes: object) -> httpx.Response:
+    ran = {"status": "Finished", "return_code": 0, "stdout": "", "stderr": ""}
+    body = {"status": "Success", "message": "", "run_result": ran, "files": {}} | changes
+    return httpx.Response(200, json=body)
+
+
+@pytest.mark.parametrize(
+    ("response", "complaint"),
+    [
+        (
+            httpx.Response(422, json={"detail": "no such language"}),
+            "answered 422",
+        ),
+        (httpx.Response(500, text="trace\nback"), "answered 500: trace back"),
+        (httpx.Response(200, text="<html>"), "does not speak SandboxFusion's protocol"),
+        (service(status="SandboxError", message="no space"), "SandboxFusion failed: no space"),
+        (service(files={".mappa/reply.json": "%%%"}), "in no base64"),
+    ],
+)
+async def test_a_failing_service_is_asked_once(response: httpx.Response, complaint: str):
+    asked: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return response
+
+    with pytest.raises(SandboxError, match=complaint):
+        await client(answer).run("print(1)", None, Limits())
+    assert len(asked) == 1
+
+
+async def test_a_cut_off_answer_is_no_success():
+    reply = base64.b64encode(b'{"status": "ok"}').decode()
+    cut = client(lambda _: service(files={".mappa/reply.json": reply}))
+    result = await cut.run("print(1)", None, Limits())
+    assert result.status is ToolStatus.KILLED
+    assert "no sealed reply" in result.stderr
+
+
+async def test_a_time_limit_of_the_service_is_a_timeout():
+    over = {"status": "TimeLimitExceeded", "return_code": None, "stdout": "", "stderr": ""}
+    slow = client(lambda _: service(status="Failed", run_result=over))
+    assert (await slow.run("print(1)", None, Limits())).status is ToolStatus.TIMEOUT
+
+
+async def test_a_frozen_service_is_left_after_a_while_and_not_asked_again():
+    asked = 0
+
+    async def answer(_: httpx.Request) -> httpx.Response:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(30)
+        return service()
+
+    transport = httpx.MockTransport(answer)
+    frozen = FusionSandbox("http://service", 1, grace_seconds=0.1, transport=transport)
+    with pytest.raises(SandboxError, match=r"did not answer in 0 s.*not sent again"):
+        await frozen.run("print(1)", None, Limits(wall_seconds=0.1))
+    assert asked == 1
+
+
+async def test_a_refused_connection_is_tried_again_because_nothing_ran():
+    asked = 0
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        nonlocal asked
+        asked += 1
+        raise httpx.ConnectError("refused", request=request)
+
+    with pytest.raises(SandboxUnavailable, match=r"cannot be reached.*MAPPA_SANDBOXFUSION_URL"):
+        await client(answer).start()
+    assert asked == 3
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/x", "a/../../b", "new\nline"])
+async def test_a_forged_file_name_cannot_leave_the_workspace(name: str, tmp_path: Path):
+    import hashlib
+
+    reply = {
+        "code": "", "status": "ok", "exit_code": 0, "stdout": "", "stderr": "",
+        "stdout_omitted_bytes": 0, "stderr_omitted_bytes": 0, "seconds": 1.0, "cpu_seconds": None,
+        "peak_memory_bytes": None, "tier": "unsafe-subprocess", "read": [], "removed": [],
+        "written": [{"name": name, "size_bytes": 1, "sha256": hashlib.sha256(b"x").hexdigest()}],
+        "rejected": [],
+    }  # fmt: skip
+    data = json.dumps(reply).encode()
+    seal = f"mappa reply {hashlib.sha256(data).hexdigest()}\n"
+    ran = {"status": "Finished", "return_code": 0, "stdout": seal, "stderr": ""}
+    files = {
+        ".mappa/reply.json": base64.b64encode(data).decode(),
+        ".mappa/contents": base64.b64encode(b"x").decode(),
+    }
+    forged = client(lambda _: service(run_result=ran, files=files))
+    with pytest.raises(SandboxError, match="no plain name"):
+        await forged.run("print(1)", tmp_path / "w", Limits())
+    assert not (tmp_path / "outside").exists()
