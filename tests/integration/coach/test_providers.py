@@ -117,7 +117,11 @@ def test_every_fault_ends_with_its_reason(
 ) -> None:
     async def body() -> tuple[CoachScore | Unscored, StandIn]:
         script = lambda question, number: fault  # noqa: E731
-        limits = {"deadline_seconds": 0.4, "attempt_seconds": 0.15}
+        # Only what hangs may be late: this machine may be busy.
+        limits = {
+            "deadline_seconds": 0.4,
+            "attempt_seconds": 0.15 if fault is Fault.HANGING else 30.0,
+        }
         async with coached(backend, script, **limits) as (coach, stand_in):
             return await coach.score(make_case()), stand_in
 
@@ -229,11 +233,11 @@ def test_memory_stays_flat_over_many_scores() -> None:
     async def body() -> list[int]:
         sizes: list[int] = []
         async with coached("gemini", concurrency=16) as (coach, _):
-            await scores(coach, 50)
+            await scores(coach, 20)
             coach._known.clear()  # noqa: SLF001 (what is remembered on purpose is bounded apart)
             tracemalloc.start()
             for _ in range(3):
-                await scores(coach, 100)
+                await scores(coach, 40)
                 coach._known.clear()  # noqa: SLF001
                 gc.collect()
                 sizes.append(tracemalloc.get_traced_memory()[0])
@@ -241,7 +245,7 @@ def test_memory_stays_flat_over_many_scores() -> None:
         return sizes
 
     first, _, last = asyncio.run(body())
-    assert last - first < 300_000
+    assert last - first < 100_000
 
 
 def test_a_key_is_in_no_log_error_record_or_url(
