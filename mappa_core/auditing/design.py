@@ -33,6 +33,18 @@ class Effect:
     judged: Judged
     actions: int
     problems: int
+    types: int = 2
+    """How many task types were compared."""
+
+    @property
+    def excess(self) -> float:
+        """What to take off the subject so that all types are alike.
+
+        With two types it is the whole gap; among T the others' mean holds no share of the
+        subject's, so its distance from the mean of all is (T - 1) / T of the gap.
+        """
+        whole = self.judged.estimate.value
+        return whole if self.types == 2 else whole * (self.types - 1) / self.types
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +247,7 @@ def _effect(
         judged=judged,
         actions=len(rows),
         problems=len(rows.problem.present()),
+        types=len(types),
     )
 
 

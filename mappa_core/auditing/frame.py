@@ -6,6 +6,7 @@ schema `audit`, years later, from a dump.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +67,10 @@ class Frame:
 
     def take(self, rows: Mask) -> "Frame":
         """Some of the rows."""
-        return Frame(**{field.name: _taken(getattr(self, field.name), rows) for field in _FIELDS})
+        columns: dict[str, Any] = {
+            field.name: _taken(getattr(self, field.name), rows) for field in fields(self)
+        }
+        return Frame(**columns)
 
     def judged(self) -> "Frame":
         """The rows that have both a score and an outcome."""
@@ -78,6 +82,3 @@ def _taken(column: object, rows: Mask) -> object:
         return column.take(rows)
     assert isinstance(column, np.ndarray)
     return column[rows]
-
-
-_FIELDS = fields(Frame)

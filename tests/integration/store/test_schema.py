@@ -110,7 +110,7 @@ def test_an_empty_database_is_refused(empty_database_url: str) -> None:
 
 def test_an_older_one_is_refused(engine: Engine, database_url: str) -> None:
     migrate(engine, "-1")
-    with pytest.raises(SchemaMismatch, match=r"is at schema 0001.*run `mappa db upgrade`"):
+    with pytest.raises(SchemaMismatch, match=r"is at schema 0002.*run `mappa db upgrade`"):
         PostgresStore.open(database_url)
 
 
