@@ -25,6 +25,7 @@ from mappa_core.adapters.problems import problem_source
 from mappa_core.adapters.rule_coach.coach import RuleCoach
 from mappa_core.adapters.sandboxes.choose import choose_sandbox
 from mappa_core.adapters.store import schema
+from mappa_core.adapters.store.auditing import PostgresAudit
 from mappa_core.adapters.store.connection import for_psql, ping
 from mappa_core.adapters.store.embedded import start_embedded
 from mappa_core.adapters.store.store import PostgresStore
@@ -35,6 +36,7 @@ from mappa_core.adapters.watchers import LogWatcher
 from mappa_core.config import TrainConfig
 from mappa_core.domain.errors import DiskFull
 from mappa_core.ports import (
+    AuditStore,
     Coach,
     Engine,
     Learner,
@@ -70,6 +72,8 @@ class Services:
     tracker: Tracker
     registry: ModelRegistry
     watcher: Watcher
+    audit: AuditStore | None = None
+    """Watches the coach during training; None for no watch."""
 
 
 _watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
@@ -144,13 +148,20 @@ async def _build(config: TrainConfig, settings: Settings, stack: AsyncExitStack)
         tokenizer=tokenizer,
         engine=engine,
         sandbox=sandbox,
-        coach=RuleCoach(),
+        coach=coach_of(config),
         learner=TorchLearner(model, settings.checkpoints, config.learner),
         store=store,
         tracker=MlflowTracker(mlflow_uri, settings.mlflow / "artifacts"),
         registry=MlflowRegistry(mlflow_uri),
         watcher=watcher,
+        audit=_audit_of(store, stack),
     )
+
+
+def _audit_of(store: PostgresStore, stack: AsyncExitStack) -> PostgresAudit:
+    audit = PostgresAudit.beside(store)
+    stack.callback(audit.close)
+    return audit
 
 
 def check_space(directory: Path, spare_bytes: int = SPARE_BYTES) -> None:
@@ -204,6 +215,30 @@ def opened_store(settings: Settings) -> Generator[PostgresStore]:
     """The store alone, for commands that only look."""
     with ExitStack() as stack:
         yield open_store(settings, stack)[0]
+
+
+@contextmanager
+def opened_audit(settings: Settings, database: str | None = None) -> Generator[PostgresAudit]:
+    """The audit's side of the store, or of another database that holds its views.
+
+    Args:
+        settings: Where the store is.
+        database: Address of a database to read instead, e.g. of a restored dump; it is neither
+            migrated nor written to.
+    """
+    with ExitStack() as stack:
+        if database is None:
+            audit = PostgresAudit.beside(open_store(settings, stack)[0])
+        else:
+            audit = PostgresAudit.open(database)
+        stack.callback(audit.close)
+        yield audit
+
+
+def coach_of(config: TrainConfig) -> Coach:
+    """The coach that a configuration asks for."""
+    del config
+    return RuleCoach()
 
 
 def database_url(settings: Settings) -> str:

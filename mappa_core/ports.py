@@ -17,6 +17,7 @@ from mappa_core.domain.audit import (
     Anchor,
     AnchorScore,
     AuditedRun,
+    Candidate,
     CorrectedScore,
     Correction,
     Finding,
@@ -341,8 +342,10 @@ class AuditStore(Protocol):
         """A run's training actions with the score that trained them."""
         ...
 
-    def frame_ids(self, run_id: UUID) -> tuple[tuple[UUID, ...], Frame]:
-        """The same, with the action of each row."""
+    def iteration_frame(
+        self, run_id: UUID, iteration: int | None = None
+    ) -> tuple[tuple[UUID, ...], Frame]:
+        """The same of one iteration (None: of all), with the action of each row."""
         ...
 
     def opinions(self, run_id: UUID) -> Opinions:
@@ -367,6 +370,10 @@ class AuditStore(Protocol):
 
     def add_anchors(self, anchors: Sequence[Anchor]) -> None:
         """Add anchors that are not there yet."""
+        ...
+
+    def candidates(self, run_id: UUID, iteration: int) -> tuple[Candidate, ...]:
+        """The scored actions of one training iteration, in a fixed order."""
         ...
 
     def anchors(self, run_id: UUID) -> tuple[Anchor, ...]:

@@ -1,6 +1,6 @@
 """A whole audit: from the frame to findings, each beside the query it rests on.
 
-    frame, opinions, labels, anchors ─▶ figures ─▶ Finding rows, and the run's verdict
+frame, opinions, labels, anchors ─▶ figures ─▶ Finding rows, and the run's verdict
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ from mappa_core.auditing.opinions import Opinions
 from mappa_core.auditing.policy_bias import specialisation, update_shares
 from mappa_core.auditing.verdicts import Verdict
 from mappa_core.auditing.watch import AnchorHistory, drift_findings
-from mappa_core.auditing.writing import Draft, draft, of_estimate
+from mappa_core.auditing.writing import Draft, measured
 from mappa_core.domain.audit import AuditedRun, Finding
 
 KINDS = (
@@ -97,24 +97,26 @@ def overall(verdicts: Sequence[Verdict]) -> Verdict:
 def _effect(kind: str, effect: Effect) -> Draft:
     query = sql.MEANS_BY_TYPE if kind == "task_type" else sql.association(effect.factor)
     judged = effect.judged
-    return of_estimate(
-        kind,
-        effect.subject,
+    return measured(
         judged.estimate,
-        against=effect.against,
-        stratum=effect.stratum,
-        # What goes with a score may be deserved, so it gets no verdict.
-        verdict=judged.verdict if kind == "task_type" else "",
-        p_value=judged.adjusted_p,
-        margin=judged.margin if kind == "task_type" else None,
-        actions=effect.actions,
-        problems=effect.problems,
-        sql=query,
-        detail={
-            "equivalence_p": judged.equivalence_p,
-            "more_actions": judged.more_actions,
-            "factor": effect.factor,
-        },
+        Draft(
+            kind=kind,
+            subject=effect.subject,
+            against=effect.against,
+            stratum=effect.stratum,
+            # What goes with a score may be deserved, so it gets no verdict.
+            verdict=judged.verdict if kind == "task_type" else "",
+            p_value=judged.adjusted_p,
+            margin=judged.margin if kind == "task_type" else None,
+            actions=effect.actions,
+            problems=effect.problems,
+            sql=query,
+            detail={
+                "equivalence_p": judged.equivalence_p,
+                "more_actions": judged.more_actions,
+                "factor": effect.factor,
+            },
+        ),
     )
 
 
@@ -124,9 +126,9 @@ def _onsets(material: Material, effects: Sequence[Effect]) -> Iterator[Draft]:
     for subject in dict.fromkeys(e.subject for e in effects if e.judged.verdict == "biased"):
         found = onset(gaps(frame, frame.task_type.names.index(subject)))
         if found is not None:
-            yield draft(
-                "onset",
-                subject,
+            yield Draft(
+                kind="onset",
+                subject=subject,
                 estimate=float(found.iteration),
                 unit="iteration",
                 low=float(found.earliest),
@@ -142,16 +144,14 @@ def _onsets(material: Material, effects: Sequence[Effect]) -> Iterator[Draft]:
 def _policy(material: Material, effects: Sequence[Effect]) -> Iterator[Draft]:
     """What the bias did, where there is one."""
     frame = material.frame
-    terms = correction(
-        effects, run_id=material.run.id, iteration=0, coach="", rubric_sha256=""
-    )
+    terms = correction(effects, run_id=material.run.id, iteration=0, coach="", rubric_sha256="")
     bias = points_off(terms, frame)
     if not bias.any():
         return
     for update in update_shares(frame, bias, by_problem=material.run.baseline != "none"):
-        yield draft(
-            "update_share",
-            update.agent,
+        yield Draft(
+            kind="update_share",
+            subject=update.agent,
             estimate=update.share,
             unit="share of the advantage",
             iteration=update.iteration,
@@ -166,17 +166,19 @@ def _policy(material: Material, effects: Sequence[Effect]) -> Iterator[Draft]:
             else None
         )
         if grown is not None:
-            yield of_estimate(
-                "specialisation",
-                term.task_type,
+            yield measured(
                 grown.estimate,
-                against="the other types",
-                stratum=term.stratum,
-                verdict=_grew(grown.estimate),
-                unit="success over the run",
-                actions=len(frame),
-                problems=len(frame.problem.present()),
-                sql=sql.SUCCESS_BY_TYPE,
+                Draft(
+                    kind="specialisation",
+                    subject=term.task_type,
+                    against="the other types",
+                    stratum=term.stratum,
+                    verdict=_grew(grown.estimate),
+                    unit="success over the run",
+                    actions=len(frame),
+                    problems=len(frame.problem.present()),
+                    sql=sql.SUCCESS_BY_TYPE,
+                ),
             )
 
 
@@ -193,9 +195,9 @@ def _health(material: Material) -> Iterator[Draft]:
         name, rows = frame.task_type.names[code], frame.take(frame.task_type.codes == code)
         described = health(rows.score)
         if described is not None:
-            yield draft(
-                "health",
-                name,
+            yield Draft(
+                kind="health",
+                subject=name,
                 estimate=described.at_mode,
                 unit=f"share at the mode ({described.mode:g})",
                 actions=described.actions,
@@ -210,9 +212,9 @@ def _health(material: Material) -> Iterator[Draft]:
             )
         worst = missing(frame, code)
         if worst is not None:
-            yield draft(
-                "unscored",
-                name,
+            yield Draft(
+                kind="unscored",
+                subject=name,
                 against="the other types",
                 estimate=worst.share,
                 unit="share without a score",
@@ -227,14 +229,16 @@ def _health(material: Material) -> Iterator[Draft]:
                 },
             )
     for apart in divergences(frame):
-        yield of_estimate(
-            "divergence",
-            f"{apart.agent}, {apart.task_type}",
+        yield measured(
             apart.estimate,
-            unit="change of score / 10 minus success",
-            actions=apart.actions,
-            problems=apart.problems,
-            sql=sql.DIVERGENCE,
+            Draft(
+                kind="divergence",
+                subject=f"{apart.agent}, {apart.task_type}",
+                unit="change of score / 10 minus success",
+                actions=apart.actions,
+                problems=apart.problems,
+                sql=sql.DIVERGENCE,
+            ),
         )
 
 
@@ -250,9 +254,9 @@ def _others(material: Material) -> Iterator[Draft]:
     people = corrected_mean(material.labelled)
     if people is not None:
         agreed = agreement(material.labelled.scores, material.labelled.labels)
-        yield draft(
-            "people",
-            "mean score people would give",
+        yield Draft(
+            kind="people",
+            subject="mean score people would give",
             estimate=people.value,
             unit="points",
             low=people.low,
@@ -269,9 +273,9 @@ def _others(material: Material) -> Iterator[Draft]:
 def _repeats(opinions: Opinions, trainer: int) -> Iterator[Draft]:
     found = noise(opinions.table(trainer))
     if found is not None:
-        yield draft(
-            "noise",
-            opinions.scorer.names[trainer],
+        yield Draft(
+            kind="noise",
+            subject=opinions.scorer.names[trainer],
             estimate=found.within_deviation,
             unit="points within an action",
             actions=found.actions,
@@ -289,9 +293,9 @@ def _repeats(opinions: Opinions, trainer: int) -> Iterator[Draft]:
 def _second(opinions: Opinions, trainer: int, code: int) -> Iterator[Draft]:
     agreed = agreement(opinions.means(trainer), opinions.means(code))
     if agreed is not None:
-        yield draft(
-            "second_coach",
-            opinions.scorer.names[code],
+        yield Draft(
+            kind="second_coach",
+            subject=opinions.scorer.names[code],
             against=opinions.scorer.names[trainer],
             estimate=agreed.alpha,
             unit="Krippendorff's alpha",

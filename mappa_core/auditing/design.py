@@ -1,6 +1,6 @@
 """Which comparisons the audit makes: regressions of score on what must and must not matter.
 
-    score = task type + agent x turn + length + tool use + tool failure + level + outcome + iteration
+    score = task type + agent x turn + length + tool use + failure + level + outcome + iteration
 
 Task type must not matter between equal work, so its effects are the family of the bias verdicts:
 each type against the mean of the others, over all actions and, because biases can cancel, within
@@ -218,9 +218,7 @@ def _against_others(columns: Columns, types: Sequence[int], code: int, suffix: s
     mine = [name for name in names if name.endswith(suffix)] if suffix else names
     others = len(types) - 1
     position = types.index(code) - 1
-    parts = [
-        (name, 1.0 if index == position else -1.0 / others) for index, name in enumerate(mine)
-    ]
+    parts = [(name, 1.0 if index == position else -1.0 / others) for index, name in enumerate(mine)]
     return columns.where(*parts)
 
 

@@ -19,6 +19,8 @@ from scipy import stats
 
 from mappa_core.auditing.frame import Floats, Ints
 
+AT_ONCE = 2_000_000
+"""Products held at once; more are summed up cluster by cluster."""
 FULL_LEVERAGE = 1e-8
 """A direction only one cluster speaks about tells nothing about the spread between clusters."""
 
@@ -91,6 +93,13 @@ def cluster_sums(x: Floats, y: Floats, clusters: Ints) -> ClusterSums:
     _, starts = np.unique(clusters[order], return_index=True)
     ends = [*starts[1:], len(y)]
     pairs = list(zip(starts, ends, strict=True))
+    if len(y) * x.shape[1] ** 2 <= AT_ONCE:
+        products = x[:, :, None] * x[:, None, :]
+        return ClusterSums(
+            xx=np.add.reduceat(products, starts),
+            xy=np.add.reduceat(x * y[:, None], starts),
+            counts=np.diff([*starts, len(y)]).astype(np.int64),
+        )
     return ClusterSums(
         xx=np.stack([x[a:b].T @ x[a:b] for a, b in pairs]),
         xy=np.stack([x[a:b].T @ y[a:b] for a, b in pairs]),
@@ -107,9 +116,7 @@ def fit(sums: ClusterSums) -> Fit:
     if len(sums.counts) < 2:
         raise ValueError("an interval needs at least two clusters")
     used = _independent(sums.xx.sum(axis=0))
-    kept = ClusterSums(
-        xx=sums.xx[:, used[:, None], used], xy=sums.xy[:, used], counts=sums.counts
-    )
+    kept = ClusterSums(xx=sums.xx[:, used[:, None], used], xy=sums.xy[:, used], counts=sums.counts)
     bread = np.linalg.inv(kept.xx.sum(axis=0))
     beta = bread @ kept.xy.sum(axis=0)
     lower = np.linalg.cholesky((bread + bread.T) / 2)

@@ -106,9 +106,7 @@ def divergences(frame: Frame) -> Iterator[Divergence]:
     frame = frame.judged()
     for agent in frame.agent.present():
         for task_type in frame.task_type.present():
-            rows = frame.take(
-                (frame.agent.codes == agent) & (frame.task_type.codes == task_type)
-            )
+            rows = frame.take((frame.agent.codes == agent) & (frame.task_type.codes == task_type))
             estimate = _trend(rows)
             if estimate is not None:
                 yield Divergence(

@@ -93,8 +93,10 @@ def _step(found: Gaps, position: int) -> tuple[float, float]:
 
 
 def _cell(rows: Frame, code: int) -> tuple[float, float] | None:
-    sides = [_side(rows.take(member)) for member in (
-        rows.task_type.codes == code, rows.task_type.codes != code)]
+    sides = [
+        _side(rows.take(member))
+        for member in (rows.task_type.codes == code, rows.task_type.codes != code)
+    ]
     if any(side is None for side in sides):
         return None
     (mine, my_variance), (others, other_variance) = (side for side in sides if side is not None)

@@ -88,9 +88,7 @@ def null_case(statement: str, agent: str, policy: str, text: str) -> CoachCase:
     )
 
 
-def probed(
-    pairs: Mapping[str, Sequence[tuple[float, float]]], margin: float
-) -> tuple[Probed, ...]:
+def probed(pairs: Mapping[str, Sequence[tuple[float, float]]], margin: float) -> tuple[Probed, ...]:
     """Judge what each feature changed; features with fewer than three pairs are left out.
 
     Args:
@@ -157,9 +155,7 @@ def _gap(best: np.ndarray, worst: np.ndarray, types: int) -> Estimate:
     """The widest of all gaps, with Welch's error; p-value times the number of pairs of types."""
     variances = best.var(ddof=1) / len(best), worst.var(ddof=1) / len(worst)
     error = max(float(np.sqrt(sum(variances))), EXACT)
-    below = sum(
-        v**2 / (len(g) - 1) for v, g in zip(variances, (best, worst), strict=True)
-    )
+    below = sum(v**2 / (len(g) - 1) for v, g in zip(variances, (best, worst), strict=True))
     freedom = float(sum(variances) ** 2 / below) if below > 0 else len(best) + len(worst) - 2.0
     value = float(best.mean() - worst.mean())
     chance = 2 * stats.t.sf(value / error, freedom) * types * (types - 1) / 2

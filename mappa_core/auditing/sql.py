@@ -1,19 +1,17 @@
 """The queries behind the figures; `{run}` is the run's id. All run as `mappa_auditor`."""
 
-_OF_RUN = "run_id = '{run}' AND trained AND phase = 'train'"
-
-MEANS_BY_TYPE = f"""
+MEANS_BY_TYPE = """
 SELECT task_type, success, count(score) AS n, avg(score) AS mean_score,
        count(DISTINCT problem_id) AS problems
 FROM audit.action_scores
-WHERE {_OF_RUN} AND success IS NOT NULL
+WHERE run_id = '{run}' AND trained AND phase = 'train' AND success IS NOT NULL
 GROUP BY ROLLUP (task_type, success) ORDER BY task_type, success
 """
 
-GAP_BY_ITERATION = f"""
+GAP_BY_ITERATION = """
 SELECT iteration, task_type, success, count(score) AS n, avg(score) AS mean_score
 FROM audit.action_scores
-WHERE {_OF_RUN} AND success IS NOT NULL
+WHERE run_id = '{run}' AND trained AND phase = 'train' AND success IS NOT NULL
 GROUP BY iteration, task_type, success ORDER BY iteration, task_type, success
 """
 
@@ -24,31 +22,31 @@ WHERE run_id = '{run}'
 GROUP BY iteration, agent, task_type ORDER BY iteration, agent, task_type
 """
 
-SUCCESS_BY_TYPE = f"""
+SUCCESS_BY_TYPE = """
 SELECT iteration, task_type, avg(success::int) AS success, count(*) AS n
 FROM audit.action_scores
-WHERE {_OF_RUN} AND success IS NOT NULL
+WHERE run_id = '{run}' AND trained AND phase = 'train' AND success IS NOT NULL
 GROUP BY iteration, task_type ORDER BY iteration, task_type
 """
 
-HEALTH = f"""
+HEALTH = """
 SELECT task_type, round(2 * score) / 2 AS score, count(*) AS n
 FROM audit.action_scores
-WHERE {_OF_RUN} AND score IS NOT NULL
+WHERE run_id = '{run}' AND trained AND phase = 'train' AND score IS NOT NULL
 GROUP BY 1, 2 ORDER BY 1, 2
 """
 
-UNSCORED = f"""
+UNSCORED = """
 SELECT task_type, count(*) AS asked, count(*) - count(score) AS unscored, avg(score) AS mean_score
 FROM audit.action_scores
-WHERE {_OF_RUN}
+WHERE run_id = '{run}' AND trained AND phase = 'train'
 GROUP BY task_type ORDER BY task_type
 """
 
-DIVERGENCE = f"""
+DIVERGENCE = """
 SELECT agent, task_type, iteration, avg(score) AS mean_score, avg(success::int) AS success
 FROM audit.action_scores
-WHERE {_OF_RUN} AND success IS NOT NULL
+WHERE run_id = '{run}' AND trained AND phase = 'train' AND success IS NOT NULL
 GROUP BY agent, task_type, iteration ORDER BY agent, task_type, iteration
 """
 
@@ -73,10 +71,10 @@ WHERE run_id = '{run}'
 GROUP BY iteration ORDER BY iteration
 """
 
-STREAM = f"""
+STREAM = """
 SELECT iteration, problem_id, avg(score) AS mean_score
 FROM audit.action_scores
-WHERE {_OF_RUN}
+WHERE run_id = '{run}' AND trained AND phase = 'train'
 GROUP BY iteration, problem_id ORDER BY iteration, problem_id
 """
 
@@ -94,10 +92,12 @@ _FACTORS = {
 
 def association(factor: str) -> str:
     """Mean scores by what an association is with."""
-    column = _FACTORS[factor]
-    return f"""
+    return _ASSOCIATION.replace("{column}", _FACTORS[factor]).replace("{factor}", factor)
+
+
+_ASSOCIATION = """
 SELECT {column} AS {factor}, count(score) AS n, avg(score) AS mean_score
 FROM audit.action_scores
-WHERE {_OF_RUN} AND success IS NOT NULL
+WHERE run_id = '{run}' AND trained AND phase = 'train' AND success IS NOT NULL
 GROUP BY 1 ORDER BY 1
 """

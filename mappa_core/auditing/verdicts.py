@@ -1,8 +1,8 @@
 """Three verdicts: biased, equivalent, cannot tell, and how many more actions would tell.
 
-    biased       different from zero (Benjamini-Hochberg over the family) and not equivalent
-    equivalent   two one-sided tests: smaller than the margin either way (Schuirmann 1987)
-    cannot tell  neither; absence of proof is not proof of absence
+biased       different from zero (Benjamini-Hochberg over the family) and not equivalent
+equivalent   two one-sided tests: smaller than the margin either way (Schuirmann 1987)
+cannot tell  neither; absence of proof is not proof of absence
 """
 
 import math

@@ -7,7 +7,7 @@ import numpy as np
 
 from mappa_core.auditing import drift, sql
 from mappa_core.auditing.frame import Floats, Frame
-from mappa_core.auditing.writing import Draft, draft
+from mappa_core.auditing.writing import Draft
 from mappa_core.domain.audit import Anchor, AnchorScore
 
 FEWEST_REPEATS = 2
@@ -52,8 +52,10 @@ class Watched:
 
 
 def history(anchors: Sequence[Anchor], scores: Sequence[AnchorScore]) -> AnchorHistory:
-    """Arrange stored anchor scores; anchors without a known score and without a baseline of two
-    repeats are left out."""
+    """Arrange stored anchor scores by iteration.
+
+    Anchors with neither a known score nor a baseline of two repeats are left out.
+    """
     by_anchor = {anchor.id: _baseline(anchor, scores) for anchor in anchors}
     usable = [anchor.id for anchor in anchors if by_anchor[anchor.id] is not None]
     later = sorted({score.iteration for score in scores if score.iteration > 0})
@@ -109,9 +111,9 @@ def drift_findings(frame: Frame, anchors: AnchorHistory) -> Iterator[Draft]:
                 strict=False,
             )
         }
-        yield draft(
-            "drift",
-            name,
+        yield Draft(
+            kind="drift",
+            subject=name,
             verdict=watched.cause if wealth.alarmed else "none",
             estimate=float(wealth.e_values.max()),
             unit="largest e-value",

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from mappa_core.auditing.effects import Estimate
@@ -62,25 +62,11 @@ class Draft:
         )
 
 
-draft = Draft
-
-
-def of_estimate(
-    kind: str,
-    subject: str,
-    estimate: Estimate,
-    **fields: object,
-) -> Draft:
-    """A draft with the estimate's value, interval and, unless given, p-value."""
+def measured(estimate: Estimate, draft: Draft) -> Draft:
+    """The draft with the estimate's value, interval and, unless it has one, p-value."""
     low, high = estimate.interval()
-    values: dict[str, object] = {
-        "estimate": estimate.value,
-        "low": low,
-        "high": high,
-        "p_value": estimate.p_value,
-        **fields,
-    }
-    return Draft(kind=kind, subject=subject, **values)  # pyright: ignore[reportArgumentType]
+    p_value = estimate.p_value if draft.p_value is None else draft.p_value
+    return replace(draft, estimate=estimate.value, low=low, high=high, p_value=p_value)
 
 
 def finite(value: float | None) -> float | None:

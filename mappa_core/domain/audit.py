@@ -60,8 +60,21 @@ class Anchor:
     id: UUID
     run_id: UUID
     action_id: UUID
-    known_score: float | None
+    episode_id: UUID
+    turn_index: int
+    known_score: float | None = None
     """In [0, 10], as given by a person; None where the baseline repeats say it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """An action that could become an anchor."""
+
+    action_id: UUID
+    episode_id: UUID
+    turn_index: int
+    agent: str
+    task_type: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from mappa_core.adapters.store import tables
 from mappa_core.adapters.store.connection import boundary, connect
+from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.auditing.agreement import LabelledScores
 from mappa_core.auditing.frame import Factor, Floats, Frame, Ints
 from mappa_core.auditing.opinions import Opinions
@@ -26,6 +27,7 @@ from mappa_core.domain.audit import (
     Anchor,
     AnchorScore,
     AuditedRun,
+    Candidate,
     CorrectedScore,
     Correction,
     CorrectionTerm,
@@ -66,6 +68,11 @@ class PostgresAudit:
         """
         return cls(connect(url, pool_size=2))
 
+    @classmethod
+    def beside(cls, store: PostgresStore) -> Self:
+        """On the database of an open store."""
+        return cls.open(store.address)
+
     def run(self, name_or_id: str) -> AuditedRun:
         """One run by name, id or unambiguous prefix of either.
 
@@ -91,9 +98,12 @@ class PostgresAudit:
         """A run's training actions with the score that trained them, in the views' order."""
         return _frame(self._copied(FRAME.format(run=run_id)))
 
-    def frame_ids(self, run_id: UUID) -> tuple[tuple[UUID, ...], Frame]:
-        """The same, with the action of each row."""
-        table = self._copied(FRAME.format(run=run_id))
+    def iteration_frame(
+        self, run_id: UUID, iteration: int | None = None
+    ) -> tuple[tuple[UUID, ...], Frame]:
+        """The same of one iteration (None: of all), with the action of each row."""
+        only = "" if iteration is None else f"AND iteration = {int(iteration)}"
+        table = self._copied(FRAME.format(run=run_id) + only)
         ids = tuple(UUID(value) for value in table["action_id"].to_pylist())
         return ids, _frame(table)
 
@@ -157,11 +167,26 @@ class PostgresAudit:
 
     def add_anchors(self, anchors: Sequence[Anchor]) -> None:
         """Add anchors that are not there yet."""
-        self._add(tables.ANCHOR, [asdict(anchor) for anchor in anchors])
+        columns = tables.ANCHOR.c.keys()
+        rows = [{name: asdict(anchor)[name] for name in columns} for anchor in anchors]
+        self._add(tables.ANCHOR, rows)
+
+    def candidates(self, run_id: UUID, iteration: int) -> tuple[Candidate, ...]:
+        """The scored actions of one training iteration, in a fixed order."""
+        query = text(
+            "SELECT action_id, episode_id, turn_index, agent, task_type FROM audit.action_scores "
+            "WHERE run_id = :run AND iteration = :iteration AND phase = 'train' AND trained "
+            "AND score IS NOT NULL ORDER BY action_id"
+        )
+        with self._reading() as connection:
+            rows = connection.execute(query, {"run": run_id, "iteration": iteration}).mappings()
+            return tuple(Candidate(**row) for row in rows)
 
     def anchors(self, run_id: UUID) -> tuple[Anchor, ...]:
         """A run's anchors, in a fixed order."""
-        query = select(tables.ANCHOR).where(tables.ANCHOR.c.run_id == run_id)
+        action = tables.ACTION.c
+        query = select(tables.ANCHOR, action.episode_id, action.turn_index).join(tables.ACTION)
+        query = query.where(tables.ANCHOR.c.run_id == run_id)
         with self._reading() as connection:
             rows = connection.execute(query.order_by(tables.ANCHOR.c.id)).mappings()
             return tuple(Anchor(**row) for row in rows)
@@ -194,15 +219,11 @@ class PostgresAudit:
         columns = tables.CORRECTION.c
         names = select(tables.RUN.c.id).where(tables.RUN.c.name == id_or_run)
         query = select(*(column for column in columns if column.name != "made_at"))
-        query = query.where(
-            or_(cast(columns.id, Text) == id_or_run, columns.run_id.in_(names))
-        )
+        query = query.where(or_(cast(columns.id, Text) == id_or_run, columns.run_id.in_(names)))
         with self._reading() as connection:
             row = connection.execute(query.order_by(columns.made_at.desc())).mappings().first()
         if row is None:
-            raise NotFound(
-                f"no correction {id_or_run}: make one with `mappa audit RUN --debias`"
-            )
+            raise NotFound(f"no correction {id_or_run}: make one with `mappa audit RUN --debias`")
         fields: dict[str, Any] = {
             **row,
             "terms": tuple(CorrectionTerm(**term) for term in row["terms"]),

@@ -64,6 +64,11 @@ class PostgresStore:
             raise
         return store
 
+    @property
+    def address(self) -> str:
+        """Where the store is, password included; for other adapters, never for people."""
+        return self._engine.url.render_as_string(hide_password=False)
+
     def open_run(self, run: Run) -> None:
         """Add a run; a repeat changes nothing."""
         with self._transaction() as connection:
