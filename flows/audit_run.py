@@ -66,13 +66,14 @@ def audit_stored(
 
 def debias(store: AuditStore, audited: Audited) -> Correction:
     """Store and return the correction that an audit supports."""
-    frame = audited.material.frame
+    run, frame = audited.material.run, audited.material.frame
+    coach, rubric_sha256 = store.trainer(run.id)
     made = correction(
         audited.result.effects,
-        run_id=audited.material.run.id,
+        run_id=run.id,
         iteration=int(frame.iteration.max()),
-        coach=audited.material.run.team,
-        rubric_sha256="",
+        coach=coach,
+        rubric_sha256=rubric_sha256,
     )
     store.add_correction(made)
     return made

@@ -50,7 +50,7 @@ def corrector(config: AuditConfig, port: Services) -> Correct | None:
     """What takes a proven bias off the scores of an update; None where none is asked for.
 
     Raises:
-        ConfigError: A correction is asked for where nothing can be audited.
+        ConfigError: Nothing can be audited, or the correction is another coach's.
         NotFound: There is no such correction.
     """
     if not config.correction:
@@ -59,6 +59,12 @@ def corrector(config: AuditConfig, port: Services) -> Correct | None:
         raise ConfigError("audit.correction needs a store that can be audited")
     audit = port.audit
     correction = audit.correction(config.correction)
+    identity = port.coach.identity
+    if (correction.coach, correction.rubric_sha256) != (identity.coach, identity.rubric_sha256):
+        raise ConfigError(
+            f"the correction {config.correction} is for the coach {correction.coach} and another "
+            "rubric than this run's: estimate one on a run of this coach"
+        )
 
     def correct(request: UpdateRequest, actions: Sequence[ScoredAction]) -> Sequence[ScoredAction]:
         return audit_steps.corrected_actions(

@@ -1,4 +1,4 @@
-"""The command line: `mappa train | evaluate | runs | show | serve | db | doctor | bench`.
+"""The command line: `mappa train | evaluate | audit | runs | show | serve | db | doctor | bench`.
 
 Exit codes: 0 done, 2 bad input, 1 failed, 130 stopped by Ctrl-C. Every error is one line.
 Prefect, MLflow and torch take seconds to import, so each command imports what it needs.
@@ -15,6 +15,7 @@ from typing import Annotated, TypeVar
 import typer
 from rich.console import Console
 
+from flows.audit_cli import audit_command
 from mappa_core.adapters.config_files import load_config, with_overrides
 from mappa_core.config import TrainConfig
 from mappa_core.domain.errors import ConfigError, MappaError, UserError
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 db = typer.Typer(help="The experiment store's database.", no_args_is_help=True)
 app.add_typer(db, name="db")
+app.command("audit")(audit_command)
 
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="Dotted overrides, e.g. seed=3 rollout.iterations=4.")

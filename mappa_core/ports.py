@@ -388,6 +388,14 @@ class AuditStore(Protocol):
         """All scores of a run's anchors, by iteration, anchor and repeat."""
         ...
 
+    def trainer(self, run_id: UUID) -> tuple[str, str]:
+        """The coach and the hash of the rubric behind most of a run's training scores.
+
+        Raises:
+            NotFound: Nothing was scored.
+        """
+        ...
+
     def add_correction(self, correction: Correction) -> None:
         """Add a correction; a repeat changes nothing."""
         ...

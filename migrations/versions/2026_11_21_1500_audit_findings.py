@@ -34,6 +34,14 @@ SELECT
 FROM mappa.audit_finding AS finding
 JOIN mappa.run ON run.id = finding.run_id
 """,
+    "anchors": """
+CREATE VIEW audit.anchors AS
+SELECT
+    anchor.run_id, anchor.id AS anchor_id, anchor.action_id, action.episode_id, action.turn_index,
+    anchor.known_score
+FROM mappa.anchor
+JOIN mappa.action ON action.id = anchor.action_id
+""",
     "anchor_scores": """
 CREATE VIEW audit.anchor_scores AS
 SELECT
@@ -75,6 +83,7 @@ COMMENTS = {
     "VIEW audit.findings": "What audits found: one row per figure, its interval and its query.",
     "COLUMN audit.findings.verdict": "biased, equivalent or cannot tell; for drift its cause.",
     "COLUMN audit.findings.p_value": "Benjamini-Hochberg adjusted where it is one of a family.",
+    "VIEW audit.anchors": "The actions that are scored again in every iteration.",
     "VIEW audit.anchor_scores": "Fixed actions scored again in every iteration; iteration 0 holds "
     "the baseline repeats.",
     "VIEW audit.human_labels": "Scores that people gave to actions.",

@@ -184,11 +184,12 @@ class PostgresAudit:
 
     def anchors(self, run_id: UUID) -> tuple[Anchor, ...]:
         """A run's anchors, in a fixed order."""
-        action = tables.ACTION.c
-        query = select(tables.ANCHOR, action.episode_id, action.turn_index).join(tables.ACTION)
-        query = query.where(tables.ANCHOR.c.run_id == run_id)
+        query = text(
+            "SELECT anchor_id AS id, run_id, action_id, episode_id, turn_index, known_score "
+            "FROM audit.anchors WHERE run_id = :run ORDER BY anchor_id"
+        )
         with self._reading() as connection:
-            rows = connection.execute(query.order_by(tables.ANCHOR.c.id)).mappings()
+            rows = connection.execute(query, {"run": run_id}).mappings()
             return tuple(Anchor(**row) for row in rows)
 
     def add_anchor_scores(self, scores: Sequence[AnchorScore]) -> None:
@@ -205,6 +206,22 @@ class PostgresAudit:
         with self._reading() as connection:
             rows = connection.execute(query, {"run": run_id}).mappings()
             return tuple(AnchorScore(**row) for row in rows)
+
+    def trainer(self, run_id: UUID) -> tuple[str, str]:
+        """The coach and the hash of the rubric behind most of a run's training scores.
+
+        Raises:
+            NotFound: Nothing was scored.
+        """
+        query = text(
+            "SELECT coach, rubric_sha256 FROM audit.action_scores WHERE run_id = :run AND trained "
+            "GROUP BY coach, rubric_sha256 ORDER BY count(*) DESC LIMIT 1"
+        )
+        with self._reading() as connection:
+            row = connection.execute(query, {"run": run_id}).one_or_none()
+        if row is None:
+            raise NotFound(f"run {run_id} has no scored training actions yet: nothing to correct")
+        return row.coach, row.rubric_sha256
 
     def add_correction(self, correction: Correction) -> None:
         """Add a correction; a repeat changes nothing."""

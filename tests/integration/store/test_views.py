@@ -13,7 +13,7 @@ from tests.builders import make_checkpoint, make_episode, make_policy, make_prob
 
 ROOT = Path(__file__).parents[3]
 VIEWS = ("action_scores", "coach_bias", "score_outcome", "unscored", "update_share")
-AUDITED = ("anchor_scores", "corrected_scores", "findings", "human_labels", "runs")
+AUDITED = ("anchor_scores", "anchors", "corrected_scores", "findings", "human_labels", "runs")
 """What audits write, read in `test_auditing`."""
 Row = dict[str, object]
 # A view of several tables takes no writes from anybody.
