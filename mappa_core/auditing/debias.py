@@ -80,9 +80,9 @@ def corrected(correction: Correction, frame: Frame) -> Floats:
 
 def shrunk(estimate: float, standard_error: float) -> float:
     """The estimate pulled to zero by how unsure it is, and capped."""
-    if estimate == 0 or not np.isfinite(standard_error):
+    if abs(estimate) <= standard_error:
         return 0.0
-    factor = max(0.0, 1 - (standard_error / estimate) ** 2)
+    factor = 1 - (standard_error / estimate) ** 2
     return float(np.clip(factor * estimate, -CAP_POINTS, CAP_POINTS))
 
 

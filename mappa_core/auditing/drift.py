@@ -72,7 +72,7 @@ def bet(rounds: Sequence[Floats], known: Floats, baseline_error: float = 0.0) ->
     measured = baseline_error > 0
     reach = float(stats.norm.isf(BASELINE_ALPHA / 2)) if measured else 0.0
     tolerance = (TOLERANCE_POINTS + reach * baseline_error) / 10
-    growth = [_log_growth(scores, known, tolerance) for scores in rounds]
+    growth = [log_growth(scores, known, tolerance) for scores in rounds]
     return _played(growth, 1 / (ALPHA_ANCHORS - (BASELINE_ALPHA if measured else 0.0)))
 
 
@@ -161,7 +161,7 @@ def attribute(
     return "policy" if stream.alarmed else "none"
 
 
-def _log_growth(scores: Floats, known: Floats, tolerance: float) -> Floats:
+def log_growth(scores: Floats, known: Floats, tolerance: float) -> Floats:
     """Log factor of one iteration for both signs and every bet; (2, L)."""
     there = ~np.isnan(scores)
     moved, expected = (scores[there] - known[there]) / 10, known[there] / 10

@@ -56,7 +56,7 @@ def self_test(runs: int = RUNS, seed: int = 0, margin: float = MARGIN_POINTS) ->
         margin: Of the verdicts.
     """
     return tuple(
-        _rate(name, check, promise, runs, np.random.default_rng([seed, number]))
+        measured_rate(name, check, promise, runs, np.random.default_rng([seed, number]))
         for number, (name, check, promise) in enumerate(_checks(margin))
     )
 
@@ -98,13 +98,13 @@ def power_at(world: World, runs: int, margin: float, seed: int = 0) -> Rate:
     planted = replace(world, planted="constant", points=margin)
     check = partial(_finds, planted, margin, "any")
     name = f"a bias of {margin:g} is found"
-    return _rate(name, check, "power", runs, np.random.default_rng([seed, 1]))
+    return measured_rate(name, check, "power", runs, np.random.default_rng([seed, 1]))
 
 
 def false_alarms_at(world: World, runs: int, margin: float, seed: int = 0) -> Rate:
     """How often a run of this shape without bias would be called biased."""
-    check = partial(_any_alarm, replace(world, planted="none", points=0.0), margin)
-    return _rate("false alarm", check, "level", runs, np.random.default_rng([seed, 2]))
+    check = partial(any_alarm, replace(world, planted="none", points=0.0), margin)
+    return measured_rate("false alarm", check, "level", runs, np.random.default_rng([seed, 2]))
 
 
 def _checks(margin: float) -> Sequence[tuple[str, Check, str]]:
@@ -112,9 +112,9 @@ def _checks(margin: float) -> Sequence[tuple[str, Check, str]]:
     few = World(problems=10, actions=30)
     some = World(problems=30, actions=10)
     return (
-        ("no bias, 100 problems: false alarm", partial(_any_alarm, plain, margin), "level"),
-        ("no bias, 60 problems: false alarm", partial(_any_alarm, some, margin), "level"),
-        ("no bias, 20 problems: false alarm", partial(_any_alarm, few, margin), "level"),
+        ("no bias, 100 problems: false alarm", partial(any_alarm, plain, margin), "level"),
+        ("no bias, 60 problems: false alarm", partial(any_alarm, some, margin), "level"),
+        ("no bias, 20 problems: false alarm", partial(any_alarm, few, margin), "level"),
         (
             "+0.5, 300 actions a type: found",
             partial(_finds, replace(plain, planted="constant", points=0.5), margin, "any"),
@@ -138,7 +138,10 @@ def _checks(margin: float) -> Sequence[tuple[str, Check, str]]:
     )
 
 
-def _rate(name: str, check: Check, promise: str, runs: int, rng: np.random.Generator) -> Rate:
+def measured_rate(
+    name: str, check: Check, promise: str, runs: int, rng: np.random.Generator
+) -> Rate:
+    """Run a check `runs` times; `promise` is `level` (at most 5 %) or `power` (at least 90 %)."""
     hits = sum(check(child) for child in rng.spawn(runs))
     rate = Rate(name=name, hits=hits, runs=runs, promise=promise, kept=True)
     low, high = rate.interval()
@@ -149,7 +152,8 @@ def _rate(name: str, check: Check, promise: str, runs: int, rng: np.random.Gener
     return replace(rate, promise=promised, kept=kept)
 
 
-def _any_alarm(world: World, margin: float, rng: np.random.Generator) -> bool:
+def any_alarm(world: World, margin: float, rng: np.random.Generator) -> bool:
+    """Whether the audit of one simulated run cries bias."""
     found = task_type_effects(simulate(world, rng), margin)
     return any(effect.judged.verdict == "biased" for effect in found)
 
@@ -195,7 +199,7 @@ _RUBRIC = replace(_COACH, rubric=True)
 _POLICY = replace(_COACH, coach=False)
 
 
-def _watch(world: DriftWorld, rng: np.random.Generator) -> tuple[drift.Wealth, drift.Wealth]:
+def watch_drift(world: DriftWorld, rng: np.random.Generator) -> tuple[drift.Wealth, drift.Wealth]:
     truth = rng.uniform(2, 8, world.anchors)
     repeats = truth[:, None] + rng.normal(0, world.deviation, (world.anchors, world.repeats))
     known, error = drift.known_scores(repeats.clip(0, 10))
@@ -212,15 +216,15 @@ def _watch(world: DriftWorld, rng: np.random.Generator) -> tuple[drift.Wealth, d
 
 
 def _drifts(world: DriftWorld, rng: np.random.Generator) -> bool:
-    return any(wealth.alarmed for wealth in _watch(world, rng))
+    return any(wealth.alarmed for wealth in watch_drift(world, rng))
 
 
 def _found_in_time(world: DriftWorld, rng: np.random.Generator) -> bool:
-    alarm = _watch(world, rng)[0].alarm
+    alarm = watch_drift(world, rng)[0].alarm
     return alarm is not None and world.start is not None and 0 <= alarm - world.start < 30
 
 
 def _attributed(world: DriftWorld, cause: drift.Cause, rng: np.random.Generator) -> bool:
-    anchors, stream = _watch(world, rng)
+    anchors, stream = watch_drift(world, rng)
     changes = [world.start] if world.rubric and world.start is not None else []
     return drift.attribute(anchors, stream, changes) == cause

@@ -10,7 +10,6 @@ import hashlib
 import math
 import random
 from collections.abc import Callable
-
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID

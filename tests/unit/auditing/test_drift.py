@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from mappa_core.auditing import drift
-from mappa_core.auditing.selftest import DriftWorld, _watch
+from mappa_core.auditing.selftest import DriftWorld, watch_drift
 
 
 def test_one_bet_by_hand() -> None:
@@ -36,7 +36,7 @@ def test_a_coach_at_the_edge_of_tolerance_does_not_grow_the_wealth_on_average() 
     """The expected factor of every bet is at most one where the mean moved by the tolerance."""
     rng = np.random.default_rng(0)
     scores = 5 + drift.TOLERANCE_POINTS + rng.choice([-3.0, 3.0], size=(20_000, 1))
-    factors = np.exp([drift._log_growth(s, np.array([5.0]), 0.025) for s in scores])
+    factors = np.exp([drift.log_growth(s, np.array([5.0]), 0.025) for s in scores])
     mean, error = factors.mean(axis=0), factors.std(axis=0) / 20_000**0.5
     assert np.all(mean <= 1 + 3 * error)
 
@@ -52,7 +52,7 @@ def test_a_coach_at_the_edge_of_tolerance_does_not_grow_the_wealth_on_average() 
     ],
 )
 def test_who_changed(world: DriftWorld, cause: str) -> None:
-    anchors, stream = _watch(world, np.random.default_rng(5))
+    anchors, stream = watch_drift(world, np.random.default_rng(5))
     changes = [world.start] if world.rubric and world.start is not None else []
     assert drift.attribute(anchors, stream, changes) == cause
     if cause in ("coach", "rubric"):

@@ -28,7 +28,9 @@ def brute_force(x: Floats, y: Floats, groups: Ints, c: Floats) -> tuple[float, f
     columns = []
     for group in np.unique(groups):
         rows = groups == group
-        root = np.real(linalg.fractional_matrix_power(np.eye(rows.sum()) - hat[rows][:, rows], -0.5))
+        root = np.real(
+            linalg.fractional_matrix_power(np.eye(rows.sum()) - hat[rows][:, rows], -0.5)
+        )
         direction = root @ x[rows] @ bread @ c
         meat += (direction @ residual[rows]) ** 2
         columns.append(left[:, rows] @ direction)

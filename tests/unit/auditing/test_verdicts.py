@@ -56,9 +56,7 @@ def test_as_many_more_actions_do_tell_in_four_of_five() -> None:
 
 @given(st.floats(-3, 3), st.floats(0.01, 3), st.floats(0.1, 2))
 def test_a_verdict_has_no_sign(value: float, error: float, margin: float) -> None:
-    (one,), (other,) = (
-        judge([estimate(v, error)], [10], margin=margin) for v in (value, -value)
-    )
+    (one,), (other,) = (judge([estimate(v, error)], [10], margin=margin) for v in (value, -value))
     assert one.verdict == other.verdict
     assert one.more_actions == other.more_actions
 
