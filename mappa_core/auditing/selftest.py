@@ -200,6 +200,7 @@ _POLICY = replace(_COACH, coach=False)
 
 
 def watch_drift(world: DriftWorld, rng: np.random.Generator) -> tuple[drift.Wealth, drift.Wealth]:
+    """The bets on one simulated run: on its anchors, and on its stream of scores."""
     truth = rng.uniform(2, 8, world.anchors)
     repeats = truth[:, None] + rng.normal(0, world.deviation, (world.anchors, world.repeats))
     known, error = drift.known_scores(repeats.clip(0, 10))

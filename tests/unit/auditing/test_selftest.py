@@ -7,8 +7,8 @@ import pytest
 
 from mappa_core.auditing.selftest import (
     any_alarm,
-    measured_rate,
     false_alarms_at,
+    measured_rate,
     power_at,
     self_test,
     shape_of,
