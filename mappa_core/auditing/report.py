@@ -154,7 +154,9 @@ def _draw_scores(axes: Axes, material: Material) -> None:
     for code in material.frame.task_type.present():
         scores = by_scores(material.frame, code)
         name = material.frame.task_type.names[code]
-        axes.hist(scores, bins=edges.tolist(), density=True, histtype="step", label=name, linewidth=2)
+        axes.hist(
+            scores, bins=edges.tolist(), density=True, histtype="step", label=name, linewidth=2
+        )
     axes.set_xlabel("score")
     axes.set_yticks([])
     axes.legend(frameon=False, fontsize=8)
