@@ -11,6 +11,8 @@ from mappa_core.auditing.writing import Draft
 from mappa_core.domain.audit import Anchor, AnchorScore
 
 FEWEST_REPEATS = 2
+MOST_PROBLEMS = 64
+"""Of an iteration, that the stream's test looks at; more would only cost time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +92,7 @@ def watch(frame: Frame, anchors: AnchorHistory) -> Watched:
 
 
 def stream(frame: Frame) -> tuple[tuple[int, ...], list[Floats]]:
-    """Every iteration's mean score of each problem."""
+    """Every iteration's mean score of each problem, of `MOST_PROBLEMS` problems at most."""
     scored = frame.take(~np.isnan(frame.score))
     iterations = tuple(int(i) for i in np.unique(scored.iteration))
     return iterations, [_problem_means(scored.take(scored.iteration == i)) for i in iterations]
@@ -157,4 +159,6 @@ def _rubric_changes(scores: Sequence[AnchorScore], iterations: Sequence[int]) ->
 
 def _problem_means(rows: Frame) -> Floats:
     _, index = np.unique(rows.problem.codes, return_inverse=True)
-    return np.bincount(index, weights=rows.score) / np.bincount(index)
+    means = np.bincount(index, weights=rows.score) / np.bincount(index)
+    # In the order of the problems' ids, which are hashes: a choice that knows no score.
+    return means[:MOST_PROBLEMS]

@@ -109,7 +109,9 @@ class PostgresAudit:
 
     def opinions(self, run_id: UUID) -> Opinions:
         """Every score of the run's actions that have several."""
-        table = self._copied(OPINIONS.format(run=run_id))
+        # Most runs have none, and finding that out is cheap.
+        several = self._any("audit.action_scores WHERE run_id = :run AND NOT trained", run_id)
+        table = self._copied(OPINIONS.format(run=run_id) + ("" if several else "LIMIT 0"))
         words = [
             table[name].to_pylist()
             for name in ("coach", "coach_model", "coach_model_version", "rubric_version")
@@ -125,7 +127,9 @@ class PostgresAudit:
         )
 
     def labelled(self, run_id: UUID) -> LabelledScores:
-        """People's labels beside the coach's scores, and the coach's scores without labels."""
+        """People's labels beside the coach's scores; nothing where there are no labels."""
+        if not self._any("audit.human_labels WHERE run_id = :run", run_id):
+            return LabelledScores(scores=np.zeros(0), labels=np.zeros(0))
         query = text(
             "SELECT s.score, avg(l.label_score) AS label FROM audit.action_scores s "
             "LEFT JOIN audit.human_labels l USING (action_id) "
@@ -270,6 +274,11 @@ class PostgresAudit:
             connection.execute(
                 statement.on_conflict_do_update(index_elements=keys, set_=changed), list(rows)
             )
+
+    def _any(self, rows: str, run_id: UUID) -> bool:
+        query = text(f"SELECT EXISTS (SELECT FROM {rows})")  # noqa: S608 (our own constants)
+        with self._reading() as connection:
+            return bool(connection.execute(query, {"run": run_id}).scalar_one())
 
     def _copied(self, query: str) -> ArrowTable:
         """The rows of a query as columns, through COPY."""
