@@ -1,4 +1,4 @@
-"""The command line: `mappa train | evaluate | runs | show | serve | db | doctor | bench`.
+"""The command line: `mappa train | evaluate | audit | runs | show | serve | db | doctor | bench`.
 
 `rescore` and `rubric` are in `coach_commands`.
 
@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 
 from flows import exchange
+from flows.audit_cli import audit_command
 from flows.coach_commands import register as register_coach_commands
 from mappa_core.adapters.config_files import load_config, with_overrides
 from mappa_core.config import RESUMABLE, TrainConfig
@@ -35,6 +36,7 @@ db = typer.Typer(help="The experiment store's database.", no_args_is_help=True)
 app.add_typer(db, name="db")
 exchange.register(app, db)
 register_coach_commands(app)
+app.command("audit")(audit_command)
 
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="Dotted overrides, e.g. seed=3 rollout.iterations=4.")

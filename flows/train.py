@@ -17,6 +17,7 @@ from prefect.artifacts import acreate_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.runtime import flow_run
 
+from flows import auditing
 from flows.evaluate import compare_steps, evaluate_held_out
 from flows.recorder import check_recorder_load
 from flows.rollout import rollout
@@ -47,6 +48,7 @@ async def update(run_id: UUID, agent: str, iteration: int, config: TrainConfig) 
         steps.UpdateRequest(run_id=run_id, agent=agent, iteration=iteration, config=config),
         learner=port.learner,
         store=port.store,
+        correct=auditing.corrector(config.audit, port),
     )
 
 
@@ -174,6 +176,7 @@ async def _iterate(run: Run, iteration: int, config: TrainConfig) -> None:
         port.watcher.updated(agent.name, iteration, done.metrics)
         updates.append(done)
     await register(run, iteration)
+    await auditing.watch(run, iteration, config.audit)
     seconds = time.perf_counter() - started
     port.watcher.figures(figures, seconds)
     await _log_iteration(run, figures, updates, seconds)

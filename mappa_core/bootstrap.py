@@ -30,6 +30,7 @@ from mappa_core.adapters.problems import problem_source
 from mappa_core.adapters.rule_coach.coach import RuleCoach
 from mappa_core.adapters.sandboxes.choose import choose_sandbox
 from mappa_core.adapters.store import backup, schema
+from mappa_core.adapters.store.auditing import PostgresAudit
 from mappa_core.adapters.store.connection import for_psql, ping
 from mappa_core.adapters.store.embedded import start_embedded
 from mappa_core.adapters.store.store import PostgresStore
@@ -43,6 +44,7 @@ from mappa_core.config import CoachConfig, CoachModelConfig, TrainConfig
 from mappa_core.domain.errors import ConfigError, DiskFull
 from mappa_core.patience import Patience
 from mappa_core.ports import (
+    AuditStore,
     Coach,
     Engine,
     Learner,
@@ -84,6 +86,8 @@ class Services:
     """Gives a second opinion on a share of the actions."""
     desk: Desk | None = None
     """For a team that works on files; None for others."""
+    audit: AuditStore | None = None
+    """Watches the coach during training; None for no watch."""
 
 
 _watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
@@ -177,7 +181,14 @@ async def _build(config: TrainConfig, settings: Settings, stack: AsyncExitStack)
         registry=MlflowRegistry(databases.mlflow, patience),
         watcher=watcher,
         desk=_desk(team, problems, settings),
+        audit=_audit_of(store, stack),
     )
+
+
+def _audit_of(store: PostgresStore, stack: AsyncExitStack) -> PostgresAudit:
+    audit = PostgresAudit.beside(store)
+    stack.callback(audit.close)
+    return audit
 
 
 def _desk(team: Team, problems: ProblemSource, settings: Settings) -> Desk | None:
@@ -345,6 +356,38 @@ def opened_store(settings: Settings) -> Generator[PostgresStore]:
         store = open_store(settings, _databases(settings, stack), Patience())
         stack.callback(store.close)
         yield store
+
+
+@contextmanager
+def opened_audit(settings: Settings, database: str | None = None) -> Generator[PostgresAudit]:
+    """The audit's side of the store, or of another database that holds its views.
+
+    Args:
+        settings: Where the store is.
+        database: Address of a database to read instead, e.g. of a restored dump; it is neither
+            migrated nor written to.
+    """
+    with ExitStack() as stack:
+        if database is None:
+            store = open_store(settings, _databases(settings, stack), Patience())
+            stack.callback(store.close)
+            audit = PostgresAudit.beside(store)
+        else:
+            audit = PostgresAudit.open(database)
+        stack.callback(audit.close)
+        yield audit
+
+
+@asynccontextmanager
+async def opened_coach(config: TrainConfig, settings: Settings) -> AsyncGenerator[Coach]:
+    """The coach of a configuration alone, for who only asks it.
+
+    Raises:
+        ConfigError: As `check_coach`.
+    """
+    team = load_team(config.team, config.prompts)
+    async with AsyncExitStack() as stack:
+        yield open_coach(config.coach, settings, team, Budget(config.coach.budget), stack)
 
 
 def database_url(settings: Settings) -> str:

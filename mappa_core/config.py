@@ -313,6 +313,25 @@ class TrackingConfig(Section):
     )
 
 
+class AuditConfig(Section):
+    """How the coach is watched while it teaches."""
+
+    anchors: int = Field(
+        default=8, ge=0, description="Actions scored again every iteration; 0 for no watch."
+    )
+    repeats: int = Field(
+        default=3, ge=2, description="Scorings of each anchor that say what its score is."
+    )
+    stop_on: tuple[Literal["coach", "rubric", "policy"], ...] = Field(
+        default=(), description="Stop the run when this has drifted."
+    )
+    correction: str = Field(
+        default="",
+        description="Take a bias off before scores teach: a correction's id, or the name of the "
+        "run it was estimated on (`mappa audit RUN --debias`).",
+    )
+
+
 class TrainConfig(Section):
     """One run that a person would start."""
 
@@ -337,6 +356,7 @@ class TrainConfig(Section):
     algorithm: AlgorithmConfig = Field(default=AlgorithmConfig(), description="Credit.")
     evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="Measurement.")
     tracking: TrackingConfig = Field(default=TrackingConfig(), description="MLflow.")
+    audit: AuditConfig = Field(default=AuditConfig(), description="Watching the coach.")
 
     @model_validator(mode="after")
     def _can_be_run(self) -> "TrainConfig":

@@ -34,6 +34,7 @@ from mappa_core.domain.records import (
     Problem,
     Run,
     Sampling,
+    ScoredAction,
     ScoreEntry,
     StopReason,
     ToolResult,
@@ -301,7 +302,13 @@ class UpdateRequest:
     config: TrainConfig
 
 
-def update_agent(request: UpdateRequest, *, learner: Learner, store: Store) -> Update:
+Correct = Callable[[UpdateRequest, Sequence[ScoredAction]], Sequence[ScoredAction]]
+"""Takes a coach's bias off the scores of an update's actions, and writes down that it did."""
+
+
+def update_agent(
+    request: UpdateRequest, *, learner: Learner, store: Store, correct: Correct | None = None
+) -> Update:
     """Turn one agent's scored actions of one iteration into new weights, and store all of it.
 
     Raises:
@@ -313,6 +320,8 @@ def update_agent(request: UpdateRequest, *, learner: Learner, store: Store) -> U
         return done
     policy = policy_at(store, request.run_id, request.agent, request.iteration - 1)
     actions = store.scored_actions(request.run_id, request.agent, request.iteration)
+    if correct is not None:
+        actions = correct(request, actions)
     algorithm = request.config.algorithm
     reference = None
     if algorithm.kl != "none":

@@ -85,6 +85,11 @@ class PostgresStore:
             raise
         return cls(engine, patience or Patience())
 
+    @property
+    def address(self) -> str:
+        """Where the store is, password included; for other adapters, never for people."""
+        return self._engine.url.render_as_string(hide_password=False)
+
     def open_run(self, run: Run) -> None:
         """Add a run; a repeat changes nothing."""
         self._add({tables.RUN: [mapping.run_row(run)]})

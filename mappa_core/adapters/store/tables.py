@@ -291,3 +291,90 @@ UPDATE_ACTION = Table(
     CheckConstraint("(advantage IS NULL) = (left_out IS NOT NULL)", name="counts_or_why_not"),
     Index(None, "action_id"),
 )
+
+AUDIT_FINDING = Table(
+    "audit_finding",
+    METADATA,
+    _id(),
+    _reference("run_id", "run.id"),
+    Column("kind", AnyText, nullable=False),
+    Column("subject", AnyText, nullable=False),
+    Column("against", AnyText, nullable=False),
+    Column("stratum", AnyText, nullable=False),
+    Column("verdict", AnyText, nullable=False),
+    Column("estimate", Double),
+    Column("unit", AnyText, nullable=False),
+    Column("low", Double),
+    Column("high", Double),
+    Column("p_value", Double),
+    Column("margin", Double),
+    Column("actions", Integer, nullable=False),
+    Column("problems", Integer, nullable=False),
+    Column("iteration", Integer),
+    Column("sql", AnyText, nullable=False),
+    Column("detail", AnyJson, nullable=False),
+    _now("found_at"),
+    Index(None, "run_id", "kind"),
+)
+
+HUMAN_LABEL = Table(
+    "human_label",
+    METADATA,
+    _reference("action_id", "action.id", primary_key=True),
+    Column("labeller", AnyText, primary_key=True),
+    Column("score", Double, nullable=False),
+    Column("note", AnyText, nullable=False),
+    _now("labelled_at"),
+    CheckConstraint("score BETWEEN 0 AND 10", name="score_range"),
+)
+
+ANCHOR = Table(
+    "anchor",
+    METADATA,
+    _id(),
+    _reference("run_id", "run.id"),
+    _reference("action_id", "action.id"),
+    Column("known_score", Double),
+    UniqueConstraint("run_id", "action_id"),
+    CheckConstraint("known_score BETWEEN 0 AND 10", name="score_range"),
+)
+
+ANCHOR_SCORE = Table(
+    "anchor_score",
+    METADATA,
+    _reference("anchor_id", "anchor.id", primary_key=True),
+    Column("iteration", Integer, primary_key=True, autoincrement=False),
+    Column("repeat_index", Integer, primary_key=True, autoincrement=False),
+    Column("score", Double),
+    Column("unscored_reason", AnyText),
+    Column("coach", AnyText, nullable=False),
+    Column("model_version", AnyText, nullable=False),
+    Column("rubric_sha256", AnyText, nullable=False),
+    _now("scored_at"),
+    CheckConstraint("score BETWEEN 0 AND 10", name="score_range"),
+    CheckConstraint("(score IS NULL) = (unscored_reason IS NOT NULL)", name="scored_or_why_not"),
+)
+
+CORRECTION = Table(
+    "correction",
+    METADATA,
+    _id(),
+    _reference("run_id", "run.id"),
+    Column("iteration", Integer, nullable=False),
+    Column("coach", AnyText, nullable=False),
+    Column("rubric_sha256", AnyText, nullable=False),
+    Column("terms", AnyJson, nullable=False),
+    _now("made_at"),
+    Index(None, "run_id"),
+)
+
+CORRECTED_SCORE = Table(
+    "corrected_score",
+    METADATA,
+    _reference("score_id", "coach_score.id", primary_key=True),
+    _reference("correction_id", "correction.id"),
+    Column("raw", Double, nullable=False),
+    Column("corrected", Double, nullable=False),
+    CheckConstraint("corrected BETWEEN 0 AND 10", name="score_range"),
+    Index(None, "correction_id"),
+)

@@ -1,0 +1,377 @@
+"""The audit's side of the store: its frame from the `audit` views alone, and what it writes.
+
+Reading needs nothing but the views, so it works as `mappa_auditor` and on a restored dump. A
+million rows come through COPY as CSV and become columns without passing through Python objects.
+"""
+
+import io
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any, Self, TypeAlias
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import csv
+from sqlalchemy import Connection, Engine, Table, Text, cast, delete, or_, select, text
+from sqlalchemy.dialects.postgresql import insert
+
+from mappa_core.adapters.store import tables
+from mappa_core.adapters.store.connection import boundary, connect
+from mappa_core.adapters.store.store import PostgresStore
+from mappa_core.auditing.agreement import LabelledScores
+from mappa_core.auditing.frame import Factor, Floats, Frame, Ints
+from mappa_core.auditing.opinions import Opinions
+from mappa_core.domain.audit import (
+    Anchor,
+    AnchorScore,
+    AuditedRun,
+    Candidate,
+    CorrectedScore,
+    Correction,
+    CorrectionTerm,
+    Finding,
+    HumanLabel,
+)
+from mappa_core.domain.errors import NotFound
+
+ArrowTable: TypeAlias = Any
+"""A `pyarrow.Table`; the package has no types."""
+FRAME = """
+SELECT action_id, score, task_type, agent, problem_id, iteration, turn_index, level,
+    sampled_tokens, tool_status, success, advantage, weight
+FROM audit.action_scores
+WHERE run_id = '{run}' AND trained AND phase = 'train'
+"""
+OPINIONS = """
+SELECT action_id, coach, coach_model, coach_model_version, rubric_version, repeat_index, trained,
+    score, problem_id
+FROM audit.action_scores
+WHERE run_id = '{run}' AND phase = 'train' AND action_id IN (
+    SELECT action_id FROM audit.action_scores WHERE run_id = '{run}' AND NOT trained)
+"""
+
+
+class PostgresAudit:
+    """Keeps the promises of `ports.AuditStore`; safe to share between threads."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        """Connect; what the database holds is found out when it is asked.
+
+        Raises:
+            StoreError: `url` is not the address of a Postgres.
+        """
+        return cls(connect(url, pool_size=2))
+
+    @classmethod
+    def beside(cls, store: PostgresStore) -> Self:
+        """On the database of an open store."""
+        return cls.open(store.address)
+
+    def run(self, name_or_id: str) -> AuditedRun:
+        """One run by name, id or unambiguous prefix of either.
+
+        Raises:
+            NotFound: None matches, or several do.
+        """
+        query = text(
+            "SELECT run_id AS id, run AS name, team, baseline FROM audit.runs "
+            "WHERE run = :asked OR run_id::text = :asked "
+            "OR starts_with(run, :asked) OR starts_with(run_id::text, :asked) "
+            "ORDER BY (run = :asked OR run_id::text = :asked) DESC LIMIT 2"
+        )
+        with self._reading() as connection:
+            rows = connection.execute(query, {"asked": name_or_id}).mappings().all()
+        exact = [row for row in rows if name_or_id in (row["name"], str(row["id"]))]
+        found = exact or list(rows)
+        if len(found) != 1:
+            what = "several runs begin with" if found else "no run is called"
+            raise NotFound(f"{what} {name_or_id}: see `mappa runs`")
+        return AuditedRun(**found[0])
+
+    def frame(self, run_id: UUID) -> Frame:
+        """A run's training actions with the score that trained them, in the views' order."""
+        return _frame(self._copied(FRAME.format(run=run_id)))
+
+    def iteration_frame(
+        self, run_id: UUID, iteration: int | None = None
+    ) -> tuple[tuple[UUID, ...], Frame]:
+        """The same of one iteration (None: of all), with the action of each row."""
+        only = "" if iteration is None else f"AND iteration = {int(iteration)}"
+        table = self._copied(FRAME.format(run=run_id) + only)
+        ids = tuple(UUID(value) for value in table["action_id"].to_pylist())
+        return ids, _frame(table)
+
+    def opinions(self, run_id: UUID) -> Opinions:
+        """Every score of the run's actions that have several."""
+        # Most runs have none, and finding that out is cheap.
+        several = self._any("audit.action_scores WHERE run_id = :run AND NOT trained", run_id)
+        table = self._copied(OPINIONS.format(run=run_id) + ("" if several else "LIMIT 0"))
+        words = [
+            table[name].to_pylist()
+            for name in ("coach", "coach_model", "coach_model_version", "rubric_version")
+        ]
+        scorers = [f"{c} {m} {v}, rubric {r}" for c, m, v, r in zip(*words, strict=True)]
+        return Opinions(
+            action=_factor(table, "action_id"),
+            scorer=Factor.of(scorers),
+            repeat=_integers(table, "repeat_index"),
+            trained=_flags(table, "trained").astype(np.int64),
+            score=_floats(table, "score"),
+            problem=_factor(table, "problem_id"),
+        )
+
+    def labelled(self, run_id: UUID) -> LabelledScores:
+        """People's labels beside the coach's scores; nothing where there are no labels."""
+        if not self._any("audit.human_labels WHERE run_id = :run", run_id):
+            return LabelledScores(scores=np.zeros(0), labels=np.zeros(0))
+        query = text(
+            "SELECT s.score, avg(l.label_score) AS label FROM audit.action_scores s "
+            "LEFT JOIN audit.human_labels l USING (action_id) "
+            "WHERE s.run_id = :run AND s.trained AND s.score IS NOT NULL "
+            "GROUP BY s.action_id, s.score"
+        )
+        with self._reading() as connection:
+            rows = connection.execute(query, {"run": run_id}).all()
+        scores = np.array([row.score for row in rows], dtype=np.float64)
+        labels = np.array(
+            [np.nan if row.label is None else row.label for row in rows], dtype=np.float64
+        )
+        return LabelledScores(scores=scores, labels=labels)
+
+    def add_labels(self, labels: Sequence[HumanLabel]) -> None:
+        """Add people's scores; a labeller's later score of an action replaces the earlier."""
+        self._replace(tables.HUMAN_LABEL, [asdict(label) for label in labels])
+
+    def save_findings(self, run_id: UUID, kinds: Sequence[str], found: Sequence[Finding]) -> None:
+        """Replace the run's findings of these kinds, all or none."""
+        columns = tables.AUDIT_FINDING.c
+        with self._transaction() as connection:
+            connection.execute(
+                delete(tables.AUDIT_FINDING).where(
+                    columns.run_id == run_id, columns.kind.in_(kinds)
+                )
+            )
+            if found:
+                rows = [{**asdict(finding), "detail": dict(finding.detail)} for finding in found]
+                connection.execute(insert(tables.AUDIT_FINDING), rows)
+
+    def findings(self, run_id: UUID) -> tuple[Finding, ...]:
+        """What was found about a run, in the order it was found."""
+        columns = [column for column in tables.AUDIT_FINDING.c if column.name != "found_at"]
+        query = select(*columns).where(tables.AUDIT_FINDING.c.run_id == run_id)
+        query = query.order_by(tables.AUDIT_FINDING.c.found_at, tables.AUDIT_FINDING.c.id)
+        with self._reading() as connection:
+            return tuple(Finding(**row) for row in connection.execute(query).mappings())
+
+    def add_anchors(self, anchors: Sequence[Anchor]) -> None:
+        """Add anchors that are not there yet."""
+        columns = tables.ANCHOR.c.keys()
+        rows = [{name: asdict(anchor)[name] for name in columns} for anchor in anchors]
+        self._add(tables.ANCHOR, rows)
+
+    def candidates(self, run_id: UUID, iteration: int) -> tuple[Candidate, ...]:
+        """The scored actions of one training iteration, in a fixed order."""
+        query = text(
+            "SELECT action_id, episode_id, turn_index, agent, task_type FROM audit.action_scores "
+            "WHERE run_id = :run AND iteration = :iteration AND phase = 'train' AND trained "
+            "AND score IS NOT NULL ORDER BY action_id"
+        )
+        with self._reading() as connection:
+            rows = connection.execute(query, {"run": run_id, "iteration": iteration}).mappings()
+            return tuple(Candidate(**row) for row in rows)
+
+    def anchors(self, run_id: UUID) -> tuple[Anchor, ...]:
+        """A run's anchors, in a fixed order."""
+        query = text(
+            "SELECT anchor_id AS id, run_id, action_id, episode_id, turn_index, known_score "
+            "FROM audit.anchors WHERE run_id = :run ORDER BY anchor_id"
+        )
+        with self._reading() as connection:
+            rows = connection.execute(query, {"run": run_id}).mappings()
+            return tuple(Anchor(**row) for row in rows)
+
+    def add_anchor_scores(self, scores: Sequence[AnchorScore]) -> None:
+        """Add scores of anchors that are not there yet."""
+        self._add(tables.ANCHOR_SCORE, [asdict(score) for score in scores])
+
+    def anchor_scores(self, run_id: UUID) -> tuple[AnchorScore, ...]:
+        """All scores of a run's anchors, by iteration, anchor and repeat."""
+        query = text(
+            "SELECT anchor_id, iteration, repeat_index, score, unscored_reason, coach, "
+            "model_version, rubric_sha256 FROM audit.anchor_scores WHERE run_id = :run "
+            "ORDER BY iteration, anchor_id, repeat_index"
+        )
+        with self._reading() as connection:
+            rows = connection.execute(query, {"run": run_id}).mappings()
+            return tuple(AnchorScore(**row) for row in rows)
+
+    def trainer(self, run_id: UUID) -> tuple[str, str]:
+        """The coach and the hash of the rubric behind most of a run's training scores.
+
+        Raises:
+            NotFound: Nothing was scored.
+        """
+        query = text(
+            "SELECT coach, rubric_sha256 FROM audit.action_scores WHERE run_id = :run AND trained "
+            "GROUP BY coach, rubric_sha256 ORDER BY count(*) DESC LIMIT 1"
+        )
+        with self._reading() as connection:
+            row = connection.execute(query, {"run": run_id}).one_or_none()
+        if row is None:
+            raise NotFound(f"run {run_id} has no scored training actions yet: nothing to correct")
+        return row.coach, row.rubric_sha256
+
+    def add_correction(self, correction: Correction) -> None:
+        """Add a correction; a repeat changes nothing."""
+        self._add(tables.CORRECTION, [asdict(correction)])
+
+    def correction(self, id_or_run: str) -> Correction:
+        """A correction by its id, or the latest one estimated on a run.
+
+        Raises:
+            NotFound: There is none.
+        """
+        columns = tables.CORRECTION.c
+        names = select(tables.RUN.c.id).where(tables.RUN.c.name == id_or_run)
+        query = select(*(column for column in columns if column.name != "made_at"))
+        query = query.where(or_(cast(columns.id, Text) == id_or_run, columns.run_id.in_(names)))
+        with self._reading() as connection:
+            row = connection.execute(query.order_by(columns.made_at.desc())).mappings().first()
+        if row is None:
+            raise NotFound(f"no correction {id_or_run}: make one with `mappa audit RUN --debias`")
+        fields: dict[str, Any] = {
+            **row,
+            "terms": tuple(CorrectionTerm(**term) for term in row["terms"]),
+        }
+        return Correction(**fields)
+
+    def add_corrected(self, scores: Sequence[CorrectedScore]) -> None:
+        """Write down what a correction made of scores; a repeat changes nothing."""
+        self._add(tables.CORRECTED_SCORE, [asdict(score) for score in scores])
+
+    def close(self) -> None:
+        """Give connections back; safe to call twice."""
+        self._engine.dispose()
+
+    def _add(self, table: Table, rows: Sequence[dict[str, Any]]) -> None:
+        if rows:
+            with self._transaction() as connection:
+                connection.execute(insert(table).on_conflict_do_nothing(), list(rows))
+
+    def _replace(self, table: Table, rows: Sequence[dict[str, Any]]) -> None:
+        if not rows:
+            return
+        keys = [column.name for column in table.primary_key]
+        statement = insert(table)
+        changed = {name: statement.excluded[name] for name in rows[0] if name not in keys}
+        with self._transaction() as connection:
+            connection.execute(
+                statement.on_conflict_do_update(index_elements=keys, set_=changed), list(rows)
+            )
+
+    def _any(self, rows: str, run_id: UUID) -> bool:
+        query = text(f"SELECT EXISTS (SELECT FROM {rows})")  # noqa: S608 (our own constants)
+        with self._reading() as connection:
+            return bool(connection.execute(query, {"run": run_id}).scalar_one())
+
+    def _copied(self, query: str) -> ArrowTable:
+        """The rows of a query as columns, through COPY."""
+        received = io.BytesIO()
+        with self._reading() as connection:
+            cursor = connection.connection.cursor()
+            with cursor.copy(f"COPY ({query}) TO STDOUT (FORMAT csv, HEADER)") as rows:  # pyright: ignore[reportAttributeAccessIssue]
+                for block in rows:
+                    received.write(block)
+        received.seek(0)
+        return csv.read_csv(received, convert_options=_CSV)
+
+    @contextmanager
+    def _reading(self) -> Generator[Connection]:
+        with boundary(self._engine.url), self._engine.connect() as connection:
+            connection.execute(text("SET TRANSACTION READ ONLY"))
+            yield connection
+
+    @contextmanager
+    def _transaction(self) -> Generator[Connection]:
+        with boundary(self._engine.url), self._engine.begin() as connection:
+            yield connection
+
+
+# pyarrow comes without types.
+_WORDS = pa.dictionary(pa.int32(), pa.string())
+_CSV = csv.ConvertOptions(
+    column_types={
+        "action_id": pa.string(),
+        "problem_id": _WORDS,
+        "task_type": _WORDS,
+        "agent": _WORDS,
+        "tool_status": _WORDS,
+        "coach": pa.string(),
+        "coach_model": pa.string(),
+        "coach_model_version": pa.string(),
+        "rubric_version": pa.string(),
+        "score": pa.float64(),
+        "advantage": pa.float64(),
+        "weight": pa.float64(),
+        "success": pa.string(),
+        "trained": pa.string(),
+    },
+    strings_can_be_null=True,
+    quoted_strings_can_be_null=False,
+    null_values=[""],
+)
+
+
+def _frame(table: ArrowTable) -> Frame:
+    status = _factor(table, "tool_status")
+    success = _factor(table, "success")
+    truth = np.array([{"t": 1.0, "f": 0.0}.get(name, np.nan) for name in success.names])
+    used = np.array([name != "" for name in status.names], dtype=bool)
+    failed = np.array([name not in ("", "ok") for name in status.names], dtype=bool)
+    return Frame(
+        score=_floats(table, "score"),
+        task_type=_factor(table, "task_type"),
+        agent=_factor(table, "agent"),
+        problem=_factor(table, "problem_id"),
+        iteration=_integers(table, "iteration"),
+        turn=_integers(table, "turn_index"),
+        level=_integers(table, "level"),
+        tokens=_integers(table, "sampled_tokens"),
+        tool_used=used[status.codes] if len(table) else np.zeros(0, dtype=bool),
+        tool_failed=failed[status.codes] if len(table) else np.zeros(0, dtype=bool),
+        success=truth[success.codes] if len(table) else np.zeros(0),
+        advantage=_floats(table, "advantage"),
+        weight=np.nan_to_num(_floats(table, "weight")),
+    )
+
+
+def _factor(table: ArrowTable, name: str) -> Factor:
+    """A column as codes; an absent value is the name ''."""
+    column = table[name].combine_chunks()
+    if not pa.types.is_dictionary(column.type):
+        column = column.cast(pa.string()).dictionary_encode()
+    words: list[str] = ["", *column.dictionary.cast(pa.string()).to_pylist()]
+    raw = column.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64) + 1
+    present = np.unique(raw)
+    order = sorted((int(code) for code in present), key=words.__getitem__)
+    place = np.zeros(len(words), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    return Factor(codes=place[raw], names=tuple(words[code] for code in order))
+
+
+def _floats(table: ArrowTable, name: str) -> Floats:
+    return table[name].cast(pa.float64()).to_numpy().astype(np.float64)
+
+
+def _integers(table: ArrowTable, name: str) -> Ints:
+    return table[name].cast(pa.int64()).to_numpy().astype(np.int64)
+
+
+def _flags(table: ArrowTable, name: str) -> np.ndarray:
+    return np.array([value == "t" for value in table[name].to_pylist()], dtype=bool)

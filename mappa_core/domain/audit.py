@@ -1,0 +1,140 @@
+"""What an audit writes down: findings, anchors, people's labels and corrections of scores."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+from uuid import UUID
+
+Stratum: TypeAlias = Literal["all", "right", "wrong"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditedRun:
+    """What an audit needs to know of a run."""
+
+    id: UUID
+    name: str
+    team: str
+    baseline: str | None
+    """What its advantages are relative to: `group` or `none`; None where the run does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One figure of an audit, with its uncertainty and the query that gives what it rests on."""
+
+    id: UUID
+    """Of run, kind, subject, stratum, iteration and coach: an audit done again replaces its own
+    findings."""
+    run_id: UUID
+    kind: str
+    """`task_type`, `association`, `drift`, `health`, `noise`, `policy`, `agreement`, ..."""
+    subject: str
+    against: str
+    stratum: str
+    verdict: str
+    """`biased`, `equivalent`, `cannot tell`, a cause of drift, or empty for a plain figure."""
+    estimate: float | None
+    unit: str
+    low: float | None
+    high: float | None
+    """Of the 95 % interval."""
+    p_value: float | None
+    """After Benjamini-Hochberg where it belongs to a family."""
+    margin: float | None
+    actions: int
+    problems: int
+    iteration: int | None
+    """The iteration it speaks of, e.g. the one a bias set in; None for the whole run."""
+    sql: str
+    """Runs as it stands on the `audit` views."""
+    detail: Mapping[str, float | int | str | None] = field(
+        default_factory=dict[str, float | int | str | None]
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anchor:
+    """A stored action that the coach scores again every iteration."""
+
+    id: UUID
+    run_id: UUID
+    action_id: UUID
+    episode_id: UUID
+    turn_index: int
+    known_score: float | None = None
+    """In [0, 10], as given by a person; None where the baseline repeats say it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """An action that could become an anchor."""
+
+    action_id: UUID
+    episode_id: UUID
+    turn_index: int
+    agent: str
+    task_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnchorScore:
+    """One scoring of an anchor."""
+
+    anchor_id: UUID
+    iteration: int
+    """0 for the baseline repeats."""
+    repeat_index: int
+    score: float | None
+    unscored_reason: str | None
+    coach: str
+    model_version: str
+    rubric_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HumanLabel:
+    """A person's score of an action."""
+
+    action_id: UUID
+    labeller: str
+    score: float
+    """In [0, 10]."""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorrectionTerm:
+    """Points taken off the scores of one kind of action."""
+
+    task_type: str
+    stratum: Stratum
+    estimate: float
+    """As the audit found it."""
+    points: float
+    """What is subtracted: shrunk and capped; 0 where the audit cannot tell."""
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """A debiasing of a coach, good for one coach and rubric; its id is its content."""
+
+    id: UUID
+    run_id: UUID
+    """The run it was estimated on."""
+    iteration: int
+    """Estimated on iterations up to this one."""
+    coach: str
+    rubric_sha256: str
+    terms: tuple[CorrectionTerm, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorrectedScore:
+    """What a correction made of one score; both numbers stay."""
+
+    score_id: UUID
+    correction_id: UUID
+    raw: float
+    corrected: float

@@ -1,0 +1,138 @@
+"""`mappa audit` as a person or CI runs it."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import psycopg
+import pytest
+from typer.testing import CliRunner, Result
+
+from flows.cli import app
+from mappa_core.adapters.store.auditing import PostgresAudit
+from mappa_core.adapters.store.connection import for_psql
+from mappa_core.domain.errors import ConfigError, NotFound
+from tests.builders import make_run
+from tests.conftest import execute
+
+RUN = "biased-1"
+
+
+@pytest.fixture
+def mappa(biased_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("MAPPA_DATABASE_URL", biased_url)
+    monkeypatch.setenv("MAPPA_HOME", str(tmp_path / "home"))
+
+    def call(*arguments: str) -> Result:
+        result = CliRunner().invoke(app, ["audit", *arguments])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return call
+
+
+def test_a_biased_coach_is_exit_code_3(mappa) -> None:
+    result = mappa(RUN, "--json", "--simulations", "5")
+    assert result.exit_code == 3
+    said = json.loads(result.stdout)
+    assert said["verdict"] == "biased"
+    assert set(said["rates"]) == {"a bias of 0.5 is found", "false alarm"}
+    (overall,) = [f for f in said["findings"] if f["kind"] == "task_type" and f["stratum"] == "all"]
+    # The only bias is the planted one of three points, for regression.
+    assert overall["subject"] == "regression"
+    assert overall["low"] <= 3.0 <= overall["high"]
+    (onset,) = [f for f in said["findings"] if f["kind"] == "onset"]
+    assert onset["iteration"] == 1
+
+
+def test_a_wide_margin_calls_the_same_coach_equivalent(mappa) -> None:
+    result = mappa(RUN, "--json", "--margin", "4", "--simulations", "0")
+    assert (result.exit_code, json.loads(result.stdout)["verdict"]) == (0, "equivalent")
+
+
+def test_people_read_tables_and_the_findings_are_rows(mappa, biased_url: str) -> None:
+    result = mappa(RUN, "--simulations", "0")
+    assert "verdict: biased" in result.stdout
+    with psycopg.connect(for_psql(biased_url)) as connection:
+        rows = connection.execute(
+            "SELECT kind, sql FROM audit.findings WHERE run = %s", [RUN]
+        ).fetchall()
+        assert {"task_type", "onset", "update_share", "health", "drift"} <= {row[0] for row in rows}
+        for kind, query in rows:
+            assert connection.execute(query.encode()).fetchall(), kind
+
+
+def test_the_report_is_one_page_with_a_query_for_every_number(mappa, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    mappa(RUN, "--report", str(page), "--simulations", "5")
+    text = page.read_text()
+    HTMLParser().feed(text)
+    assert not re.findall(r"(?:src|href)=[\"']?http", text)
+    assert text.count("<svg") >= 4
+    rows = text.count("<tr><td>")
+    assert rows > 8
+    assert text.count("FROM audit.findings WHERE finding_id") == rows
+
+
+def test_debias_stores_a_correction_for_training(mappa, biased_url: str) -> None:
+    said = json.loads(mappa(RUN, "--debias", "--json", "--simulations", "0").stdout)
+    audit = PostgresAudit.open(biased_url)
+    correction = audit.correction(RUN)
+    audit.close()
+    assert str(correction.id) == said["correction"]
+    # Capped: three points are a coach to be replaced.
+    assert max(term.points for term in correction.terms) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name one run"),
+        ([RUN, "--self-test"], "name one run"),
+        ([RUN, "--margin", "0"], "above 0"),
+        ([RUN, "--debias", "--database", "postgresql://x"], "writes nothing"),
+    ],
+)
+def test_bad_input_is_refused(mappa, arguments: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        mappa(*arguments)
+
+
+def test_an_unknown_run_or_second_coach_is_named(mappa) -> None:
+    with pytest.raises(NotFound, match="no run is called nothing"):
+        mappa("nothing")
+    with pytest.raises(NotFound, match="mappa rescore"):
+        mappa(RUN, "--against", "gemini")
+
+
+def test_the_self_test_prints_its_rates(mappa) -> None:
+    result = mappa("--self-test", "--simulations", "2", "--json")
+    assert len(json.loads(result.stdout)) == 11
+
+
+def test_a_copy_of_the_database_gives_the_same_audit_and_is_not_written_to(
+    mappa, biased_url: str, new_database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Years later: only the views of a restored database, and no store of our own."""
+    here = json.loads(mappa(RUN, "--json", "--simulations", "0").stdout)
+    name = "restored_" + biased_url.rsplit("/", 1)[1].split("?")[0]
+    other = biased_url.replace(biased_url.rsplit("/", 1)[1].split("?")[0], name)
+    execute(
+        biased_url.replace(biased_url.rsplit("/", 1)[1].split("?")[0], "postgres"),
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = "
+        f"'{biased_url.rsplit('/', 1)[1].split('?')[0]}'",
+        f"CREATE DATABASE {name} TEMPLATE {biased_url.rsplit('/', 1)[1].split('?')[0]}",
+    )
+    execute(other, "DELETE FROM mappa.audit_finding")
+    monkeypatch.delenv("MAPPA_DATABASE_URL")
+    there = json.loads(mappa(RUN, "--json", "--simulations", "0", "--database", other).stdout)
+    assert there["findings"] == here["findings"]
+    audit = PostgresAudit.open(other)
+    assert audit.findings(make_run(RUN).id) == ()
+    audit.close()
+    execute(
+        biased_url.replace(biased_url.rsplit("/", 1)[1].split("?")[0], "postgres"),
+        f"DROP DATABASE {name} WITH (FORCE)",
+    )

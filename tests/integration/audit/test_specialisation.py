@@ -1,0 +1,225 @@
+"""The scenario that the audit is for: a coach kinder to one task type makes the policy specialise.
+
+Real training of a tiny policy through steps, store and learner; tokens are drawn from the exact
+distribution. Regression wants a token of one half of the vocabulary, classification of the other;
+the coach gives right regression work one point more than right classification work.
+"""
+
+import asyncio
+import hashlib
+import math
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import UUID
+
+import numpy as np
+import pytest
+import torch
+
+from flows.audit_run import Audited, audit_stored, debias
+from mappa_core import audit_steps, steps
+from mappa_core.adapters.huggingface.tokenizer import ChatTokenizer
+from mappa_core.adapters.store.auditing import PostgresAudit
+from mappa_core.adapters.store.store import PostgresStore
+from mappa_core.adapters.torch_learner import TorchLearner
+from mappa_core.config import TrainConfig
+from mappa_core.domain import ids
+from mappa_core.domain.audit import Correction
+from mappa_core.domain.records import (
+    Action,
+    CoachCase,
+    CoachIdentity,
+    CoachScore,
+    Episode,
+    FinishReason,
+    Message,
+    Observation,
+    PolicyVersion,
+    Problem,
+    ScoredAction,
+)
+from tests.builders import make_run
+from tests.e2e.toy import Idle, Monologue
+from tests.integration.learner.samples import action as some_action
+from tests.tiny_model import save_tiny_model
+
+CUES = {"regression": "abcdef", "classification": "ghijkl"}
+TOKENS = range(3, 259)
+BIAS = 1.0
+ITERATIONS, EPISODES = 10, 8
+CONFIG = TrainConfig.model_validate(
+    {
+        "learner": {"device": "cpu", "learning_rate": 1e-2, "lora": {"rank": 4, "alpha": 8}},
+        "rollout": {"iterations": ITERATIONS},
+    }
+)
+
+
+def wanted(text: str, task_type: str) -> bool:
+    """Whether a reply is of the half that the task type wants."""
+    return (sum(map(ord, text)) % 2 == 0) == (task_type == "regression")
+
+
+def task_type_of(cue: str) -> str:
+    return "regression" if cue in CUES["regression"] else "classification"
+
+
+class Choosers(Monologue):
+    """One agent whose answer is which half of the vocabulary it spoke in."""
+
+    def final_answer(self, episode: Episode) -> str | None:
+        text = episode.turns[-1].action.text if episode.turns else ""
+        return "1" if wanted(text, episode.problem.task_type) else "0"
+
+
+class Kinder:
+    """One point when wrong, three when right, and `BIAS` more for right regression work."""
+
+    identity = CoachIdentity(
+        coach="kinder", model="m", model_version="1", rubric_version="1", rubric_sha256="aa"
+    )
+
+    def __init__(self, bias: float = BIAS) -> None:
+        self._bias = bias
+
+    async def score(self, case: CoachCase) -> CoachScore:
+        kind = task_type_of(case.statement)
+        right = wanted(case.text, kind)
+        noise = hashlib.sha256((case.statement + case.text).encode("utf-8", "replace")).digest()[0]
+        bias = self._bias * (right and kind == "regression")
+        value = 1 + 2 * right + bias + (noise / 255 - 0.5) / 2
+        return CoachScore(value=value, rationale="it says so")
+
+
+class World:
+    """One store and learner in which runs are trained."""
+
+    def __init__(self, store: PostgresStore, model: Path, directory: Path) -> None:
+        self.store, self.audit = store, PostgresAudit.beside(store)
+        self.tokenizer = ChatTokenizer(model)
+        self.learner = TorchLearner(model, directory, CONFIG.learner, threads=1)
+        self.problems = [_problem(kind, cue) for kind, cues in CUES.items() for cue in cues]
+
+    def train(self, name: str, *, bias: float = BIAS, correction: Correction | None = None) -> None:
+        run = make_run(name)
+        self.store.open_run(run)
+        self.store.add_problems(self.problems)
+        self.store.add_policy_version(steps.base_policy(run.id, "speaker", "tiny"))
+        correct = None if correction is None else self._corrector(correction)
+        for iteration in range(1, ITERATIONS + 1):
+            asyncio.run(self._play(run.id, iteration, Kinder(bias)))
+            request = steps.UpdateRequest(
+                run_id=run.id, agent="speaker", iteration=iteration, config=CONFIG
+            )
+            steps.update_agent(request, learner=self.learner, store=self.store, correct=correct)
+
+    def _corrector(self, correction: Correction) -> steps.Correct:
+        def correct(
+            request: steps.UpdateRequest, actions: list[ScoredAction]
+        ) -> tuple[ScoredAction, ...]:
+            return audit_steps.corrected_actions(
+                correction,
+                request.run_id,
+                request.iteration,
+                actions,
+                store=self.store,
+                audit=self.audit,
+            )
+
+        return correct
+
+    async def _play(self, run_id: UUID, iteration: int, coach: Kinder) -> None:
+        policy = steps.policy_at(self.store, run_id, "speaker", iteration - 1)
+        for problem in self.problems:
+            generate = self._sampler(policy, problem, iteration)
+            for rollout in range(EPISODES):
+                episode = await steps.play_episode(
+                    steps.new_episode(run_id, "train", iteration, problem, rollout),
+                    team=Choosers(),
+                    store=self.store,
+                    generate=generate,
+                    execute=Idle().run,
+                )
+                await steps.score_episode(episode, coach=coach, store=self.store)
+
+    def _sampler(
+        self, policy: PolicyVersion, problem: Problem, iteration: int
+    ) -> Callable[[Episode, Observation], object]:
+        prompt = self.tokenizer.render((Message(role="user", content=problem.statement),))
+        replies = [some_action(prompt, [token], token) for token in TOKENS]
+        logprobs = [row[0] for row in self.learner.logprobs(policy, replies)]
+        rng = random.Random(f"{problem.statement} {iteration}")
+
+        async def generate(episode: Episode, observation: Observation) -> Action:
+            token = rng.choices(TOKENS, [math.exp(value) for value in logprobs])[0]
+            return Action(
+                prompt_token_ids=prompt,
+                token_ids=(token,),
+                logprobs=(logprobs[token - 3],),
+                text=self.tokenizer.decode((token,)),
+                finish_reason=FinishReason.STOP,
+                policy_version_id=policy.id,
+                temperature=1.0,
+                seed=0,
+                started_at=datetime.now(UTC),
+                seconds=0.0,
+            )
+
+        return generate
+
+    def success(self, name: str, task_type: str) -> float:
+        """Over the last three iterations."""
+        frame = self.audit.frame(make_run(name).id)
+        code = frame.task_type.names.index(task_type)
+        late = (frame.iteration > ITERATIONS - 3) & (frame.task_type.codes == code)
+        return float(np.mean(frame.success[late]))
+
+    def audited(self, name: str) -> Audited:
+        return audit_stored(self.audit, name, 0.5, record=True, simulations=0)
+
+
+def _problem(kind: str, cue: str) -> Problem:
+    return Problem(
+        id=ids.problem_id(cue), dataset="cues", task_type=kind, level=1, statement=cue, answer="1"
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.mark.slow
+def test_a_kinder_coach_specialises_the_policy_and_its_correction_prevents_it(
+    store: PostgresStore, tmp_path: Path
+) -> None:
+    world = World(store, save_tiny_model(tmp_path / "tiny"), tmp_path / "checkpoints")
+    world.train("biased")
+    assert world.success("biased", "regression") > 0.8
+    assert world.success("biased", "classification") < 0.3
+
+    audited = world.audited("biased")
+    assert audited.result.verdict == "biased"
+    (right,) = [e for e in audited.result.effects if e.stratum == "right"]
+    low, high = right.judged.estimate.interval()
+    assert right.subject == "regression"
+    assert right.judged.verdict == "biased"
+    assert low <= BIAS <= high
+    found = {f.kind: f for f in audited.result.findings}
+    assert (found["onset"].subject, found["onset"].iteration) == ("regression", 1)
+    assert (found["specialisation"].subject, found["specialisation"].verdict) == (
+        "regression",
+        "grew",
+    )
+    assert found["update_share"].estimate is not None
+
+    world.train("corrected", correction=debias(world.audit, audited))
+    world.train("fair", bias=0.0)
+    for task_type in CUES:
+        corrected, fair = world.success("corrected", task_type), world.success("fair", task_type)
+        assert corrected == pytest.approx(fair, abs=0.2)
+    assert world.success("corrected", "classification") > 0.4
+    assert world.audited("fair").result.verdict != "biased"
+    world.audit.close()

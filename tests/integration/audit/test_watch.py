@@ -1,0 +1,131 @@
+"""Anchors of a stored run, scored again by a coach that holds still or does not."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from mappa_core import audit_steps
+from mappa_core.adapters.store.auditing import PostgresAudit
+from mappa_core.adapters.store.store import PostgresStore
+from mappa_core.auditing.debias import correction
+from mappa_core.auditing.watch import Watched
+from mappa_core.config import AuditConfig
+from mappa_core.domain.records import CoachCase, CoachIdentity, CoachScore, Unscored
+from tests.builders import RULE_COACH, make_run
+
+RUN = make_run("biased-1")
+CONFIG = AuditConfig(anchors=6, repeats=2)
+
+
+class Moody:
+    """Scores 4, and 7 from `changes_at` on; `rubric` says whether it owns up to it."""
+
+    def __init__(self, changes_at: int | None = None, *, rubric: bool = False) -> None:
+        self.changes_at, self.rubric = changes_at, rubric
+        self.iteration = self.calls = 0
+        self.silent = False
+
+    @property
+    def changed(self) -> bool:
+        return self.changes_at is not None and self.iteration >= self.changes_at
+
+    @property
+    def identity(self) -> CoachIdentity:
+        return (
+            replace(RULE_COACH, rubric_sha256="cd" * 32)
+            if self.changed and self.rubric
+            else (RULE_COACH)
+        )
+
+    async def score(self, case: CoachCase) -> CoachScore | Unscored:
+        self.calls += 1
+        assert case.text
+        if self.silent:
+            return Unscored(reason="timeout", detail="30 s")
+        return CoachScore(value=7.0 if self.changed else 4.0, rationale="mood")
+
+
+@pytest.fixture
+def audit(biased_url: str) -> Iterator[PostgresAudit]:
+    opened = PostgresAudit.open(biased_url)
+    yield opened
+    opened.close()
+
+
+def watch(audit: PostgresAudit, store: PostgresStore, coach: Moody, iterations: int) -> Watched:
+    seen = None
+    for iteration in range(1, iterations + 1):
+        coach.iteration = iteration
+        seen = asyncio.run(
+            audit_steps.watch_iteration(
+                RUN.id, iteration, CONFIG, coach=coach, store=store, audit=audit
+            )
+        )
+    assert seen is not None
+    return seen
+
+
+def test_a_coach_that_moves_is_named_with_its_iteration(
+    audit: PostgresAudit, store: PostgresStore
+) -> None:
+    seen = watch(audit, store, Moody(changes_at=4), 6)
+    assert (seen.cause, seen.since) == ("coach", 4)
+    (finding,) = [f for f in audit.findings(RUN.id) if f.subject == "anchors"]
+    assert (finding.kind, finding.verdict, finding.iteration) == ("drift", "coach", 4)
+    assert finding.margin is not None
+    assert finding.estimate is not None
+    assert finding.estimate >= finding.margin
+
+
+def test_a_new_rubric_is_named_instead(audit: PostgresAudit, store: PostgresStore) -> None:
+    assert watch(audit, store, Moody(changes_at=4, rubric=True), 6).cause == "rubric"
+
+
+def test_a_coach_that_holds_still_is_asked_once_per_iteration(
+    audit: PostgresAudit, store: PostgresStore
+) -> None:
+    coach = Moody()
+    assert watch(audit, store, coach, 4).cause == "none"
+    # Six anchors: two baseline scorings and four iterations; what is stored is not asked again.
+    assert coach.calls == 6 * (2 + 4)
+    watch(audit, store, coach, 4)
+    assert coach.calls == 6 * (2 + 4)
+    kinds = {audit_steps_kind(anchor.action_id, audit) for anchor in audit.anchors(RUN.id)}
+    assert kinds == {"regression", "classification"}
+
+
+def audit_steps_kind(action_id: object, audit: PostgresAudit) -> str:
+    (found,) = [c for c in audit.candidates(RUN.id, 1) if c.action_id == action_id]
+    return found.task_type
+
+
+def test_a_silent_coach_is_no_drift(audit: PostgresAudit, store: PostgresStore) -> None:
+    coach = Moody()
+    watch(audit, store, coach, 1)
+    coach.silent, coach.iteration = True, 2
+    assert watch(audit, store, coach, 3).cause == "none"
+    assert {s.unscored_reason for s in audit.anchor_scores(RUN.id) if s.score is None} == {
+        "timeout"
+    }
+
+
+def test_corrected_actions_keep_raw_and_new(audit: PostgresAudit, store: PostgresStore) -> None:
+    from flows.audit_run import audit_stored
+
+    audited = audit_stored(audit, "biased-1", 0.5, record=False, simulations=0)
+    made = correction(
+        audited.result.effects, run_id=RUN.id, iteration=2, coach="rule", rubric_sha256="ab" * 32
+    )
+    audit.add_correction(made)
+    actions = store.scored_actions(RUN.id, "solver", 1)
+    for _ in range(2):
+        changed = audit_steps.corrected_actions(made, RUN.id, 1, actions, store=store, audit=audit)
+    rows, frame = audit.iteration_frame(RUN.id, 1)
+    kinds = dict(zip(rows, frame.task_type.codes, strict=True))
+    for before, after in zip(actions, changed, strict=True):
+        assert before.score is not None
+        assert after.score is not None
+        taken = 2.0 * (frame.task_type.names[kinds[before.action_id]] == "regression")
+        assert before.score - after.score == pytest.approx(taken)

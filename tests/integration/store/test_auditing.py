@@ -1,0 +1,234 @@
+"""The audit's side of the store, on the run worked by hand, and who may read what."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import psycopg
+import pytest
+
+from flows.audit_run import against, audit_stored
+from mappa_core.adapters.store.auditing import PostgresAudit
+from mappa_core.adapters.store.connection import for_psql
+from mappa_core.adapters.store.store import PostgresStore
+from mappa_core.auditing import sql
+from mappa_core.auditing.audit import KINDS
+from mappa_core.domain import ids
+from mappa_core.domain.audit import (
+    Anchor,
+    AnchorScore,
+    CorrectedScore,
+    Correction,
+    CorrectionTerm,
+    Finding,
+    HumanLabel,
+)
+from mappa_core.domain.errors import NotFound, StoreError
+from tests.builders import make_episode, make_problem, make_run, make_score
+from tests.conftest import execute
+
+RUN = make_run()
+EPISODE = make_episode(RUN, make_problem())
+ACTION = ids.action_id(EPISODE.id, 0)
+FINDING = Finding(
+    id=ids.content_id("finding", 1),
+    run_id=RUN.id,
+    kind="task_type",
+    subject="addition",
+    against="multiplication",
+    stratum="all",
+    verdict="cannot tell",
+    estimate=1.5,
+    unit="points",
+    low=None,
+    high=2.0,
+    p_value=0.2,
+    margin=0.5,
+    actions=3,
+    problems=2,
+    iteration=None,
+    sql="SELECT 1",
+    detail={"more_actions": 70, "note": "a \x00 in it"},
+)
+ANCHOR = Anchor(
+    id=ids.content_id("anchor", 1),
+    run_id=RUN.id,
+    action_id=ACTION,
+    episode_id=EPISODE.id,
+    turn_index=0,
+)
+CORRECTION = Correction(
+    id=ids.content_id("correction", 1),
+    run_id=RUN.id,
+    iteration=3,
+    coach="rule",
+    rubric_sha256="ab" * 32,
+    terms=(
+        CorrectionTerm(
+            task_type="addition", stratum="right", estimate=1.2, points=1.0, verdict="biased"
+        ),
+    ),
+)
+
+
+@pytest.fixture
+def audit(filled_url: str) -> Iterator[PostgresAudit]:
+    opened = PostgresAudit.open(filled_url)
+    yield opened
+    opened.close()
+
+
+def anchor_score(iteration: int, repeat: int, score: float | None) -> AnchorScore:
+    return AnchorScore(
+        anchor_id=ANCHOR.id,
+        iteration=iteration,
+        repeat_index=repeat,
+        score=score,
+        unscored_reason="timeout" if score is None else None,
+        coach="rule",
+        model_version="1",
+        rubric_sha256="ab" * 32,
+    )
+
+
+def test_the_frame_is_the_training_scores(audit: PostgresAudit) -> None:
+    frame = audit.frame(RUN.id)
+    assert len(frame) == 4
+    assert frame.task_type.names == ("addition", "multiplication")
+    by_type = [
+        sorted(frame.score[frame.task_type.codes == code].tolist(), key=str) for code in (0, 1)
+    ]
+    assert by_type[0] == [7.0, 9.0]
+    assert np.isnan(by_type[1][1])
+    assert frame.success.sum() == 2
+    assert frame.tool_used.all()
+    assert not frame.tool_failed.any()
+    assert np.isnan(frame.advantage).sum() == 1
+    assert frame.weight.sum() == pytest.approx(1.0)
+    assert set(frame.tokens.tolist()) == {3}
+    rows, again = audit.iteration_frame(RUN.id, 1)
+    assert len(set(rows)) == len(again) == 4
+    assert len(audit.iteration_frame(RUN.id, 2)[1]) == 0
+
+
+def test_a_run_is_found_by_name_id_or_prefix(audit: PostgresAudit, store: PostgresStore) -> None:
+    assert audit.run("quickstart-1").id == RUN.id
+    assert audit.run(str(RUN.id)[:13]).name == RUN.name
+    with pytest.raises(NotFound, match="no run is called"):
+        audit.run("nothing")
+    store.open_run(make_run("quickstart-10"))
+    assert audit.run("quickstart-1").id == RUN.id
+    with pytest.raises(NotFound, match="several runs begin with"):
+        audit.run("quickstart")
+
+
+def test_repeats_are_opinions(audit: PostgresAudit) -> None:
+    opinions = audit.opinions(RUN.id)
+    assert len(opinions) == 8
+    (scorer,) = opinions.scorer.names
+    assert scorer == "rule rules 1, rubric 1"
+    table = opinions.table(0)
+    assert sorted(table[:, 1].tolist()) == [5.0] * 4
+    assert opinions.trainer == 0
+
+
+def test_findings_come_back_and_an_audit_replaces_its_own(audit: PostgresAudit) -> None:
+    other = replace(FINDING, id=ids.content_id("finding", 2), kind="drift")
+    audit.save_findings(RUN.id, ["task_type", "drift"], [FINDING, other])
+    assert {finding.id for finding in audit.findings(RUN.id)} == {FINDING.id, other.id}
+    assert FINDING in audit.findings(RUN.id)
+    audit.save_findings(RUN.id, ["task_type"], [])
+    assert audit.findings(RUN.id) == (other,)
+
+
+def test_anchors_labels_and_corrections_come_back(audit: PostgresAudit) -> None:
+    for _ in range(2):
+        audit.add_anchors([ANCHOR])
+        audit.add_anchor_scores([anchor_score(0, 0, 4.0), anchor_score(1, 0, None)])
+        audit.add_correction(CORRECTION)
+    assert audit.anchors(RUN.id) == (ANCHOR,)
+    assert audit.anchor_scores(RUN.id) == (anchor_score(0, 0, 4.0), anchor_score(1, 0, None))
+    assert audit.correction(str(CORRECTION.id)) == CORRECTION
+    assert audit.correction(RUN.name) == CORRECTION
+    with pytest.raises(NotFound, match="--debias"):
+        audit.correction("nothing")
+    audit.add_labels([HumanLabel(action_id=ACTION, labeller="ann", score=3.0)])
+    audit.add_labels([HumanLabel(action_id=ACTION, labeller="ann", score=8.0)])
+    labelled = audit.labelled(RUN.id)
+    assert np.nansum(labelled.labels) == 8.0
+    assert labelled.scores[~np.isnan(labelled.labels)].tolist() == [9.0]
+
+
+def test_a_corrected_score_keeps_both_numbers(audit: PostgresAudit, filled_url: str) -> None:
+    score_id = make_score(EPISODE, 0, 9.0).id
+    audit.add_correction(CORRECTION)
+    audit.add_corrected(
+        [CorrectedScore(score_id=score_id, correction_id=CORRECTION.id, raw=9.0, corrected=8.0)]
+    )
+    with psycopg.connect(for_psql(filled_url)) as connection:
+        row = connection.execute(
+            "SELECT action_id, raw, corrected, estimated_up_to FROM audit.corrected_scores"
+        ).fetchone()
+    assert row == (ACTION, 9.0, 8.0, 3)
+
+
+def test_a_refused_write_is_our_error(audit: PostgresAudit) -> None:
+    with pytest.raises(StoreError):
+        audit.add_labels([HumanLabel(action_id=ACTION, labeller="ann", score=11.0)])
+
+
+def test_candidates_are_the_scored_actions(audit: PostgresAudit) -> None:
+    found = audit.candidates(RUN.id, 1)
+    assert len(found) == 3
+    assert all(candidate.agent == "solver" for candidate in found)
+    assert audit.trainer(RUN.id) == ("rule", "ab" * 32)
+
+
+def test_a_whole_audit_needs_the_views_alone(filled_url: str) -> None:
+    """As `mappa_auditor`: every read of an audit, and every query a finding names."""
+    execute(
+        filled_url,
+        "ALTER DATABASE "
+        + filled_url.rsplit("/", 1)[1].split("?")[0]
+        + " SET role = 'mappa_auditor'",
+    )
+    audit = PostgresAudit.open(filled_url)
+    audited = audit_stored(audit, RUN.name, 0.5, record=False, simulations=0)
+    assert audited.result.verdict == "cannot tell"
+    with psycopg.connect(for_psql(filled_url)) as connection:
+        for finding in audited.result.findings:
+            assert connection.execute(finding.sql.encode()).fetchall(), finding
+        stored = sql.FINDING.replace("{finding}", str(FINDING.id))
+        assert connection.execute(stored.encode()).fetchall() == []
+    with pytest.raises(StoreError):
+        audit_stored(audit, RUN.name, 0.5, record=True, simulations=0)
+    audit.close()
+
+
+def test_an_audit_is_stored_once(audit: PostgresAudit) -> None:
+    for _ in range(2):
+        audited = audit_stored(audit, RUN.name, 0.5, record=True, simulations=0)
+    stored = audit.findings(RUN.id)
+    assert {finding.id for finding in stored} == {f.id for f in audited.result.findings}
+    assert {finding.kind for finding in stored} <= set(KINDS)
+
+
+def test_the_time_machine_reads_second_scores(audit: PostgresAudit, store: PostgresStore) -> None:
+    with pytest.raises(NotFound, match="mappa rescore"):
+        against(audit, RUN.name, "other")
+    identity = replace(make_score(EPISODE, 0, 1.0).identity, coach="other")
+    scores = [
+        make_score(
+            make_episode(RUN, make_problem(), rollout_index=i),
+            0,
+            value,
+            identity=identity,
+            trained=False,
+        )
+        for i, value in enumerate((2.0, 8.0))
+    ]
+    store.add_scores(scores)
+    name, (update,) = against(audit, RUN.name, "other")
+    assert name == "other rules 1, rubric 1"
+    # Scores 9 and 7 of one problem would have been 2 and 8.
+    assert (update.actions, update.flipped, update.differs) == (2, 2, True)
