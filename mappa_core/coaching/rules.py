@@ -30,6 +30,13 @@ UNSETTLED = 7.0
 QUOTED_CHARACTERS = 60
 
 _PLAIN_NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,9})?")
+# An x is a sign between numbers only: every \\boxed{} has one.
+_SIGNS = {
+    "+": re.compile(r"\+"),
+    "-": re.compile(r"-"),
+    "*": re.compile(r"[*×]|\d *x *\d"),
+    "/": re.compile(r"[/÷]"),
+}
 _CALCULATION = re.compile(r"(?<![\d.])\d{1,9}(?: *[-+*/x×] *\d{1,9})+(?![\d.])")
 _PLAN_WORDS = 12
 
@@ -68,7 +75,7 @@ def _judge_plan(case: CoachCase, reading: Reading | None) -> Judgement:
     seen = [f"it names {len(named)} of the {len(set(reading.quantities))} quantities"]
     if _states(plan, reading):
         points, seen = points + 3, [*seen, "it states the calculation the words imply"]
-    elif any(sign in plan for sign in _spellings(reading.operation[0])):
+    elif _SIGNS[reading.operation[0]].search(plan):
         points, seen = points + 1, [*seen, f"it uses {reading.operation[0]} but not rightly"]
     else:
         seen.append("it does not say the operation")
@@ -171,10 +178,6 @@ def _is_the_calculation(calculation: str, reading: Reading) -> bool:
 def _is_plain(plan: str, reading: Reading) -> bool:
     needed = {*reading.quantities, *_whole([reading.value])}
     return len(plan.split()) <= _PLAN_WORDS and _whole_numbers(plan) <= needed
-
-
-def _spellings(sign: str) -> tuple[str, ...]:
-    return {"*": ("*", "x", "×"), "/": ("/", "÷")}.get(sign, (sign,))
 
 
 def _whole_numbers(text: str) -> set[int]:

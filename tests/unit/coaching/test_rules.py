@@ -175,3 +175,11 @@ def test_an_agent_without_rules_is_left_unscored() -> None:
     unscored = asyncio.run(RuleCoach().score(case))
     assert isinstance(unscored, Unscored)
     assert "poet" in unscored.detail
+
+
+def test_the_x_of_a_box_is_no_times_sign() -> None:
+    """An empty answer earns the same whatever the problem's kind."""
+    boxes = "A box holds 6 pens. How many pens do 4 boxes hold?"
+    assert points("problem_solver", "\\boxed{0}", story=boxes) == points(
+        "problem_solver", "{0}", story=boxes
+    )
