@@ -16,11 +16,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
 
-from mappa_core.adapters.huggingface.models import resolve_model
-from mappa_core.adapters.huggingface.tokenizer import ChatTokenizer
 from mappa_core.adapters.llm_coach.budget import Budget
 from mappa_core.adapters.llm_coach.coach import LlmCoach
 from mappa_core.adapters.llm_coach.provider import Provider
@@ -34,9 +33,6 @@ from mappa_core.adapters.store.auditing import PostgresAudit
 from mappa_core.adapters.store.connection import for_psql, ping
 from mappa_core.adapters.store.embedded import start_embedded
 from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.adapters.torch_learner import TorchLearner
-from mappa_core.adapters.transformers_engine.engine import TransformersEngine
-from mappa_core.adapters.vllm.engine import VllmEngine
 from mappa_core.adapters.watchers import LogWatcher
 from mappa_core.adapters.workspaces.snapshots import SnapshotWorkspaces
 from mappa_core.coaching.rubrics import RubricSet, load_rubrics
@@ -58,9 +54,12 @@ from mappa_core.ports import (
     Watcher,
 )
 from mappa_core.settings import Settings
-from mappa_core.steps import Desk
 from mappa_core.teams import load_team
 from mappa_core.teams.base import Team
+
+if TYPE_CHECKING:
+    from mappa_core.adapters.huggingface.tokenizer import ChatTokenizer
+    from mappa_core.steps import Desk
 
 SPARE_BYTES = 2 * 2**30
 """Free space asked for before a run starts: a converted model, merged weights, checkpoints."""
@@ -84,7 +83,7 @@ class Services:
     watcher: Watcher
     second_coach: Coach | None = None
     """Gives a second opinion on a share of the actions."""
-    desk: Desk | None = None
+    desk: "Desk | None" = None
     """For a team that works on files; None for others."""
     audit: AuditStore | None = None
     """Watches the coach during training; None for no watch."""
@@ -141,6 +140,11 @@ async def open_services(config: TrainConfig, settings: Settings) -> AsyncGenerat
 
 
 async def _build(config: TrainConfig, settings: Settings, stack: AsyncExitStack) -> Services:
+    # Torch and transformers take seconds to import, and most commands do without.
+    from mappa_core.adapters.huggingface.models import resolve_model
+    from mappa_core.adapters.huggingface.tokenizer import ChatTokenizer
+    from mappa_core.adapters.torch_learner import TorchLearner
+
     watcher = _watcher.get() or LogWatcher()
     team = load_team(config.team, config.prompts)
     problems = problem_source(config.problems)
@@ -191,7 +195,7 @@ def _audit_of(store: PostgresStore, stack: AsyncExitStack) -> PostgresAudit:
     return audit
 
 
-def _desk(team: Team, problems: ProblemSource, settings: Settings) -> Desk | None:
+def _desk(team: Team, problems: ProblemSource, settings: Settings) -> "Desk | None":
     """What a team works with that hands on files.
 
     Raises:
@@ -204,6 +208,8 @@ def _desk(team: Team, problems: ProblemSource, settings: Settings) -> Desk | Non
         raise ConfigError(f"team {team.name} works on {kind}: set problems.source to {sources}")
     if not isinstance(problems, TaskSource):
         return None
+    from mappa_core.steps import Desk
+
     return Desk(tasks=problems, workspaces=SnapshotWorkspaces(settings.workspaces))
 
 
@@ -235,6 +241,8 @@ def check_inputs(config: TrainConfig, settings: Settings) -> Team:
     if config.coach.second.share:
         check_coach(config.coach.second, settings, team)
     check_space(settings.home)
+    from mappa_core.adapters.huggingface.models import resolve_model
+
     resolve_model(config.model, settings.models)
     return team
 
@@ -471,13 +479,17 @@ async def _start_engine(
     settings: Settings,
     team: Team,
     model: str,
-    tokenizer: ChatTokenizer,
+    tokenizer: "ChatTokenizer",
     stack: AsyncExitStack,
 ) -> Engine:
     agents = tuple(agent.name for agent in team.agents)
     if config.engine.backend == "transformers":
+        from mappa_core.adapters.transformers_engine.engine import TransformersEngine
+
         engine: Engine = TransformersEngine(model, config.engine, tokenizer.end_token_ids)
     else:
+        from mappa_core.adapters.vllm.engine import VllmEngine
+
         engine = VllmEngine(
             model=model,
             agents=agents,

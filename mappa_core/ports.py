@@ -6,10 +6,9 @@ Each port has at least one real adapter in `adapters/` and, where tests need one
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from uuid import UUID
 
-from mappa_core.auditing.agreement import LabelledScores
 from mappa_core.auditing.frame import Frame
 from mappa_core.auditing.opinions import Opinions
 from mappa_core.config import AlgorithmConfig
@@ -51,6 +50,9 @@ from mappa_core.domain.records import (
     UpdateEntry,
     UpdateReport,
 )
+
+if TYPE_CHECKING:
+    from mappa_core.auditing.agreement import LabelledScores
 
 
 class Tokenizer(Protocol):
@@ -409,7 +411,7 @@ class AuditStore(Protocol):
         """Every score of the run's actions that have several."""
         ...
 
-    def labelled(self, run_id: UUID) -> LabelledScores:
+    def labelled(self, run_id: UUID) -> "LabelledScores":
         """People's labels beside the coach's scores."""
         ...
 
