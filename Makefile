@@ -34,8 +34,9 @@ $(VENV)/.dev: $(VENV)/.cpu requirements/dev.lock
 train: setup
 	$(BIN)/mappa train --config configs/quickstart.yaml
 
+# Two at once, a file to one process: most tests wait rather than compute.
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow

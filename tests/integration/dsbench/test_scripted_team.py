@@ -33,6 +33,7 @@ from mappa_core.domain.records import (
 )
 from mappa_core.domain.trail import files_after, who_failed
 from mappa_core.ports import Sandbox
+from mappa_core.scoring import ScorePlan, score_episode
 from mappa_core.steps import Desk
 from mappa_core.teams.dsbench import load_dsbench
 from tests.builders import make_policy, make_run, make_turn
@@ -146,9 +147,8 @@ class Stage:
             execute=execute,
             judge=lambda team, ended: steps.judge_submission(team, ended, desk),
         )
-        entries = await steps.score_episode(
-            played, coach=RuleCoach(), store=self.store, duties=DUTIES
-        )
+        plan = ScorePlan(coach=RuleCoach(), duties=DUTIES)
+        entries = await score_episode(played, plan=plan, store=self.store)
         turns = {ids.action_id(played.id, turn.index): turn.index for turn in played.turns}
         scores = {turns[e.action_id]: e.score for e in entries if isinstance(e.score, CoachScore)}
         return Played(episode=played, scores=scores)

@@ -99,7 +99,7 @@ def test_another_run_of_the_same_id_is_not_overwritten(
         ("manifest.json", None, "has no manifest.json"),
         ("manifest.json", b"{", "is damaged"),
         ("rows/action.jsonl.gz", None, "is missing or damaged"),
-        ("rows/action.jsonl.gz", gzip.compress(b""), "is not what the manifest says"),
+        ("rows/action.jsonl.gz", gzip.compress(b"", mtime=0), "is not what the manifest says"),
     ],
 )
 def test_what_is_damaged_is_named(
