@@ -45,6 +45,7 @@ class MlflowTracker:
         self._patience = patience or Patience()
         self._tracking_uri = tracking_uri
         self._artifacts = artifacts
+        self._experiments: dict[str, str] = {}
 
     @cached_property
     def _client(self) -> "MlflowClient":
@@ -132,7 +133,7 @@ class MlflowTracker:
 
         def trace() -> None:
             with boundary(f"trace episode {episode.id}"):
-                experiment = self._client.get_run(tracker_run_id).info.experiment_id
+                experiment = self._experiment_of(tracker_run_id)
                 tracing = open_tracing(self._tracking_uri)
                 tracing.start_trace(traces.trace_info(episode, entries, experiment, tracker_run_id))
                 tracing.log_spans(experiment, traces.spans(episode))
@@ -144,7 +145,7 @@ class MlflowTracker:
 
         def count() -> int:
             with boundary("count traces"):
-                experiment = self._client.get_run(tracker_run_id).info.experiment_id
+                experiment = self._experiment_of(tracker_run_id)
                 found, token = 0, None
                 while True:
                     page = self._client.search_traces(
@@ -161,6 +162,13 @@ class MlflowTracker:
                         return found
 
         return self._patience.run(count)
+
+    def _experiment_of(self, tracker_run_id: str) -> str:
+        # Asked for every episode, and a run never moves.
+        if tracker_run_id not in self._experiments:
+            found = self._client.get_run(tracker_run_id).info.experiment_id
+            self._experiments[tracker_run_id] = found
+        return self._experiments[tracker_run_id]
 
     def tag(self, tracker_run_id: str, tags: Mapping[str, str]) -> None:
         """Set tags, e.g. the ids the run has elsewhere."""
