@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, String, Table, cast, or_, select
+from sqlalchemy import Column, ColumnElement, Connection, String, Table, cast, or_, select
 
 from mappa_core.adapters.store import episode_mapping, mapping
 from mappa_core.adapters.store.tables import (
@@ -83,8 +83,7 @@ def episode(connection: Connection, id_or_prefix: str) -> Episode:
     Raises:
         NotFound: None matches, or several do.
     """
-    prefix = cast(EPISODE.c.id, String).startswith(id_or_prefix.lower(), autoescape=True)
-    row = _matching(connection, EPISODE, prefix)
+    row = _matching(connection, EPISODE, _named(EPISODE.c.id, id_or_prefix))
     if row is None:
         raise NotFound(f"no episode {id_or_prefix!r} in the store")
     problem = select(PROBLEM).where(PROBLEM.c.id == row["problem_id"])
@@ -95,6 +94,14 @@ def episode(connection: Connection, id_or_prefix: str) -> Episode:
         _turns(connection, row["id"]),
         connection.execute(outcome).mappings().one_or_none(),
     )
+
+
+def _named(column: Column[UUID], id_or_prefix: str) -> ColumnElement[bool]:
+    """Whether an id is the one named: by its index where it is named in full."""
+    try:
+        return column == UUID(id_or_prefix)
+    except ValueError:
+        return cast(column, String).startswith(id_or_prefix.lower(), autoescape=True)
 
 
 def _matching(
