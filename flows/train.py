@@ -15,6 +15,7 @@ from uuid import UUID, uuid4
 from prefect import flow, task
 from prefect.artifacts import acreate_table_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.events import emit_event
 from prefect.runtime import flow_run
 
 from flows import auditing
@@ -43,13 +44,23 @@ from mappa_core.settings import Settings
 async def update(run_id: UUID, agent: str, iteration: int, config: TrainConfig) -> Update:
     """One agent's update, in a thread so that the event loop goes on."""
     port = services()
-    return await asyncio.to_thread(
+    done = await asyncio.to_thread(
         steps.update_agent,
         steps.UpdateRequest(run_id=run_id, agent=agent, iteration=iteration, config=config),
         learner=port.learner,
         store=port.store,
         correct=auditing.corrector(config.audit, port),
     )
+    if done.skipped is not None:
+        emit_event(
+            "mappa.update.skipped",
+            resource={
+                "prefect.resource.id": f"mappa.agent.{agent}",
+                "prefect.resource.name": agent,
+            },
+            payload={"run": str(run_id), "iteration": iteration, "reason": done.skipped},
+        )
+    return done
 
 
 @task(

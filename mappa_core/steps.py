@@ -348,6 +348,7 @@ def update_agent(
             replace(entry, score_id=score_ids.get(entry.action_id)) for entry in credit.entries
         ),
         seconds=report.seconds,
+        skipped=report.skipped,
     )
     store.add_update(update, report.policy, report.checkpoint)
     return update

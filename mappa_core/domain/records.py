@@ -481,6 +481,8 @@ class TrainingSample:
     advantages: tuple[float, ...]
     reference_logprobs: tuple[float, ...] | None = None
     """Under the base policy; None where no KL term needs them."""
+    trainer_logprobs: tuple[float, ...] | None = None
+    """Under the weights before the update, as the learner computes them; None where not asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -518,6 +520,8 @@ class UpdateReport:
     checkpoint: Checkpoint
     policy: PolicyVersion
     seconds: float
+    skipped: str | None = None
+    """Which band the update left, so that the weights stayed as they were; None where none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -533,6 +537,8 @@ class Update:
     metrics: Mapping[str, float]
     entries: tuple[UpdateEntry, ...]
     seconds: float
+    skipped: str | None = None
+    """Which band it left, where the guard did not take it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

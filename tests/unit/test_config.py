@@ -74,8 +74,8 @@ def test_overrides_on_a_configuration_keep_the_rest() -> None:
         ("rollout.top_p=1.5", "rollout.top_p=1.5: input should be less than or equal to 1"),
         ("algorithm.clip=1", "algorithm.clip=1: input should be less than 1"),
         (
-            "algorithm.baseline=grup",
-            "algorithm.baseline=grup: input should be 'none' or 'group'",
+            "algorithm.estimator=grup",
+            "algorithm.estimator=grup: input should be 'reinforce++', 'reinforce++-baseline', ",
         ),
         (
             "learner.learning_rate=.nan",
@@ -108,8 +108,10 @@ def test_several_slips_say_how_many_more() -> None:
 
 def test_the_group_baseline_needs_a_group() -> None:
     message = complaint(None, "rollout.episodes_per_problem=1")
-    assert message.startswith("algorithm.baseline=group compares a problem's episodes: set ")
-    alone = load_config(None, ["rollout.episodes_per_problem=1", "algorithm.baseline=none"])
+    assert message.startswith(
+        "algorithm.estimator=reinforce++-baseline compares a problem's episodes: "
+    )
+    alone = load_config(None, ["rollout.episodes_per_problem=1", "algorithm.estimator=reinforce++"])
     assert alone.rollout.episodes_per_problem == 1
 
 

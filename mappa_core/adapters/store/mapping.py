@@ -203,6 +203,7 @@ def update_row(update: Update) -> Values:
         "to_policy_id": update.to_policy_id,
         "metrics": dict(update.metrics),
         "seconds": update.seconds,
+        "skipped": update.skipped,
     }
 
 
@@ -235,6 +236,7 @@ def to_update(row: Row, entries: Iterable[Row]) -> Update:
         metrics={name: float(value) for name, value in row["metrics"].items()},
         entries=tuple(to_update_entry(entry) for entry in entries),
         seconds=row["seconds"],
+        skipped=row["skipped"],
     )
 
 

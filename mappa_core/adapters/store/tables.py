@@ -273,6 +273,7 @@ UPDATE = Table(
     _reference("to_policy_id", "policy_version.id"),
     Column("metrics", AnyJson, nullable=False),
     Column("seconds", Double, nullable=False),
+    Column("skipped", AnyText),
     _now("updated_at"),
     UniqueConstraint("run_id", "agent", "iteration"),
 )
