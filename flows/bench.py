@@ -4,6 +4,7 @@ rollout         generated tokens/s of whole rollouts over the bare engine's, on 
 sandbox         what a run costs on each backend (`bench_sandbox`)
 orchestration   share of the wall time in which engine, sandbox, coach and learner all rest
 coach           the model coach's policy over the bare client and the ideal (`bench_coach`)
+learner         tokens/s and memory of one update over TRL's (`bench_learner`)
 """
 
 import asyncio
@@ -215,6 +216,10 @@ def run_bench(name: str, overrides: Sequence[str], settings: Settings) -> BenchR
         from flows.bench_store import bench_store
 
         return bench_store(overrides, settings)
+    if name == "learner":
+        from flows.bench_learner import bench_learner
+
+        return bench_learner(overrides, settings)
     if name == "coach":
         from flows.bench_coach import bench_coach
 
@@ -224,7 +229,7 @@ def run_bench(name: str, overrides: Sequence[str], settings: Settings) -> BenchR
 
         return asyncio.run(bench_sandbox(settings))
     if name not in benches:
-        names = ", ".join((*benches, "store", "coach", "sandbox"))
+        names = ", ".join((*benches, "store", "coach", "sandbox", "learner"))
         raise ConfigError(f"there is no bench {name}: choose one of {names}")
     from flows.servers import prefect_server
 

@@ -143,7 +143,6 @@ async def _build(config: TrainConfig, settings: Settings, stack: AsyncExitStack)
     # Torch and transformers take seconds to import, and most commands do without.
     from mappa_core.adapters.huggingface.models import resolve_model
     from mappa_core.adapters.huggingface.tokenizer import ChatTokenizer
-    from mappa_core.adapters.torch_learner import TorchLearner
 
     watcher = _watcher.get() or LogWatcher()
     team = load_team(config.team, config.prompts)
@@ -179,7 +178,7 @@ async def _build(config: TrainConfig, settings: Settings, stack: AsyncExitStack)
         sandbox=sandbox,
         coach=coach,
         second_coach=second,
-        learner=TorchLearner(model, settings.checkpoints, config.learner),
+        learner=_learner(model, settings, config),
         store=store,
         tracker=MlflowTracker(databases.mlflow, settings.mlflow / "artifacts", patience),
         registry=MlflowRegistry(databases.mlflow, patience),
@@ -187,6 +186,21 @@ async def _build(config: TrainConfig, settings: Settings, stack: AsyncExitStack)
         desk=_desk(team, problems, settings),
         audit=_audit_of(store, stack),
     )
+
+
+def _learner(model: str, settings: Settings, config: TrainConfig) -> Learner:
+    if config.learner.backend == "deepspeed":
+        try:
+            from mappa_core.adapters.deepspeed_learner import DeepspeedLearner
+        except ImportError as error:
+            raise ConfigError(
+                f"learner.backend=deepspeed needs the package {error.name}: install "
+                "requirements/gpu.lock, or set learner.backend=torch"
+            ) from error
+        return DeepspeedLearner(model, settings.checkpoints, config.learner)
+    from mappa_core.adapters.torch_learner import TorchLearner
+
+    return TorchLearner(model, settings.checkpoints, config.learner)
 
 
 def _audit_of(store: PostgresStore, stack: AsyncExitStack) -> PostgresAudit:

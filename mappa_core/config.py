@@ -238,6 +238,10 @@ class DeepspeedConfig(Section):
     offload: bool = Field(
         default=False, description="Optimiser state (and, at stage 3, weights) in the CPU's memory."
     )
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        default="auto",
+        description="auto: float32 on a CPU, bfloat16 with float32 masters on a GPU.",
+    )
     nodes: tuple[str, ...] = Field(
         default=(),
         description="Hosts of the ranks, reached by ssh with the same paths; none for this one.",

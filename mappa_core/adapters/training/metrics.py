@@ -15,6 +15,10 @@ OF_THE_SAMPLER = ("kl_sampler", "mismatch_kl", "effective_sample_size")
 """Until the first step the policy is the one that sampled; what differs is the software."""
 
 
+def _zeros() -> defaultdict[str, float]:
+    return defaultdict(float)
+
+
 @dataclass(slots=True, kw_only=True)
 class Tally:
     """What the computed tokens of one minibatch add up to."""
@@ -26,7 +30,7 @@ class Tally:
     """Nodes of all trees, prompts included."""
     real_tokens: int = 0
     """Of all sequences, prompts included, shared ones counted for each."""
-    sums: defaultdict[str, float] = field(default_factory=lambda: defaultdict[str, float](float))
+    sums: defaultdict[str, float] = field(default_factory=_zeros)
 
     def add(self, batch: Batch, step: StepLoss) -> None:
         """Add one micro-batch."""
@@ -36,6 +40,15 @@ class Tally:
         self.real_tokens += batch.real_tokens
         for name, values in step.figures.items():
             self.sums[name] += float(values.detach().double().sum())
+
+    def merge(self, other: "Tally") -> None:
+        """Add what another process computed."""
+        self.loss += other.loss
+        self.tokens += other.tokens
+        self.distinct_tokens += other.distinct_tokens
+        self.real_tokens += other.real_tokens
+        for name, total in other.sums.items():
+            self.sums[name] += total
 
     def means(self) -> dict[str, float]:
         """Each figure's mean over the computed tokens."""

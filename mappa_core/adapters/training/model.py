@@ -130,6 +130,11 @@ def tensors(model: Trainee) -> dict[str, Tensor]:
     return {name: t.detach().cpu().contiguous() for name, t in _named(model).items()}
 
 
+def file_names(model: Trainee) -> dict[str, str]:
+    """Each trained parameter's name in the files."""
+    return {name: name.replace(f".{ADAPTER}.", ".") for name in trained_parameters(model)}
+
+
 def copy_tensors(model: Trainee, given: Mapping[str, Tensor]) -> None:
     """Put an agent's weights into the model.
 
