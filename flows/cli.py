@@ -20,6 +20,7 @@ from rich.console import Console
 from flows import exchange
 from flows.audit_cli import audit_command
 from flows.coach_commands import register as register_coach_commands
+from flows.reproduce import reproduce
 from mappa_core.adapters.config_files import load_config, with_overrides
 from mappa_core.config import RESUMABLE, TrainConfig
 from mappa_core.domain.errors import ConfigError, MappaError, UserError
@@ -37,6 +38,7 @@ app.add_typer(db, name="db")
 exchange.register(app, db)
 register_coach_commands(app)
 app.command("audit")(audit_command)
+app.command("reproduce")(reproduce)
 
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="Dotted overrides, e.g. seed=3 rollout.iterations=4.")
@@ -225,11 +227,20 @@ def serve(
 
 
 @app.command()
-def doctor(as_json: Json = False) -> None:
-    """Say what this machine offers and how to get the rest."""
-    from flows.doctor import examine
-    from flows.tables import doctor_table
+def doctor(
+    plan: Annotated[
+        Path | None, typer.Option("--plan", help="A preset: what it keeps where on one GPU.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what this machine offers and how to get the rest, or what a preset would need."""
+    from flows.doctor import examine, plan_memory
+    from flows.tables import doctor_table, plan_table
 
+    if plan is not None:
+        planned = plan_memory(load_config(plan, ()), Settings())
+        Console().print(plan_table(planned))
+        raise typer.Exit(0 if planned.fits else 1)
     findings = examine(Settings())
     if as_json:
         typer.echo(json.dumps([finding.as_json() for finding in findings]))

@@ -29,7 +29,7 @@ from mappa_core.domain import ids
 from mappa_core.domain.errors import CoachError, ConfigError, MappaError
 from mappa_core.domain.records import IterationFigures, Run, RunStatus, Update
 from mappa_core.evaluation.comparison import Comparison
-from mappa_core.ports import BudgetedCoach
+from mappa_core.ports import BudgetedCoach, Engine, SleepingEngine
 from mappa_core.settings import Settings
 
 
@@ -182,15 +182,29 @@ async def _iterate(run: Run, iteration: int, config: TrainConfig) -> None:
     figures = await asyncio.to_thread(port.store.figures, run.id, "train", iteration)
     _check_unscored(figures, config.coach.unscored_limit)
     updates: list[Update] = []
-    for agent in port.team.agents:
-        done = await update(run.id, agent.name, iteration, config)
-        port.watcher.updated(agent.name, iteration, done.metrics)
-        updates.append(done)
+    async with _asleep(port.engine, config):
+        for agent in port.team.agents:
+            done = await update(run.id, agent.name, iteration, config)
+            port.watcher.updated(agent.name, iteration, done.metrics)
+            updates.append(done)
     await register(run, iteration)
     await auditing.watch(run, iteration, config.audit)
     seconds = time.perf_counter() - started
     port.watcher.figures(figures, seconds)
     await _log_iteration(run, figures, updates, seconds)
+
+
+@asynccontextmanager
+async def _asleep(engine: Engine, config: TrainConfig) -> AsyncGenerator[None]:
+    """Leave the engine's memory to the learner inside the block, where they share a GPU."""
+    if not config.engine.colocate or not isinstance(engine, SleepingEngine):
+        yield
+        return
+    await engine.sleep()
+    try:
+        yield
+    finally:
+        await engine.wake()
 
 
 def _check_unscored(figures: IterationFigures, limit: float) -> None:

@@ -36,7 +36,7 @@ from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.adapters.watchers import LogWatcher
 from mappa_core.adapters.workspaces.snapshots import SnapshotWorkspaces
 from mappa_core.coaching.rubrics import RubricSet, load_rubrics
-from mappa_core.config import CoachConfig, CoachModelConfig, TrainConfig
+from mappa_core.config import CoachConfig, CoachModelConfig, EngineConfig, TrainConfig
 from mappa_core.domain.errors import ConfigError, DiskFull
 from mappa_core.patience import Patience
 from mappa_core.ports import (
@@ -507,7 +507,7 @@ async def _start_engine(
         engine = VllmEngine(
             model=model,
             agents=agents,
-            config=config.engine,
+            config=_serving_whole_models(config),
             end_token_ids=tokenizer.end_token_ids,
             work_directory=settings.home / "engine",
             log_directory=settings.logs,
@@ -516,6 +516,13 @@ async def _start_engine(
     stack.push_async_callback(engine.close)
     await engine.start()
     return engine
+
+
+def _serving_whole_models(config: TrainConfig) -> EngineConfig:
+    """Whole weights need a server per agent on every device; an adapter needs none."""
+    if config.learner.weights == "lora":
+        return config.engine
+    return config.engine.model_copy(update={"serving": "merged"})
 
 
 def code_version() -> str:

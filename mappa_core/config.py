@@ -99,6 +99,11 @@ class EngineConfig(Section):
     gpu_memory_utilization: Fraction = Field(
         default=0.6, description="Share of a GPU a server may take."
     )
+    colocate: bool = Field(
+        default=False,
+        description="Learner and servers share a GPU: servers sleep, weights in the CPU's memory, "
+        "while agents learn.",
+    )
     start_seconds: float = Field(
         default=300, gt=0, description="How long a server may take to start."
     )
@@ -483,6 +488,10 @@ class TrainConfig(Section):
 
     @model_validator(mode="after")
     def _can_be_run(self) -> "TrainConfig":
+        if self.learner.weights == "full" and self.engine.serving == "adapters":
+            raise ValueError(
+                "learner.weights=full trains no adapters: set engine.serving to auto or merged"
+            )
         estimator = self.algorithm.estimator
         if estimator not in ALONE and self.rollout.episodes_per_problem < 2:
             raise ValueError(

@@ -106,6 +106,19 @@ class Engine(Protocol):
         ...
 
 
+@runtime_checkable
+class SleepingEngine(Protocol):
+    """An engine that can leave a GPU to the learner, beside `Engine`. Both raise `EngineError`."""
+
+    async def sleep(self) -> None:
+        """Give the GPU's memory up; nothing may be asked of it until `wake`."""
+        ...
+
+    async def wake(self) -> None:
+        """Take the memory again, with the policies it served."""
+        ...
+
+
 class Sandbox(Protocol):
     """Runs model-written Python where it can do no harm."""
 

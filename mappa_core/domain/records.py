@@ -92,7 +92,7 @@ class PolicyVersion:
     base_model: str
     """Directory or hub id of the frozen base weights."""
     adapter_uri: str | None
-    """Directory of the LoRA adapter, or None for the bare base model."""
+    """Directory of the LoRA adapter or of the whole weights; None for the bare base model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

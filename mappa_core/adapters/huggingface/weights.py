@@ -114,6 +114,28 @@ def _scale(config: dict[str, float], down: torch.Tensor) -> float:
     return config["lora_alpha"] / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
+def is_whole_model(checkpoint: Path) -> bool:
+    """Whether a checkpoint holds all weights, not an adapter's."""
+    return (checkpoint / "config.json").exists()
+
+
+def servable(base: Path | str, checkpoint: Path, target: Path) -> None:
+    """Make `target` a model directory with a checkpoint's weights and nothing else.
+
+    An adapter is merged into `base`; whole weights are linked to, without what lies beside them.
+
+    Raises:
+        ValueError: An adapter does not fit the base model.
+        OSError: A file is missing, or the disk is full.
+    """
+    if not is_whole_model(checkpoint):
+        merge_adapter(base, checkpoint, target)
+        return
+    target.mkdir(parents=True)
+    for name in ("config.json", "model.safetensors"):
+        (target / name).symlink_to((checkpoint / name).resolve(strict=True))
+
+
 def merge_adapter(base: Path | str, adapter: Path | str, target: Path) -> None:
     """Write the model at `base` with `adapter` merged in to the directory `target`.
 
