@@ -188,6 +188,15 @@ async def _iterate(run: Run, iteration: int, config: TrainConfig) -> None:
             port.watcher.updated(agent.name, iteration, done.metrics)
             updates.append(done)
     await register(run, iteration)
+    if config.learner.keep_checkpoints is not None:
+        await asyncio.to_thread(
+            steps.retire_checkpoints,
+            port.store,
+            port.learner,
+            run.id,
+            [agent.name for agent in port.team.agents],
+            config.learner.keep_checkpoints,
+        )
     await auditing.watch(run, iteration, config.audit)
     seconds = time.perf_counter() - started
     port.watcher.figures(figures, seconds)

@@ -216,6 +216,15 @@ class Learner(Protocol):
         ...
 
 
+@runtime_checkable
+class RetiringLearner(Protocol):
+    """A learner that can let go of what it saved, beside `Learner`."""
+
+    def retire(self, checkpoint: Checkpoint) -> None:
+        """Remove a checkpoint's files; its record, and a registered copy, stay."""
+        ...
+
+
 class ProblemSource(Protocol):
     """Where problems come from; train and held-out sets are disjoint by content."""
 

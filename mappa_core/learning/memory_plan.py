@@ -65,10 +65,10 @@ class ModelShape:
 
     @property
     def layer_bytes_per_token(self) -> int:
-        """What one layer keeps of a token for its backward pass in bfloat16, attention copies apart.
+        """What one layer keeps of a token for its backward pass, in bfloat16.
 
         Inputs of both norms (also as float32) and of the linear layers, queries, keys, values,
-        gate, up and their product.
+        gate, up and their product; the attention's copies of keys are apart.
         """
         queries, keys = self.heads * self.head_width, self.kv_heads * self.head_width
         return 2 * (4 * self.hidden + 2 * queries + 2 * keys + 4 * self.intermediate) + (

@@ -353,7 +353,9 @@ class TestUpdates:
     ) -> None:
         entries = (entry(play(1), 0, 0.5, 1.0), entry(play(0), 0, None))
         update, policy, checkpoint = make_update(run, "solver", 1, entries)
-        update = replace(update, metrics={"loss": 2.0, "kl": float("inf")})
+        update = replace(
+            update, metrics={"loss": 2.0, "kl": float("inf")}, skipped="kl is above its bound"
+        )
         store.add_update(update, policy, checkpoint)
         store.add_update(update, policy, checkpoint)
         assert store.update(run.id, "solver", 1) == update

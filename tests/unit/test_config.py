@@ -187,3 +187,23 @@ def test_a_model_coach_needs_a_model() -> None:
     second = {"backend": "openai", "share": 0.1}
     with pytest.raises(ValidationError, match="needs a model"):
         TrainConfig.model_validate({"coach": {"second": second}})
+
+
+@pytest.mark.parametrize(
+    ("older", "estimator", "truncated"),
+    [
+        ({"baseline": "none", "drop_truncated": True}, "reinforce++", "mask"),
+        ({"baseline": "group"}, "reinforce++-baseline", "keep"),
+        ({"drop_truncated": False}, "reinforce++-baseline", "keep"),
+    ],
+)
+def test_a_run_of_an_earlier_version_is_read_as_it_was(
+    older: dict[str, object], estimator: str, truncated: str
+) -> None:
+    config = TrainConfig.model_validate({"algorithm": older}).algorithm
+    assert (config.estimator, config.truncated) == (estimator, truncated)
+
+
+def test_whole_weights_are_not_served_as_adapters() -> None:
+    message = complaint(None, "learner.weights=full", "engine.serving=adapters")
+    assert message.startswith("learner.weights=full trains no adapters: set engine.serving")

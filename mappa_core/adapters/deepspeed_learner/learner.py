@@ -14,11 +14,17 @@ from pathlib import Path
 
 from mappa_core.adapters.deepspeed_learner import launch
 from mappa_core.adapters.deepspeed_learner.jobs import Answer, Job, read_answer, write_job
-from mappa_core.adapters.training import plan
+from mappa_core.adapters.training import checkpoints, plan
 from mappa_core.adapters.training.checkpoints import Saved
 from mappa_core.config import AlgorithmConfig, LearnerConfig
 from mappa_core.domain.errors import DiskFull, LearnerError
-from mappa_core.domain.records import PolicyVersion, ScoredAction, TrainingSample, UpdateReport
+from mappa_core.domain.records import (
+    Checkpoint,
+    PolicyVersion,
+    ScoredAction,
+    TrainingSample,
+    UpdateReport,
+)
 
 
 class DeepspeedLearner:
@@ -91,6 +97,10 @@ class DeepspeedLearner:
             seconds=seconds,
             skipped=answer.skipped,
         )
+
+    def retire(self, checkpoint: Checkpoint) -> None:
+        """Remove a checkpoint's files."""
+        checkpoints.remove(Path(checkpoint.directory))
 
     def _answer(self, job: Job) -> Answer:
         self._directory.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,13 @@ from mappa_core.adapters.training.steps import loss_of
 from mappa_core.config import AlgorithmConfig, LearnerConfig
 from mappa_core.domain.errors import LearnerError
 from mappa_core.domain.ids import derive_seed
-from mappa_core.domain.records import PolicyVersion, ScoredAction, TrainingSample, UpdateReport
+from mappa_core.domain.records import (
+    Checkpoint,
+    PolicyVersion,
+    ScoredAction,
+    TrainingSample,
+    UpdateReport,
+)
 from mappa_core.learning.batches import has_gradient, micro_batched
 from mappa_core.learning.guard import out_of_band
 
@@ -82,6 +88,10 @@ class TorchLearner:
             return update.result()
         finally:
             memory.give_back()
+
+    def retire(self, checkpoint: Checkpoint) -> None:
+        """Remove a checkpoint's files."""
+        checkpoints.remove(Path(checkpoint.directory))
 
     def _logprobs(
         self, policy: PolicyVersion, actions: Sequence[ScoredAction]

@@ -16,6 +16,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,14 @@ def write(
             ) from error
         raise LearnerError(f"cannot write checkpoint {directory}: {error.strerror}") from error
     return Saved(sha256=hashes[WEIGHTS[about]], size_bytes=sum(map(len, files.values())))
+
+
+def remove(directory: Path) -> None:
+    """Remove a checkpoint at once: one half removed is not there."""
+    aside = directory.with_name(f".{directory.name}-retired")
+    with suppress(FileNotFoundError):
+        directory.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def read_weights(directory: Path) -> dict[str, Tensor]:

@@ -26,7 +26,7 @@ from tests.integration.learner.samples import BASE, actions, samples
 from tests.tiny_model import save_tiny_model
 
 pytest.importorskip("deepspeed", reason="DeepSpeed is not installed here")
-from mappa_core.adapters.deepspeed_learner import DeepspeedLearner, launch  # noqa: E402
+from mappa_core.adapters.deepspeed_learner import DeepspeedLearner, launch
 
 ADVANTAGES = [1.0, -1.0, 0.5, -0.5, 0.0, 2.0, -2.0]
 CONFIG = LearnerConfig(
