@@ -181,12 +181,8 @@ async def _iterate(run: Run, iteration: int, config: TrainConfig) -> None:
     await rollout(run.id, "train", iteration, iteration - 1, config)
     figures = await asyncio.to_thread(port.store.figures, run.id, "train", iteration)
     _check_unscored(figures, config.coach.unscored_limit)
-    updates: list[Update] = []
     async with _asleep(port.engine, config):
-        for agent in port.team.agents:
-            done = await update(run.id, agent.name, iteration, config)
-            port.watcher.updated(agent.name, iteration, done.metrics)
-            updates.append(done)
+        updates = await _updates(run, iteration, config)
     await register(run, iteration)
     if config.learner.keep_checkpoints is not None:
         await asyncio.to_thread(
@@ -201,6 +197,27 @@ async def _iterate(run: Run, iteration: int, config: TrainConfig) -> None:
     seconds = time.perf_counter() - started
     port.watcher.figures(figures, seconds)
     await _log_iteration(run, figures, updates, seconds)
+
+
+async def _updates(run: Run, iteration: int, config: TrainConfig) -> list[Update]:
+    """Every agent's update, in the team's order; some at once where that is configured."""
+    port = services()
+    slots = asyncio.Semaphore(config.learner.updates_at_once)
+
+    async def one(agent: str) -> Update:
+        async with slots:
+            done = await update(run.id, agent, iteration, config)
+        port.watcher.updated(agent, iteration, done.metrics)
+        return done
+
+    # All are waited for, so that none goes on behind an error's back; then the first is raised.
+    results = await asyncio.gather(
+        *(one(agent.name) for agent in port.team.agents), return_exceptions=True
+    )
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if isinstance(result, Update)]
 
 
 @asynccontextmanager

@@ -246,7 +246,8 @@ def check_inputs(config: TrainConfig, settings: Settings) -> Team:
     """Refuse what the user can mend, before anything is written; returns the team.
 
     Raises:
-        UserError: Unknown team or prompts, overlapping problem sets, no such model.
+        UserError: Unknown team or prompts, overlapping problem sets, no such model, no GPU where
+            one is asked for by name.
         DiskFull: Too little space for a run.
     """
     team = load_team(config.team, config.prompts)
@@ -256,8 +257,11 @@ def check_inputs(config: TrainConfig, settings: Settings) -> Team:
         check_coach(config.coach.second, settings, team)
     check_space(settings.home)
     from mappa_core.adapters.huggingface.models import resolve_model
+    from mappa_core.adapters.huggingface.weights import resolve_device
 
     resolve_model(config.model, settings.models)
+    for device in (config.engine.device, config.learner.device):
+        resolve_device(device)
     return team
 
 

@@ -285,6 +285,10 @@ class LearnerConfig(Section):
         default=2048,
         description="Distinct tokens per forward pass; changes memory, never the result.",
     )
+    updates_at_once: Positive = Field(
+        default=1,
+        description="Agents whose updates may overlap (deepspeed, with devices for all of them).",
+    )
     gradient_checkpointing: bool = Field(
         default=False, description="Compute each layer twice and keep none of it in between."
     )

@@ -86,6 +86,17 @@ class TorchLearner:
         )
         try:
             return update.result()
+        except torch.OutOfMemoryError as error:
+            raise LearnerError(
+                f"the update does not fit into the GPU's memory ({str(error).splitlines()[0]}): "
+                "lower learner.micro_batch_tokens or set learner.gradient_checkpointing, then "
+                "start a new run"
+            ) from error
+        except torch.AcceleratorError as error:
+            raise LearnerError(
+                f"the GPU failed ({str(error).splitlines()[0]}): mappa train --resume goes on "
+                "from the last checkpoint"
+            ) from error
         finally:
             memory.give_back()
 
