@@ -68,7 +68,8 @@ def bench_learner(overrides: Sequence[str], settings: Settings) -> BenchReport:
 
 
 def _options(overrides: Sequence[str]) -> dict[str, str]:
-    given = dict(override.partition("=")[::2] for override in overrides)
+    parted = [override.partition("=") for override in overrides]
+    given = {name: value for name, _, value in parted}
     unknown = sorted(given.keys() - OPTIONS.keys())
     if unknown:
         raise ConfigError(f"bench learner has no {unknown[0]}: choose from {', '.join(OPTIONS)}")

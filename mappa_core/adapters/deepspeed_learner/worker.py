@@ -151,8 +151,8 @@ class Rank:
 
     def _save(self, state: dict[str, Tensor], *, moved: bool) -> checkpoints.Saved | None:
         """Gather everywhere, write on the first rank."""
+        weights = zero.weights(self.parameters) if moved else {}
         if moved:
-            weights = zero.weights(self.parameters)
             state = zero.moments(self.engine, self.parameters)
         if distributed.get_rank() != 0:
             return None

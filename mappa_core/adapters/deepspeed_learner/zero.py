@@ -88,7 +88,8 @@ def open_engine(
 
 def set_rate(engine: "DeepSpeedEngine", rate: float) -> None:
     """The learning rate of the next step."""
-    for group in engine.optimizer.param_groups:
+    sharded: Any = engine.optimizer
+    for group in sharded.param_groups:
         group["lr"] = rate
 
 
@@ -128,7 +129,8 @@ def moments(
     engine: "DeepSpeedEngine", parameters: Mapping[str, torch.nn.Parameter]
 ) -> dict[str, Tensor]:
     """AdamW's state by moment and parameter, gathered; all ranks must ask. Empty before a step."""
-    states: Any = engine.optimizer.optimizer.state
+    sharded: Any = engine.optimizer
+    states: Any = sharded.optimizer.state
     steps = next((one["step"] for one in states.values() if "step" in one), None)
     if steps is None:
         return {}

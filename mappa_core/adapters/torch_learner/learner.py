@@ -88,9 +88,8 @@ class TorchLearner:
             return update.result()
         except torch.OutOfMemoryError as error:
             raise LearnerError(
-                f"the update does not fit into the GPU's memory ({str(error).splitlines()[0]}): "
-                "lower learner.micro_batch_tokens or set learner.gradient_checkpointing, then "
-                "start a new run"
+                f"the GPU's memory is full ({str(error).splitlines()[0]}): start a run with a "
+                "smaller learner.micro_batch_tokens, or with learner.gradient_checkpointing=true"
             ) from error
         except torch.AcceleratorError as error:
             raise LearnerError(
