@@ -121,3 +121,36 @@ def test_kl_loss_needs_its_reference_and_pulls(treed: PeftModel) -> None:
     batch = samples(given, [a.logprobs for a in given], [0.0] * 4)
     with pytest.raises(ValueError, match="k2_loss"):
         backward(treed, batch, algorithm, 4096)
+
+
+def padded(
+    plain: PeftModel, batch: Sequence[TrainingSample], clip: float, size: int
+) -> dict[str, Tensor]:
+    """The same gradients from transformers' own padded micro-batches of `size` sequences."""
+    for part in (batch[i : i + size] for i in range(0, len(batch), size)):
+        rows = [(*sample.prompt_token_ids, *sample.token_ids) for sample in part]
+        longest = max(map(len, rows))
+        ids = torch.tensor([(*row, *(0,) * (longest - len(row))) for row in rows])
+        mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
+        logprobs = plain(input_ids=ids, attention_mask=mask).logits.log_softmax(-1)
+        for row, sample in zip(logprobs, part, strict=True):
+            start, tokens = len(sample.prompt_token_ids) - 1, torch.tensor(sample.token_ids)
+            own = row[start : start + len(tokens)].gather(1, tokens[:, None])[:, 0]
+            ratio = (own - torch.tensor(sample.old_logprobs)).exp()
+            advantage = sample.advantages[0]
+            held = ratio.clamp(1 - clip, 1 + clip)
+            loss = -torch.minimum(ratio * advantage, held * advantage).mean() / len(batch)
+            loss.backward(retain_graph=True)
+    return gradients(plain)
+
+
+@pytest.mark.parametrize("size", [1, 2, 8])
+def test_packed_gradients_are_those_of_padded_micro_batches(
+    plain: PeftModel, treed: PeftModel, size: int
+) -> None:
+    given = actions()
+    batch = samples(given, [(-5.0,) * len(one.token_ids) for one in given], ADVANTAGES)
+    expected = padded(plain, batch, 0.2, size)
+    backward(treed, batch, FROM_SAMPLER, 40)
+    for name, gradient in gradients(treed).items():
+        torch.testing.assert_close(gradient, expected[name], atol=1e-6, rtol=1e-4)
