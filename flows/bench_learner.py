@@ -47,6 +47,8 @@ class Measured:
 
     tokens_per_second: float
     """Real tokens: prompts and responses, without padding, shared ones as often as they occur."""
+    tokens_per_cpu_second: float
+    """The same over all threads' CPU time: what else the machine does matters less."""
     extra_bytes: float
     """Peak over what was resident before."""
 
@@ -136,6 +138,11 @@ def _plain(setting: str, who: str, measured: Measured) -> list[Figure]:
     gib = measured.extra_bytes / 2**30
     return [
         Figure(name=f"{setting}: {who}", value=measured.tokens_per_second, unit="tokens/s"),
+        Figure(
+            name=f"{setting}: {who}, by CPU time",
+            value=measured.tokens_per_cpu_second,
+            unit="tokens/CPU s",
+        ),
         Figure(name=f"{setting}: {who}, peak extra memory", value=gib, unit="GiB"),
     ]
 
@@ -144,7 +151,9 @@ def _ratios(setting: str, ours: Measured, best: Measured) -> list[Figure]:
     aim = SHARED_AIM if setting == "shared" else SPEED_AIM
     speed = ours.tokens_per_second / best.tokens_per_second
     memory = ours.extra_bytes / best.extra_bytes
+    sturdy = ours.tokens_per_cpu_second / best.tokens_per_cpu_second
     return [
+        Figure(name=f"{setting}: tokens/CPU s over that TRL's", value=sturdy, unit="ratio"),
         Figure(
             name=f"{setting}: tokens/s over TRL's best",
             value=speed,
@@ -172,5 +181,7 @@ def _measure(command: Sequence[str], spec: dict[str, object]) -> Measured:
         raise LearnerError(f"{command[0]} could not measure an update: {last}")
     answer = json.loads(done.stdout.strip().splitlines()[-1])
     return Measured(
-        tokens_per_second=answer["tokens_per_second"], extra_bytes=answer["extra_bytes"]
+        tokens_per_second=answer["tokens_per_second"],
+        tokens_per_cpu_second=answer["tokens_per_cpu_second"],
+        extra_bytes=answer["extra_bytes"],
     )
