@@ -160,6 +160,9 @@ class CoachModelConfig(Section):
     thinking_budget: int | None = Field(
         default=None, ge=0, description="Tokens of thinking; null leaves it to the model, 0 is off."
     )
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(
+        default=None, description="Thinking of an openai coach; null leaves it to the model."
+    )
     max_output_tokens: Positive = Field(default=2048, description="Of a reply, at most.")
     expected_reply_tokens: Positive = Field(
         default=150, description="Of a reply, on average; what a run will cost is predicted by it."

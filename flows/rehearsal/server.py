@@ -1,6 +1,7 @@
 """The stand-in's HTTP server: routes, keys, latency, faults, and a log of what it billed."""
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -113,7 +114,7 @@ class StandIn:
         self.log.in_flight += 1
         self.log.most_in_flight = max(self.log.most_in_flight, self.log.in_flight)
         try:
-            body = cast("Body", await request.json())
+            body = cast("Body", json.loads(await request.read()))
             named = str(body.get("model", "")) if model is None else model
             if not self._may(request, dialect):
                 return _error(dialect, 401, "UNAUTHENTICATED", "API key not valid.")

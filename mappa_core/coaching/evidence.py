@@ -94,15 +94,18 @@ def build_prompt(
         limits: What is kept of long texts.
         correction: Whether to ask what the agent should have done.
     """
-    marker = marker_of(case)
+    system, marker = system_text(rubric, correction=correction), marker_of(case)
+    return CoachPrompt(system=system, user=case_text(case, marker, limits), marker=marker)
+
+
+def case_text(case: CoachCase, marker: str, limits: EvidenceLimits) -> str:
+    """The part that is about this case, between fences that carry its marker."""
     fences = [
         f"<<<EVIDENCE {marker} {name}>>>\n{shown(kept(text, limit))}\n<<<END {marker}>>>"
         for name, text, limit in _sections(case, limits)
     ]
     head = f"Case {marker}: an action of the agent `{case.agent}`, task type `{case.task_type}`."
-    user = "\n\n".join((shown(head), *fences, *_truth(case), f"Judge case {marker} now."))
-    system = system_text(rubric, correction=correction)
-    return CoachPrompt(system=system, user=user, marker=marker)
+    return "\n\n".join((shown(head), *fences, *_truth(case), f"Judge case {marker} now."))
 
 
 def marker_of(case: CoachCase) -> str:

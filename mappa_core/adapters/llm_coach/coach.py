@@ -4,13 +4,13 @@ import asyncio
 import time as clock
 from collections import OrderedDict
 from dataclasses import replace
+from functools import cached_property
 from random import Random
 from weakref import WeakValueDictionary
 
 from mappa_core.adapters.llm_coach.budget import Bill, Budget
 from mappa_core.adapters.llm_coach.ledger import Ledger
 from mappa_core.adapters.llm_coach.limits import Rates, Slots
-from mappa_core.adapters.llm_coach.patience import Time, retrying
 from mappa_core.adapters.llm_coach.provider import (
     Final,
     Passing,
@@ -18,14 +18,16 @@ from mappa_core.adapters.llm_coach.provider import (
     ProviderError,
     ProviderReply,
 )
+from mappa_core.adapters.llm_coach.retries import Time, repeated
 from mappa_core.coaching.evidence import (
     CoachPrompt,
     EvidenceLimits,
     authored,
-    build_prompt,
+    case_text,
     case_texts,
+    marker_of,
+    system_text,
 )
-from mappa_core.coaching.injection import flags_in
 from mappa_core.coaching.prices import Usage, cost, estimated_tokens
 from mappa_core.coaching.replies import Judged, read_reply
 from mappa_core.coaching.rubrics import RubricSet
@@ -43,6 +45,8 @@ REASKS = 1
 """After a reply that cannot be read; the case is sent again as a whole."""
 REMEMBERED = 2048
 """Scores kept for identical requests; a run's repeats lie close together."""
+RECORDED = ("model", "temperature", "thinking_budget", "reasoning_effort", "max_output_tokens")
+"""Keys of the configuration that every score keeps with its prompt."""
 
 REASK = """
 
@@ -76,6 +80,10 @@ class LlmCoach:
         )
         self._time = time or wall_clock()
         self._evidence = evidence or EvidenceLimits()
+        self._systems = {
+            agent: system_text(rubric, correction=config.correction)
+            for agent, rubric in rubrics.rubrics.items()
+        }
         self._slots = Slots(config.concurrency)
         self._rates = Rates(config.requests_per_minute, config.tokens_per_minute)
         self._jitter = Random()  # noqa: S311 (spreads retries; decides nothing)
@@ -104,18 +112,17 @@ class LlmCoach:
 
     async def score(self, case: CoachCase) -> CoachScore | Unscored:
         """Ask about one action; an identical request that was answered is not asked again."""
-        rubric = self._rubrics.rubrics.get(case.agent)
-        if rubric is None:
+        if case.agent not in self._systems:
             detail = f"rubric set {self._rubrics.name} has no file for agent {case.agent}"
             return Unscored(reason="refused", detail=detail, attempts=0)
-        prompt = build_prompt(case, rubric, self._evidence, correction=self._config.correction)
-        key = f"{case.agent}/{prompt.marker}/{case.sample}"
+        asking = _Asking(case, self._systems[case.agent], self._evidence, self._config, self._time)
+        key = f"{case.agent}/{asking.marker}/{case.sample}"
         lock = self._asking.setdefault(key, asyncio.Lock())
         async with lock:
             known = self._known.get(key)
-            if known and known.request and known.request.prompt == prompt.user:
+            if known and known.request and known.request.prompt == asking.prompt.user:
                 return _again(known)
-            result = await self._asked(case, prompt)
+            result = await self._asked(asking)
             if isinstance(result, CoachScore):
                 self._remember(key, result)
             return result
@@ -129,50 +136,40 @@ class LlmCoach:
         while len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
 
-    async def _asked(self, case: CoachCase, prompt: CoachPrompt) -> CoachScore | Unscored:
-        ledger = Ledger(
-            self._config.prices, self._request(prompt.system, prompt.user), flags_in(authored(case))
-        )
-        evidence = (*case_texts(case), prompt.user)
-        asking = _Asking(self._time)
+    async def _asked(self, asking: "_Asking") -> CoachScore | Unscored:
+        ledger = Ledger(self._config.prices, authored(asking.case))
         why = ""
-        for ask in range(1 + REASKS):
-            user = prompt.user + (REASK.format(why=why) if ask else "")
-            ledger.request = self._request(prompt.system, user)
+        for _ in range(1 + REASKS):
             try:
-                reply = await self._with_patience(asking, ledger, case.sample)
+                reply = await self._with_patience(asking, ledger, why)
             except ProviderError as error:
                 return ledger.unscored(error.reason, str(error), asking.seconds())
+            prompt = asking.prompt
+            evidence = (*case_texts(asking.case), prompt.user)
             read = read_reply(reply.text, marker=prompt.marker, evidence=evidence)
             if isinstance(read, Judged):
                 return ledger.scored(read, asking.seconds())
             why = read.why
         return ledger.unscored("unparsable", why, asking.seconds())
 
-    def _request(self, system: str, user: str) -> CoachRequest:
-        settings = {
-            "model": self._config.model,
-            "temperature": self._config.temperature,
-            "thinking_budget": self._config.thinking_budget,
-            "max_output_tokens": self._config.max_output_tokens,
-        }
-        return CoachRequest(system=system, prompt=user, settings=settings)
+    async def _with_patience(self, asking: "_Asking", ledger: Ledger, why: str) -> ProviderReply:
+        return await repeated(
+            lambda: self._attempt(asking, ledger, why),
+            deadline=lambda: asking.begun() + self._config.deadline_seconds,
+            time=self._time,
+            jitter=self._jitter,
+        )
 
-    async def _with_patience(self, asking: "_Asking", ledger: Ledger, sample: int) -> ProviderReply:
-        def deadline() -> float:
-            return asking.begun() + self._config.deadline_seconds
-
-        tries = retrying(deadline, self._time, self._jitter)
-        return await tries(self._attempt, asking, ledger, sample)
-
-    async def _attempt(self, asking: "_Asking", ledger: Ledger, sample: int) -> ProviderReply:
+    async def _attempt(self, asking: "_Asking", ledger: Ledger, why: str) -> ProviderReply:
         """One call within slots, rates and budget.
 
         Raises:
             ProviderError: It gave no reply.
         """
-        expected = self._expected(ledger.request)
         async with self._slots.slot() as era:
+            # In words only now: a thousand cases that wait for a slot are no thousand prompts.
+            ledger.request = request = asking.request(why)
+            expected = self._expected(request)
             await self._rates.acquire(expected.total)
             reserved = self._bill(expected)
             if (why := self._budget.reserve(reserved)) is not None:
@@ -181,7 +178,7 @@ class LlmCoach:
             ledger.attempt()
             used = Usage()
             try:
-                reply = await self._called(ledger.request, sample)
+                reply = await self._called(request, asking.case.sample)
                 used = reply.usage
                 ledger.replied(reply)
             except ProviderError as error:
@@ -215,14 +212,34 @@ class LlmCoach:
 
 
 class _Asking:
-    """When the first call about one action began; waiting for a slot is not its fault."""
+    """One score on its way: its case, in words once they are needed, and when its calls began."""
 
-    def __init__(self, time: Time) -> None:
-        self._time = time
+    def __init__(
+        self,
+        case: CoachCase,
+        system: str,
+        limits: EvidenceLimits,
+        config: CoachModelConfig,
+        time: Time,
+    ) -> None:
+        self.case, self.marker = case, marker_of(case)
+        self._system, self._limits, self._config, self._time = system, limits, config, time
         self._began: float | None = None
 
+    @cached_property
+    def prompt(self) -> CoachPrompt:
+        """The case in words."""
+        user = case_text(self.case, self.marker, self._limits)
+        return CoachPrompt(system=self._system, user=user, marker=self.marker)
+
+    def request(self, why: str) -> CoachRequest:
+        """What is sent; `why` the last reply could not be read, if there was one."""
+        user = self.prompt.user + (REASK.format(why=why) if why else "")
+        settings = {name: getattr(self._config, name) for name in RECORDED}
+        return CoachRequest(system=self.prompt.system, prompt=user, settings=settings)
+
     def begun(self) -> float:
-        """The moment of the first call, now if this is it."""
+        """The moment of the first call, now if this is it; waiting for a slot is not its fault."""
         if self._began is None:
             self._began = self._time.now()
         return self._began
