@@ -23,6 +23,7 @@ import httpx
 from flows.bench import BenchReport, Figure, machine
 from flows.bench_coach_faults import FAULT_SHARE, FAULTS, under_faults
 from flows.bench_coach_peers import google_genai, seconds_of, streams
+from flows.heap import settle_heap
 from mappa_core.adapters.llm_coach.budget import Budget
 from mappa_core.adapters.llm_coach.coach import LlmCoach
 from mappa_core.adapters.llm_coach.gemini import gemini_provider
@@ -51,6 +52,7 @@ PRICES = PricesConfig(input_usd=0.30, cached_usd=0.075, output_usd=2.50)
 
 async def bench_coach() -> BenchReport:
     """Measure the coach."""
+    settle_heap()
     cases = [_case(number) for number in range(SCORES)]
     async with _stand_in(fault_share=0.0) as address:
         allowed, peer = await _clients(address, cases)

@@ -85,6 +85,7 @@ async def _rescored(
     limit: int | None,
     ask: bool,
 ) -> dict[str, float]:
+    from flows.heap import settle_heap
     from flows.rescore import plan_of, rescore, wanted
     from mappa_core.bootstrap import check_coach, open_coaches
     from mappa_core.coaching.forecast import lines
@@ -102,6 +103,7 @@ async def _rescored(
                 console.print(line, highlight=False)
         if asked.count and ask and rubrics is not None:
             typer.confirm("go on?", abort=True, err=True)
+        settle_heap()
         with console.status("scoring") as status:
             done = 0
 

@@ -141,6 +141,20 @@ class PricesConfig(Section):
     )
 
 
+class ContextCacheConfig(Section):
+    """Rubrics kept at the provider (gemini and vertex), beyond what it caches by itself."""
+
+    enabled: bool = Field(
+        default=False, description="Send each agent's rubric once and name it afterwards."
+    )
+    minimum_tokens: Positive = Field(
+        default=1024, description="The provider refuses shorter ones; they are sent as ever."
+    )
+    ttl_seconds: int = Field(
+        default=3600, ge=300, description="A cache's life; it is made anew before it ends."
+    )
+
+
 class CoachModelConfig(Section):
     """One coach: who it is, how it is asked, how hard."""
 
@@ -171,6 +185,9 @@ class CoachModelConfig(Section):
         default=False, description="Ask what the agent should have done instead."
     )
     prices: PricesConfig = Field(default=PricesConfig(), description="What tokens cost.")
+    context_cache: ContextCacheConfig = Field(
+        default=ContextCacheConfig(), description="Explicit caching of the rubric."
+    )
     attempt_seconds: float = Field(default=60.0, gt=0, description="Patience with one call.")
     deadline_seconds: float = Field(
         default=600.0, gt=0, description="Patience with one score, retries and waits included."
@@ -187,6 +204,12 @@ class CoachModelConfig(Section):
     def _names_a_model(self) -> "CoachModelConfig":
         if self.backend != "rule" and not self.model:
             raise ValueError(f"backend {self.backend} needs a model: set model to its name")
+        if self.context_cache.enabled and self.backend not in ("gemini", "vertex"):
+            raise ValueError(f"backend {self.backend} has no context_cache: leave it off")
+        if self.reasoning_effort is not None and self.backend != "openai":
+            raise ValueError(f"backend {self.backend} takes thinking_budget, not reasoning_effort")
+        if self.backend == "openai" and self.thinking_budget is not None:
+            raise ValueError("backend openai takes reasoning_effort, not thinking_budget")
         return self
 
 

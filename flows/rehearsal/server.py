@@ -10,6 +10,7 @@ from typing import cast
 
 from aiohttp import web
 
+from flows.rehearsal.contexts import CONTEXT_GONE, Contexts, context_named_in
 from flows.rehearsal.dialects import (
     ANTHROPIC,
     GEMINI,
@@ -44,6 +45,7 @@ class Log:
     reply_tokens: int = 0
     thought_tokens: int = 0
     keys_in_urls: int = 0
+    caches: int = 0
     in_flight: int = 0
     most_in_flight: int = 0
 
@@ -64,6 +66,7 @@ class Log:
             "reply_tokens": self.reply_tokens,
             "thought_tokens": self.thought_tokens,
             "keys_in_urls": self.keys_in_urls,
+            "caches": self.caches,
             "most_in_flight": self.most_in_flight,
         }
 
@@ -82,6 +85,7 @@ class StandIn:
         self.script, self.log = script, Log()
         self._key, self._latency, self._slow = key, latency_seconds, slow_seconds
         self._systems: set[str] = set()
+        self.contexts = Contexts()
 
     def application(self) -> web.Application:
         """The routes of all dialects."""
@@ -89,6 +93,9 @@ class StandIn:
         app.router.add_post("/{version}/models/{model}:generateContent", self._gemini)
         vertex = "/{version}/projects/{project}/locations/{location}/publishers/google/models/"
         app.router.add_post(vertex + "{model}:generateContent", self._gemini)
+        for prefix in ("/{version}", "/{version}/projects/{project}/locations/{location}"):
+            app.router.add_post(prefix + "/cachedContents", self._keep)
+            app.router.add_delete(prefix + "/cachedContents/{cache}", self._drop)
         app.router.add_post("/v1/chat/completions", self._openai)
         app.router.add_post("/v1/messages", self._anthropic)
         app.router.add_get("/log", self._totals)
@@ -96,6 +103,21 @@ class StandIn:
 
     async def _gemini(self, request: web.Request) -> web.StreamResponse:
         return await self._answer(request, GEMINI, request.match_info["model"])
+
+    async def _keep(self, request: web.Request) -> web.StreamResponse:
+        if not self._may(request, GEMINI):
+            return _error(GEMINI, 401, "UNAUTHENTICATED", "API key not valid.")
+        kept = self.contexts.keep(json.loads(await request.read()), request.path)
+        if kept is None:
+            return _error(GEMINI, 400, "INVALID_ARGUMENT", "Cached content is too small.")
+        self.log.caches += 1
+        self.log.bill(Tokens(prompt=kept.tokens))
+        return web.json_response(kept.as_json())
+
+    async def _drop(self, request: web.Request) -> web.StreamResponse:
+        if not self.contexts.drop(request.path):
+            return _error(GEMINI, 404, "NOT_FOUND", CONTEXT_GONE)
+        return web.json_response({})
 
     async def _openai(self, request: web.Request) -> web.StreamResponse:
         return await self._answer(request, OPENAI, None)
@@ -118,6 +140,11 @@ class StandIn:
             named = str(body.get("model", "")) if model is None else model
             if not self._may(request, dialect):
                 return _error(dialect, 401, "UNAUTHENTICATED", "API key not valid.")
+            if (name := context_named_in(body)) is not None:
+                if (kept := self.contexts.find(name)) is None:
+                    return _error(dialect, 403, "PERMISSION_DENIED", CONTEXT_GONE)
+                body["systemInstruction"] = kept.system
+                self._systems.add(kept.text)
             question = dialect.question(body)
             fault = self.script(question, number)
             self.log.faults[fault.value] += 1

@@ -172,8 +172,8 @@ class LlmCoach:
             expected = self._expected(request)
             await self._rates.acquire(expected.total)
             reserved = self._bill(expected)
-            if (why := self._budget.reserve(reserved)) is not None:
-                raise Final("out_of_budget", why)
+            if (refused := self._budget.reserve(reserved)) is not None:
+                raise Final("out_of_budget", refused)
             asking.begun()
             ledger.attempt()
             used = Usage()

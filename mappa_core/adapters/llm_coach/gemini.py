@@ -6,6 +6,7 @@ repeats a call.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -16,6 +17,7 @@ from google.genai import types
 from google.oauth2 import service_account
 from yarl import URL
 
+from mappa_core.adapters.llm_coach.gemini_caches import ContextCaches
 from mappa_core.adapters.llm_coach.gemini_letters import KeepingTransport, Letter, Letters
 from mappa_core.adapters.llm_coach.gemini_replies import read_answer, read_error
 from mappa_core.adapters.llm_coach.provider import (
@@ -34,6 +36,10 @@ from mappa_core.domain.errors import ConfigError
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 
 
+class CacheGone(Passing):
+    """The provider no longer has the context cache it was pointed at."""
+
+
 class GeminiProvider:
     """One model of the Gemini API or of Vertex AI."""
 
@@ -47,6 +53,7 @@ class GeminiProvider:
     ) -> None:
         self._client, self._config, self._secrets = client, config, secrets
         self._letters = Letters(client, transport, config.model)
+        self._caches = ContextCaches(client, config, secrets=secrets)
         self._opened: aiohttp.ClientSession | None = None
 
     @property
@@ -60,11 +67,25 @@ class GeminiProvider:
         Raises:
             ProviderError: There is no reply.
         """
-        letter = await self._letter(system, seed)
+        cache, paid = await self._caches.of(system)
+        try:
+            letter = await self._letter(system, seed, cache)
+            reply = read_answer(await self._sent(letter, user))
+        except ProviderError as error:
+            if isinstance(error, CacheGone):
+                self._caches.forget(system)
+            error.usage += paid
+            raise
+        except ValueError as error:
+            detail = self._safe(f"the answer is not what Gemini sends: {error}")
+            raise Passing("error", detail, usage=paid) from None
+        return replace(reply, usage=reply.usage + paid)
+
+    async def _sent(self, letter: Letter, text: str) -> bytes:
         try:
             async with self._session().post(
                 URL(letter.url, encoded=True),
-                data=letter.body(user),
+                data=letter.body(text),
                 headers=letter.headers,
                 proxy=letter.proxy,
             ) as answer:
@@ -75,16 +96,13 @@ class GeminiProvider:
             raise Passing("error", self._safe(f"{type(error).__name__}: {error}")) from None
         if answer.status != 200:
             raise self._refusal(answer.status, body, answer.headers)
-        try:
-            return read_answer(body)
-        except ValueError as error:
-            detail = f"the answer is not what Gemini sends: {error}"
-            raise Passing("error", self._safe(detail)) from None
+        return body
 
     async def close(self) -> None:
         """Give connections back."""
         if self._opened is not None:
             await self._opened.close()
+        await self._caches.close()
         await self._client.aio.aclose()
 
     def _session(self) -> aiohttp.ClientSession:
@@ -99,20 +117,22 @@ class GeminiProvider:
             )
         return self._opened
 
-    async def _letter(self, system: str, seed: int) -> Letter:
+    async def _letter(self, system: str, seed: int, cache: str | None) -> Letter:
         try:
-            return await self._letters.letter((system, seed), lambda: self._settings(system, seed))
+            return await self._letters.letter(
+                (cache or system, seed), lambda: self._settings(system, seed, cache)
+            )
         except auth_errors.GoogleAuthError as error:
             detail = self._safe(f"no access token: {error}")
-            raise (
-                Passing("error", detail) if error.retryable else Final("refused", detail)
-            ) from None
+            failure = Passing("error", detail) if error.retryable else Final("refused", detail)
+            raise failure from None
 
-    def _settings(self, system: str, seed: int) -> types.GenerateContentConfig:
+    def _settings(self, system: str, seed: int, cache: str | None) -> types.GenerateContentConfig:
         budget = self._config.thinking_budget
         thinking = None if budget is None else types.ThinkingConfig(thinking_budget=budget)
         return types.GenerateContentConfig(
-            system_instruction=system,
+            system_instruction=None if cache else system,
+            cached_content=cache,
             temperature=self._config.temperature,
             max_output_tokens=self._config.max_output_tokens,
             thinking_config=thinking,
@@ -125,7 +145,10 @@ class GeminiProvider:
         error = read_error(body)
         wish = error.retry_after_seconds
         wish = retry_after(headers.get("retry-after")) if wish is None else wish
-        return status_error(status, self._safe(f"{error.status} {error.message}"), wish)
+        detail = self._safe(f"{error.status} {error.message}")
+        if status in (403, 404) and "CachedContent" in error.message:
+            return CacheGone("error", f"HTTP {status}: {detail}")
+        return status_error(status, detail, wish)
 
     def _safe(self, text: str) -> str:
         return safe(text, *self._secrets)

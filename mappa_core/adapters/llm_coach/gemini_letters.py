@@ -40,16 +40,11 @@ class Letter:
     before: bytes
     after: bytes
     written_at: float
-    """On the monotonic clock."""
+    """On the clock that `Letters` goes by."""
 
     def body(self, text: str) -> bytes:
         """The JSON body that asks about `text`."""
         return self.before + json.dumps(text).encode() + self.after
-
-    @property
-    def fresh(self) -> bool:
-        """Whether copies may still be made."""
-        return time.monotonic() - self.written_at < FRESH_SECONDS
 
 
 class KeepingTransport(httpx2.AsyncHTTPTransport):
@@ -71,9 +66,16 @@ class KeepingTransport(httpx2.AsyncHTTPTransport):
 class Letters:
     """Writes letters with a client whose transport is a `KeepingTransport`."""
 
-    def __init__(self, client: genai.Client, transport: KeepingTransport, model: str) -> None:
+    def __init__(
+        self,
+        client: genai.Client,
+        transport: KeepingTransport,
+        model: str,
+        *,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         # The client must stay referenced, or it closes itself.
-        self._client, self._transport, self._model = client, transport, model
+        self._client, self._transport, self._model, self._now = client, transport, model, now
         self._written: OrderedDict[tuple[str, int], Letter] = OrderedDict()
         self._lock = asyncio.Lock()
 
@@ -89,20 +91,19 @@ class Letters:
         Raises:
             GoogleAuthError: There is no access token.
         """
-        known = self._written.get(key)
-        if known is not None and known.fresh:
+        if (known := self._fresh(key)) is not None:
             return known
         async with self._lock:
-            known = self._written.get(key)
-            if known is None or not known.fresh:
-                known = self._written[key] = await self._write(settings())
-                while len(self._written) > KINDS:
-                    self._written.popitem(last=False)
-        return known
+            if (known := self._fresh(key)) is not None:
+                return known
+            written = self._written[key] = await self._write(settings())
+            while len(self._written) > KINDS:
+                self._written.popitem(last=False)
+            return written
 
-    def forget(self, key: tuple[str, int]) -> None:
-        """Write this kind anew next time."""
-        self._written.pop(key, None)
+    def _fresh(self, key: tuple[str, int]) -> Letter | None:
+        known = self._written.get(key)
+        return known if known and self._now() - known.written_at < FRESH_SECONDS else None
 
     async def _write(self, settings: types.GenerateContentConfig) -> Letter:
         gap = secrets.token_hex(16)
@@ -119,7 +120,7 @@ class Letters:
             headers={k: v for k, v in request.headers.items() if k.lower() not in _NOT_COPIED},
             before=before,
             after=after,
-            written_at=time.monotonic(),
+            written_at=self._now(),
         )
 
 
