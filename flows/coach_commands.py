@@ -94,7 +94,7 @@ async def _rescored(
     only = config.model_copy(update={"second": CoachConfig().second})
     async with AsyncExitStack() as stack:
         coach, _ = open_coaches(only, settings, team, stack)
-        plan = plan_of(coach, only)
+        plan = plan_of(coach, only, team)
         rubrics = check_coach(only, settings, team)
         asked = await asyncio.to_thread(wanted, store, run, plan, rubrics, only, limit)
         console.print(f"{asked.count} actions of {run.name} lack a score of this coach")

@@ -52,7 +52,12 @@ def _cases(config: TrainConfig, team: Team, problem: Problem) -> list[CoachCase]
     episode = _assumed_episode(config, team, steps.new_episode(run_id, "train", 1, problem, 0))
     visibility = config.coach.visibility
     return [
-        case_of(episode, turn, visibility.get(turn.agent, LabelVisibility.NEVER))
+        case_of(
+            episode,
+            turn,
+            visibility.get(turn.agent, LabelVisibility.NEVER),
+            duties=steps.duties_of(team),
+        )
         for turn in episode.turns
     ]
 

@@ -133,7 +133,8 @@ def authored(case: CoachCase) -> tuple[str, ...]:
 
 
 def _result_texts(result: ToolResult) -> tuple[str, ...]:
-    names = [file.name for file in (*result.written, *result.rejected)]
+    files = (*result.written, *result.rejected, *(result.read or ()))
+    names = (*(file.name for file in files), *result.removed)
     return (result.code, result.stdout, result.stderr, *names)
 
 
@@ -173,7 +174,7 @@ def _sections(case: CoachCase, limits: EvidenceLimits) -> Iterator[tuple[str, st
         yield "files", "\n".join(trail), limits.output
     if case.facts:
         lines = "\n".join(f"{fact.name}: {fact.text}" for fact in case.facts)
-        yield "what was measured", lines, limits.output
+        yield "what is known of its files and results", lines, limits.output
 
 
 def _seen(messages: Sequence[Message]) -> Sequence[Message]:
