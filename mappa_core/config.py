@@ -148,7 +148,7 @@ class ContextCacheConfig(Section):
         default=False, description="Send each agent's rubric once and name it afterwards."
     )
     minimum_tokens: Positive = Field(
-        default=1024, description="The provider refuses shorter ones; they are sent as ever."
+        default=2048, description="The provider refuses shorter ones; they are sent as ever."
     )
     ttl_seconds: int = Field(
         default=3600, ge=300, description="A cache's life; it is made anew before it ends."
@@ -172,7 +172,10 @@ class CoachModelConfig(Section):
     )
     temperature: float = Field(default=0.0, ge=0, le=2, description="0 is greedy.")
     thinking_budget: int | None = Field(
-        default=None, ge=0, description="Tokens of thinking; null leaves it to the model, 0 is off."
+        default=None,
+        ge=0,
+        description="Tokens of thinking, beside max_output_tokens; null leaves it to the model, 0 "
+        "is off.",
     )
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(
         default=None, description="Thinking of an openai coach; null leaves it to the model."

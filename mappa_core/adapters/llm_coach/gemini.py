@@ -134,7 +134,8 @@ class GeminiProvider:
             system_instruction=None if cache else system,
             cached_content=cache,
             temperature=self._config.temperature,
-            max_output_tokens=self._config.max_output_tokens,
+            # Thoughts count against Gemini's limit.
+            max_output_tokens=self._config.max_output_tokens + (budget or 0),
             thinking_config=thinking,
             response_mime_type="application/json",
             response_json_schema=dict(REPLY_SCHEMA),

@@ -94,7 +94,7 @@ def test_a_copy_is_byte_for_byte_what_google_genai_sends_itself() -> None:
                     config=types.GenerateContentConfig(
                         system_instruction=SYSTEM,
                         temperature=0.3,
-                        max_output_tokens=2048,
+                        max_output_tokens=2048 + 64,
                         thinking_config=types.ThinkingConfig(thinking_budget=64),
                         response_mime_type="application/json",
                         response_json_schema=dict(REPLY_SCHEMA),
