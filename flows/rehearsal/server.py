@@ -25,6 +25,8 @@ from flows.rehearsal.script import Fault, Question, Script, no_faults, reply_tex
 
 CHARACTERS_PER_TOKEN = 4
 LISTEN_BACKLOG = 2048
+TIMER_SECONDS = 0.0005
+"""How late a timer is on average: the event loop waits whole milliseconds, rounded up."""
 STATUSES = {
     Fault.RATE_LIMITED: (429, "RESOURCE_EXHAUSTED"),
     Fault.UNAVAILABLE: (503, "UNAVAILABLE"),
@@ -131,6 +133,7 @@ class StandIn:
     async def _answer(
         self, request: web.Request, dialect: Dialect, model: str | None
     ) -> web.StreamResponse:
+        due = asyncio.get_running_loop().time() + self._latency
         number, self.log.calls = self.log.calls, self.log.calls + 1
         self.log.keys_in_urls += "key" in request.query
         self.log.in_flight += 1
@@ -148,9 +151,7 @@ class StandIn:
             question = dialect.question(body)
             fault = self.script(question, number)
             self.log.faults[fault.value] += 1
-            if self._latency:
-                await asyncio.sleep(self._latency)
-            return await self._under(fault, request, dialect, named, question)
+            return await self._under(fault, request, dialect, named, question, due)
         finally:
             self.log.in_flight -= 1
 
@@ -159,28 +160,31 @@ class StandIn:
         return self._key is None or sent.removeprefix("Bearer ") == self._key
 
     async def _under(
-        self, fault: Fault, request: web.Request, dialect: Dialect, model: str, question: Question
+        self,
+        fault: Fault,
+        request: web.Request,
+        dialect: Dialect,
+        model: str,
+        question: Question,
+        due: float,
     ) -> web.StreamResponse:
-        if fault in STATUSES:
-            status, name = STATUSES[fault]
-            return _error(dialect, status, name, f"scripted fault: {fault.value}")
-        if fault is Fault.BAD_GATEWAY:
-            page = "<html><body><h1>502 Bad Gateway</h1></body></html>"
-            return web.Response(status=502, text=page, content_type="text/html")
+        """The answer at the moment it is due; what it takes to make it is part of the latency."""
         if fault is Fault.HANGING:
             await asyncio.Event().wait()
-        if fault is Fault.SLOW:
-            await asyncio.sleep(self._slow)
+        if (failure := _failure(fault, dialect)) is not None:
+            await _until(due)
+            return failure
         text = reply_text(question, fault)
         tokens = self._tokens(question, "" if fault is Fault.BLOCKED else text)
         if fault is Fault.BLOCKED:
-            answer = dialect.blocked(model, tokens)
+            answer = as_bytes(dialect.blocked(model, tokens))
         else:
-            answer = dialect.answer(model, text, tokens, fault is Fault.TRUNCATED)
+            answer = as_bytes(dialect.answer(model, text, tokens, fault is Fault.TRUNCATED))
+        await _until(due + (self._slow if fault is Fault.SLOW else 0.0))
         if fault is Fault.CUT_CONNECTION:
-            return await _cut(request, as_bytes(answer))
+            return await _cut(request, answer)
         self.log.bill(tokens)
-        return web.Response(body=as_bytes(answer), content_type="application/json")
+        return web.Response(body=answer, content_type="application/json")
 
     def _tokens(self, question: Question, text: str) -> Tokens:
         """What a call is billed: its characters by four; a system text seen before is cached."""
@@ -209,6 +213,24 @@ async def serving(stand_in: StandIn, port: int = 0) -> AsyncGenerator[str]:
         yield f"http://{host}:{bound}"
     finally:
         await runner.cleanup()
+
+
+async def _until(due: float) -> None:
+    """Wait for a moment of the loop's clock."""
+    left = due - asyncio.get_running_loop().time() - TIMER_SECONDS
+    if left > 0:
+        await asyncio.sleep(left)
+
+
+def _failure(fault: Fault, dialect: Dialect) -> web.Response | None:
+    """What comes instead of an answer, where something does."""
+    if fault in STATUSES:
+        status, name = STATUSES[fault]
+        return _error(dialect, status, name, f"scripted fault: {fault.value}")
+    if fault is Fault.BAD_GATEWAY:
+        page = "<html><body><h1>502 Bad Gateway</h1></body></html>"
+        return web.Response(status=502, text=page, content_type="text/html")
+    return None
 
 
 def _tokens_in(text: str) -> int:

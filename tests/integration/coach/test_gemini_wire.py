@@ -2,9 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx2
@@ -26,37 +23,11 @@ from mappa_core.coaching.prices import Usage
 from mappa_core.coaching.replies import REPLY_SCHEMA
 from mappa_core.config import CoachModelConfig
 from tests.fakes.google_accounts import TokenOffice, open_office
+from tests.fakes.recording import Recorder, recording
 
 KEY = "a-key"
 SYSTEM = "Judge by the rubric. " * 80
 TEXTS = ("Case: 2 + 2", 'quoted "x" \\ \n\t', "é 漢字 🎉 \u2028", "a lone \ud83d surrogate")
-
-
-@dataclass
-class Recorder:
-    """Keeps each request and gives one answer to all."""
-
-    asked: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
-
-    async def answer(self, request: web.Request) -> web.Response:
-        headers = {name.lower(): value for name, value in request.headers.items()}
-        self.asked.append((request.path_qs, headers, await request.read()))
-        answer = GEMINI.answer("m", "fine", Tokens(prompt=5, reply=1), False)
-        return web.Response(body=as_bytes(answer), content_type="application/json")
-
-
-@asynccontextmanager
-async def recording(recorder: Recorder) -> AsyncGenerator[str]:
-    app = web.Application()
-    app.router.add_post("/{tail:.*}", recorder.answer)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        host, port = runner.addresses[0][:2]
-        yield f"http://{host}:{port}"
-    finally:
-        await runner.cleanup()
 
 
 def config_at(address: str, **settings: object) -> CoachModelConfig:
