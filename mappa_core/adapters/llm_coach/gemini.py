@@ -88,6 +88,8 @@ class GeminiProvider:
                 data=letter.body(text),
                 headers=letter.headers,
                 proxy=letter.proxy,
+                # Wherever a redirect points, the key is not for it.
+                allow_redirects=False,
             ) as answer:
                 body = await answer.read()
         except TimeoutError:
@@ -112,6 +114,7 @@ class GeminiProvider:
                 connector=aiohttp.TCPConnector(
                     limit=self._config.concurrency, ssl=httpx2.create_ssl_context()
                 ),
+                cookie_jar=aiohttp.DummyCookieJar(),
                 # The coach bounds each call.
                 timeout=aiohttp.ClientTimeout(total=None),
             )
