@@ -54,4 +54,5 @@ def test_a_real_run_costs_what_was_predicted(
     for name, expected in (("blind", blind), ("informed", informed)):
         assert expected.calls == pytest.approx(log.calls, rel=0.2), name
         assert expected.tokens == pytest.approx(counted.total, rel=0.2), name
-        assert expected.cost_usd == pytest.approx(paid, rel=0.2), name
+    # Dollars are mostly replies here, and how long this coach's are is known from its last run.
+    assert informed.cost_usd == pytest.approx(paid, rel=0.2)
