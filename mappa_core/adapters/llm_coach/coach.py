@@ -4,10 +4,10 @@ import asyncio
 import time as clock
 from collections import OrderedDict
 from dataclasses import replace
-from functools import cached_property
 from random import Random
 from weakref import WeakValueDictionary
 
+from mappa_core.adapters.llm_coach.asking import Asking
 from mappa_core.adapters.llm_coach.budget import Bill, Budget
 from mappa_core.adapters.llm_coach.ledger import Ledger
 from mappa_core.adapters.llm_coach.limits import Rates, Slots
@@ -19,15 +19,7 @@ from mappa_core.adapters.llm_coach.provider import (
     ProviderReply,
 )
 from mappa_core.adapters.llm_coach.retries import Time, repeated
-from mappa_core.coaching.evidence import (
-    CoachPrompt,
-    EvidenceLimits,
-    authored,
-    case_text,
-    case_texts,
-    marker_of,
-    system_text,
-)
+from mappa_core.coaching.evidence import EvidenceLimits, authored, case_texts, system_text
 from mappa_core.coaching.prices import Usage, cost, estimated_tokens
 from mappa_core.coaching.replies import Judged, read_reply
 from mappa_core.coaching.rubrics import RubricSet
@@ -45,13 +37,6 @@ REASKS = 1
 """After a reply that cannot be read; the case is sent again as a whole."""
 REMEMBERED = 2048
 """Scores kept for identical requests; a run's repeats lie close together."""
-RECORDED = ("model", "temperature", "thinking_budget", "reasoning_effort", "max_output_tokens")
-"""Keys of the configuration that every score keeps with its prompt."""
-
-REASK = """
-
-Your last reply to this case could not be read: {why}. Judge the case above again and answer in the
-form you were told."""
 
 
 def wall_clock() -> Time:
@@ -115,12 +100,13 @@ class LlmCoach:
         if case.agent not in self._systems:
             detail = f"rubric set {self._rubrics.name} has no file for agent {case.agent}"
             return Unscored(reason="refused", detail=detail, attempts=0)
-        asking = _Asking(case, self._systems[case.agent], self._evidence, self._config, self._time)
+        asking = Asking(case, self._systems[case.agent], self._evidence, self._config, self._time)
         key = f"{case.agent}/{asking.marker}/{case.sample}"
         lock = self._asking.setdefault(key, asyncio.Lock())
         async with lock:
             known = self._known.get(key)
-            if known and known.request and known.request.prompt == asking.prompt.user:
+            # What had to be asked twice begins with the same words.
+            if known and known.request and known.request.prompt.startswith(asking.prompt.user):
                 return _again(known)
             result = await self._asked(asking)
             if isinstance(result, CoachScore):
@@ -136,7 +122,7 @@ class LlmCoach:
         while len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
 
-    async def _asked(self, asking: "_Asking") -> CoachScore | Unscored:
+    async def _asked(self, asking: Asking) -> CoachScore | Unscored:
         ledger = Ledger(self._config.prices, authored(asking.case))
         why = ""
         for _ in range(1 + REASKS):
@@ -152,7 +138,7 @@ class LlmCoach:
             why = read.why
         return ledger.unscored("unparsable", why, asking.seconds())
 
-    async def _with_patience(self, asking: "_Asking", ledger: Ledger, why: str) -> ProviderReply:
+    async def _with_patience(self, asking: Asking, ledger: Ledger, why: str) -> ProviderReply:
         return await repeated(
             lambda: self._attempt(asking, ledger, why),
             deadline=lambda: asking.begun() + self._config.deadline_seconds,
@@ -160,7 +146,7 @@ class LlmCoach:
             jitter=self._jitter,
         )
 
-    async def _attempt(self, asking: "_Asking", ledger: Ledger, why: str) -> ProviderReply:
+    async def _attempt(self, asking: Asking, ledger: Ledger, why: str) -> ProviderReply:
         """One call within slots, rates and budget.
 
         Raises:
@@ -209,44 +195,6 @@ class LlmCoach:
 
     def _bill(self, usage: Usage) -> Bill:
         return Bill(tokens=usage.total, picodollars=cost(usage, self._config.prices))
-
-
-class _Asking:
-    """One score on its way: its case, in words once they are needed, and when its calls began."""
-
-    def __init__(
-        self,
-        case: CoachCase,
-        system: str,
-        limits: EvidenceLimits,
-        config: CoachModelConfig,
-        time: Time,
-    ) -> None:
-        self.case, self.marker = case, marker_of(case)
-        self._system, self._limits, self._config, self._time = system, limits, config, time
-        self._began: float | None = None
-
-    @cached_property
-    def prompt(self) -> CoachPrompt:
-        """The case in words."""
-        user = case_text(self.case, self.marker, self._limits)
-        return CoachPrompt(system=self._system, user=user, marker=self.marker)
-
-    def request(self, why: str) -> CoachRequest:
-        """What is sent; `why` the last reply could not be read, if there was one."""
-        user = self.prompt.user + (REASK.format(why=why) if why else "")
-        settings = {name: getattr(self._config, name) for name in RECORDED}
-        return CoachRequest(system=self.prompt.system, prompt=user, settings=settings)
-
-    def begun(self) -> float:
-        """The moment of the first call, now if this is it; waiting for a slot is not its fault."""
-        if self._began is None:
-            self._began = self._time.now()
-        return self._began
-
-    def seconds(self) -> float:
-        """Since the first call began."""
-        return 0.0 if self._began is None else self._time.now() - self._began
 
 
 def _again(known: CoachScore) -> CoachScore:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -136,6 +137,30 @@ def test_a_dry_run_says_what_the_coach_will_cost(
     assert "dollars" not in out.replace("dollars: null", "")
     _, _, err = mappa(monkeypatch, capsys, "train", "--dry-run")
     assert "costs nothing" in err
+    for wrong in (("--dry-run", "--resume", "r"), ("--like", "r")):
+        code, _, err = mappa(monkeypatch, capsys, "train", *wrong)
+        assert (code, err.count("\n")) == (2, 1)
+
+
+def test_a_dry_run_can_go_by_the_habits_of_an_earlier_run(
+    episode: Episode,
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("MAPPA_DATABASE_URL", database_url)
+    monkeypatch.setenv("GOOGLE_API_KEY", "key")
+    command = ("train", "--dry-run", "coach.backend=gemini", "coach.model=m")
+
+    def tokens(*arguments: str) -> int:
+        code, _, err = mappa(monkeypatch, capsys, *command, *arguments)
+        assert code == 0, err
+        found = re.search(r"about 1,440 calls, ([0-9,]+) tokens", err)
+        assert found is not None, err
+        return int(found[1].replace(",", ""))
+
+    # Its agents wrote a few words where half of a token budget would be assumed.
+    assert tokens("--like", "quickstart-1") < tokens()
 
 
 @pytest.mark.parametrize(
