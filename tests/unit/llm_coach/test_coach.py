@@ -312,9 +312,11 @@ def test_cases_are_put_into_words_only_when_their_turn_comes() -> None:
     coach = make_coach(provider, concurrency=1)
 
     async def body() -> int:
-        waiting = [asyncio.create_task(coach.score(make_case(f"Plan {n}."))) for n in range(50)]
+        waiting = [asyncio.create_task(coach.score(make_case(f"Waiting {n}."))) for n in range(50)]
         await asyncio.sleep(0.02)
-        in_words = sum("prompt" in one.__dict__ for one in gc.get_objects() if type(one) is Asking)
+        known = [one for one in gc.get_objects() if type(one) is Asking]
+        ours = [one for one in known if one.case.text.startswith("Waiting")]
+        in_words = sum("prompt" in one.__dict__ for one in ours)
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
