@@ -73,6 +73,10 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")
     ] = False,
+    like: Annotated[
+        str | None,
+        typer.Option("--like", help="With --dry-run: predict costs by how this run went."),
+    ] = None,
 ) -> None:
     """Train a team and compare it with its base on held-out problems."""
     resumable = tuple(f"coach.{key}" for key in RESUMABLE)
@@ -83,11 +87,13 @@ def train(
             "a resumed run keeps its configuration: leave out --config and overrides, but for "
             f"{', '.join(resumable)}"
         )
+    if (dry_run and resume is not None) or (like is not None and not dry_run):
+        raise ConfigError("--dry-run takes no --resume, and --like needs --dry-run")
     settings = Settings()
     resolved = load_config(config, overrides or ()) if resume is None else None
     if dry_run and resolved is not None:
         typer.echo(_as_yaml(resolved))
-        _print_forecast(resolved, settings)
+        _print_forecast(resolved, settings, like)
         return
     with ExitStack() as stack:
         if resume is not None:
@@ -98,18 +104,25 @@ def train(
         _run_training(resolved, resume, settings, stack)
 
 
-def _print_forecast(config: TrainConfig, settings: Settings) -> None:
+def _print_forecast(config: TrainConfig, settings: Settings, like: str | None) -> None:
     """What the coaches will take, on stderr, so that stdout stays the configuration."""
     if config.coach.backend == "rule" and config.coach.second.backend == "rule":
         typer.echo("coach: the rule coach costs nothing", err=True)
         return
-    from flows.forecast import forecast_run
+    from flows.forecast import forecast_run, habits_of
     from mappa_core.adapters.problems import problem_source
     from mappa_core.coaching.forecast import lines
     from mappa_core.teams import load_team
 
+    habits = None
+    if like is not None:
+        from mappa_core.bootstrap import opened_store
+
+        with opened_store(settings) as store:
+            habits = habits_of(store, store.run(like))
     team = load_team(config.team, config.prompts)
-    for line in lines(forecast_run(config, settings, team, problem_source(config.problems))):
+    problems = problem_source(config.problems)
+    for line in lines(forecast_run(config, settings, team, problems, habits)):
         typer.echo(line, err=True)
 
 

@@ -85,6 +85,7 @@ async def _rescored(
     limit: int | None,
     ask: bool,
 ) -> dict[str, float]:
+    from flows.heap import settle_heap
     from flows.rescore import plan_of, rescore, wanted
     from mappa_core.bootstrap import check_coach, open_coaches
     from mappa_core.coaching.forecast import lines
@@ -93,7 +94,7 @@ async def _rescored(
     only = config.model_copy(update={"second": CoachConfig().second})
     async with AsyncExitStack() as stack:
         coach, _ = open_coaches(only, settings, team, stack)
-        plan = plan_of(coach, only)
+        plan = plan_of(coach, only, team)
         rubrics = check_coach(only, settings, team)
         asked = await asyncio.to_thread(wanted, store, run, plan, rubrics, only, limit)
         console.print(f"{asked.count} actions of {run.name} lack a score of this coach")
@@ -102,6 +103,7 @@ async def _rescored(
                 console.print(line, highlight=False)
         if asked.count and ask and rubrics is not None:
             typer.confirm("go on?", abort=True, err=True)
+        settle_heap()
         with console.status("scoring") as status:
             done = 0
 

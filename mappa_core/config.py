@@ -146,6 +146,20 @@ class PricesConfig(Section):
     )
 
 
+class ContextCacheConfig(Section):
+    """Rubrics kept at the provider (gemini and vertex), beyond what it caches by itself."""
+
+    enabled: bool = Field(
+        default=False, description="Send each agent's rubric once and name it afterwards."
+    )
+    minimum_tokens: Positive = Field(
+        default=2048, description="The provider refuses shorter ones; they are sent as ever."
+    )
+    ttl_seconds: int = Field(
+        default=3600, ge=300, description="A cache's life; it is made anew before it ends."
+    )
+
+
 class CoachModelConfig(Section):
     """One coach: who it is, how it is asked, how hard."""
 
@@ -163,7 +177,13 @@ class CoachModelConfig(Section):
     )
     temperature: float = Field(default=0.0, ge=0, le=2, description="0 is greedy.")
     thinking_budget: int | None = Field(
-        default=None, ge=0, description="Tokens of thinking; null leaves it to the model, 0 is off."
+        default=None,
+        ge=0,
+        description="Tokens of thinking, beside max_output_tokens; null leaves it to the model, 0 "
+        "is off.",
+    )
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(
+        default=None, description="Thinking of an openai coach; null leaves it to the model."
     )
     max_output_tokens: Positive = Field(default=2048, description="Of a reply, at most.")
     expected_reply_tokens: Positive = Field(
@@ -173,6 +193,9 @@ class CoachModelConfig(Section):
         default=False, description="Ask what the agent should have done instead."
     )
     prices: PricesConfig = Field(default=PricesConfig(), description="What tokens cost.")
+    context_cache: ContextCacheConfig = Field(
+        default=ContextCacheConfig(), description="Explicit caching of the rubric."
+    )
     attempt_seconds: float = Field(default=60.0, gt=0, description="Patience with one call.")
     deadline_seconds: float = Field(
         default=600.0, gt=0, description="Patience with one score, retries and waits included."
@@ -189,6 +212,12 @@ class CoachModelConfig(Section):
     def _names_a_model(self) -> "CoachModelConfig":
         if self.backend != "rule" and not self.model:
             raise ValueError(f"backend {self.backend} needs a model: set model to its name")
+        if self.context_cache.enabled and self.backend not in ("gemini", "vertex"):
+            raise ValueError(f"backend {self.backend} has no context_cache: leave it off")
+        if self.reasoning_effort is not None and self.backend != "openai":
+            raise ValueError(f"backend {self.backend} takes thinking_budget, not reasoning_effort")
+        if self.backend == "openai" and self.thinking_budget is not None:
+            raise ValueError("backend openai takes reasoning_effort, not thinking_budget")
         return self
 
 
