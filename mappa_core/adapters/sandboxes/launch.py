@@ -29,6 +29,8 @@ class Launch:
     room: Room
     limits: Limits
     user: int
+    grouped: bool
+    """Whether a control group holds the memory of the whole tree."""
     started: int
     """Pipe end; a byte says that the program is confined and about to run."""
 
@@ -106,9 +108,10 @@ def become_the_run(launch: Launch, doors: list[int], processes: int, parent: int
     Raises:
         OSError: The kernel refused.
     """
-    grouped = bool(doors)
     cgroups.enter(doors)
-    _limit(launch.limits, processes, per_process_memory=not grouped)
+    # Where memory runs out, the kernel is to take the program and not its supervisor.
+    Path("/proc/self/oom_score_adj").write_text("1000")
+    _limit(launch.limits, processes, per_process_memory=not launch.grouped)
     if launch.user == 0:  # a rootless container without a spare user
         linux.lose_root_at_exec()
     elif os.geteuid() == 0:

@@ -4,7 +4,6 @@ No model is here; team, sandbox, workspaces, grader, store and rule coach are th
 """
 
 import asyncio
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,12 +15,11 @@ from mappa_core import steps
 from mappa_core.adapters.problems.tabular import RECIPES, bundled_task
 from mappa_core.adapters.problems.tasks import Task, TaskProblems
 from mappa_core.adapters.rule_coach.coach import RuleCoach
-from mappa_core.adapters.sandboxes.choose import choose_sandbox
 from mappa_core.adapters.store.connection import connect
 from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.adapters.workspaces.snapshots import SnapshotWorkspaces
 from mappa_core.domain import ids
-from mappa_core.domain.errors import SandboxUnavailable, WorkspaceError
+from mappa_core.domain.errors import WorkspaceError
 from mappa_core.domain.records import (
     Action,
     CoachScore,
@@ -36,6 +34,7 @@ from mappa_core.ports import Sandbox
 from mappa_core.scoring import ScorePlan, score_episode
 from mappa_core.steps import Desk
 from mappa_core.teams.dsbench import load_dsbench
+from tests.backends import open_backend
 from tests.builders import make_policy, make_run, make_turn
 
 TEAM = load_dsbench("small-1")
@@ -91,12 +90,7 @@ def loop() -> Iterator[asyncio.Runner]:
 
 @pytest.fixture(scope="module")
 def sandbox(loop: asyncio.Runner) -> Iterator[Sandbox]:
-    try:
-        chosen = loop.run(choose_sandbox("bubblewrap", 1, "data-science"))
-    except SandboxUnavailable as reason:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(reason))
+    chosen = loop.run(open_backend("bubblewrap", 1, "data-science"))
     yield chosen
     loop.run(chosen.close())
 
