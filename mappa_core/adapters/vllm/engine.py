@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mappa_core.adapters.huggingface.weights import resolve_device
 from mappa_core.adapters.vllm import command
-from mappa_core.adapters.vllm.server import Server
+from mappa_core.adapters.vllm.server import VLLM_ZYGOTE, Server, Zygote
 from mappa_core.adapters.vllm.serving import Adapters, Merged
 from mappa_core.adapters.vllm.slot import Slot
 from mappa_core.adapters.vllm.turns import Turns
@@ -52,9 +52,11 @@ class VllmEngine:
         if not merged:
             flags += command.adapter_arguments(len(agents), lora_rank)
 
+        environment = command.environment(os.environ, device=device)
+        self._zygote = Zygote(VLLM_ZYGOTE, environment, log_directory / "vllm.log")
+
         def slot(name: str) -> Slot:
-            environment = command.environment(os.environ, device=device)
-            server = Server(flags, environment, log_directory / f"vllm-{name}.log")
+            server = Server(self._zygote, flags, log_directory / f"vllm-{name}.log")
             return Slot(server, serving, end_token_ids=tuple(end_token_ids), config=config)
 
         slots = tuple(map(slot, names))
@@ -98,6 +100,7 @@ class VllmEngine:
     async def close(self) -> None:
         """Stop the servers; safe to call twice."""
         await asyncio.gather(*(slot.close() for slot in set(self._slots.values())))
+        self._zygote.close()
 
     def _slot(self, policy: PolicyVersion) -> Slot:
         slot = self._slots.get(policy.agent)
