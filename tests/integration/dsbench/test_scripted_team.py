@@ -99,6 +99,31 @@ def task_of(name: str) -> Task:
     return bundled_task(next(recipe for recipe in RECIPES if recipe.name == name), 0)
 
 
+CULPRIT = """
+WITH duty (position, agent, name) AS (VALUES
+    (1, 'data_engineer', 'X_train.pkl'), (2, 'data_engineer', 'y_train.pkl'),
+    (3, 'data_engineer', 'X_test.pkl'), (4, 'modeler', 'model.pkl'),
+    (5, 'analyst', 'submission.csv'))
+SELECT agent, name FROM duty WHERE NOT EXISTS (
+    SELECT FROM audit.file_trail AS trail
+    WHERE trail.name = duty.name AND trail.agent = duty.agent AND trail.use = 'written')
+ORDER BY position LIMIT 1
+"""
+
+
+def select(url: str, query: str) -> list[tuple[str, ...]]:
+    engine = connect(url, pool_size=1)
+    with engine.connect() as connection:
+        rows = [tuple(row) for row in connection.execute(text(query))]
+    engine.dispose()
+    return rows
+
+
+def culprit(url: str) -> tuple[str, ...] | None:
+    """Who should have left which file first and did not, by SQL alone."""
+    return next(iter(select(url, CULPRIT)), None)
+
+
 class Stage:
     """One run in the store, on which scripted teams play."""
 
@@ -174,14 +199,11 @@ def test_a_correct_team_hands_on_its_files_and_succeeds(stage: Stage, database_u
 
     # The whole trail is in the store, byte for byte, and reads back as it was played.
     assert stage.store.episode(str(episode.id)) == episode
-    query = text(
-        "SELECT a.agent, u.use, u.name FROM mappa.artifact_use u JOIN mappa.action a "
-        "ON a.id = u.action_id WHERE u.name = 'model.pkl' ORDER BY a.turn_index"
+    query = (
+        "SELECT agent, use, name FROM audit.file_trail WHERE name = 'model.pkl' ORDER BY turn_index"
     )
-    engine = connect(database_url, pool_size=1)
-    with engine.connect() as connection:
-        rows = [tuple(row) for row in connection.execute(query)]
-    engine.dispose()
+    assert culprit(database_url) is None
+    rows = select(database_url, query)
     assert rows == [("modeler", "written", "model.pkl"), ("analyst", "read", "model.pkl")]
 
 
@@ -196,7 +218,7 @@ def test_several_targets_and_missing_values_are_no_trouble(stage: Stage):
     assert holes.episode.outcome.success
 
 
-def test_the_trail_names_an_engineer_that_forgets_a_file(stage: Stage):
+def test_the_trail_names_an_engineer_that_forgets_a_file(stage: Stage, database_url: str):
     script = {"data_engineer": (FORGETFUL_ENGINEER, DONE), "analyst": (*CORRECT["analyst"], DONE)}
     played = stage.play(CORRECT | script, task="diabetes")
     episode = played.episode
@@ -204,6 +226,7 @@ def test_the_trail_names_an_engineer_that_forgets_a_file(stage: Stage):
     failing = who_failed(DUTIES, episode.turns)
     assert failing is not None
     assert (failing.agent, failing.missing) == ("data_engineer", ("X_test.pkl",))
+    assert culprit(database_url) == ("data_engineer", "X_test.pkl")
     assert episode.stop_reason is StopReason.MAX_TURNS
     assert episode.outcome is not None
     assert episode.outcome.detail == "there is no submission.csv"
@@ -223,12 +246,13 @@ def test_the_trail_names_an_engineer_that_forgets_a_file(stage: Stage):
     assert "Missing: X_test.pkl. Turns left: 3." in feedback
 
 
-def test_the_trail_names_an_analyst_that_submits_nothing(stage: Stage):
+def test_the_trail_names_an_analyst_that_submits_nothing(stage: Stage, database_url: str):
     played = stage.play(CORRECT | {"analyst": (SILENT_ANALYST, DONE)}, task="diabetes")
     assert played.agents == ["data_engineer", "modeler", "analyst", "analyst"]
     failing = who_failed(DUTIES, played.episode.turns)
     assert failing is not None
     assert (failing.agent, failing.missing) == ("analyst", ("submission.csv",))
+    assert culprit(database_url) == ("analyst", "submission.csv")
     assert [played.scores[index].value for index in range(3)] == [10, 10, 4]
     assert "reads nothing of what modeler left" in played.scores[2].rationale
 
