@@ -13,11 +13,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from mappa_core.adapters.sandboxes.choose import choose_sandbox
 from mappa_core.adapters.sandboxes.fusion import FusionSandbox
 from mappa_core.domain.errors import SandboxError, SandboxUnavailable
 from mappa_core.domain.records import Limits, ToolStatus
 from mappa_core.ports import Sandbox
-from tests.backends import FUSION, REAL_FUSION, WALLED, open_backend, run
+from tests.backends import FUSION, REAL_FUSION, UNSAFE, WALLED, absent, open_backend, run, tier
 
 pytestmark = pytest.mark.anyio
 
@@ -45,6 +46,24 @@ async def test_more_output_than_the_service_can_carry_arrives(fusion: Sandbox):
     result = await run(fusion, "print('x' * 1_000_000)", output_bytes=2**20)
     assert result.status is ToolStatus.OK
     assert len(result.stdout) == 1_000_001
+
+
+async def test_auto_takes_a_named_server_that_holds(local_server: str):
+    chosen = await choose_sandbox("auto", 1, fusion_url=local_server)
+    await chosen.close()
+    assert tier(chosen) == FUSION
+
+
+async def test_auto_says_so_where_the_named_server_is_away(caplog: pytest.LogCaptureFixture):
+    try:
+        chosen = await choose_sandbox("auto", 1, fusion_url="http://127.0.0.1:9")
+    except SandboxUnavailable as reason:
+        absent("bubblewrap", reason)
+    await chosen.close()
+    assert tier(chosen) not in (FUSION, UNSAFE)
+    (warning,) = caplog.messages
+    assert "127.0.0.1:9 cannot be reached" in warning
+    assert warning.endswith(f"using {chosen.tier} instead")
 
 
 # --- the client, against answers that a server should not give
