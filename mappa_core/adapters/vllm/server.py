@@ -40,7 +40,7 @@ class Zygote:
         """Describe it: `script` with `environment`, printing to `log`."""
         self._script = script
         self._environment = dict(environment)
-        self._log = log
+        self.log = log
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
 
@@ -54,9 +54,9 @@ class Zygote:
         if self._process is not None and self._control is not None and self._process.poll() is None:
             return self._control
         self.close()
-        self._log.parent.mkdir(parents=True, exist_ok=True)
+        self.log.parent.mkdir(parents=True, exist_ok=True)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, self._log.open("ab") as log:
+        with theirs, self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 # Its own directory is not on its path: there are modules with common names in it.
                 (sys.executable, "-P", str(self._script)),
