@@ -183,14 +183,13 @@ def evaluate(
     ):
         from flows.evaluate import evaluate as evaluate_flow
 
-        comparison = _run(evaluate_flow(stored.name, config, step))
-    from flows.tables import comparison_table, gain
+        found = _run(evaluate_flow(stored.name, config, step))
+    from flows.evaluation_tables import evaluation_json, print_evaluation
 
     if as_json:
-        typer.echo(json.dumps(comparison.metrics()))
+        typer.echo(json.dumps(evaluation_json(found)))
     else:
-        Console().print(comparison_table(comparison))
-        Console().print(gain(comparison), highlight=False)
+        print_evaluation(Console(), found)
 
 
 @app.command()

@@ -128,7 +128,8 @@ def open_run(config: TrainConfig, resume: str | None) -> Run:
     port.store.close_run(run.id, RunStatus.RUNNING)
     for agent in port.team.agents:
         port.store.add_policy_version(steps.base_policy(run.id, agent.name, port.model))
-    port.store.add_problems((*port.problems.train(), *port.problems.held_out()))
+    port.store.add_manifest(run.id, "train", port.problems.train())
+    port.store.add_manifest(run.id, "held_out", port.problems.held_out())
     return port.store.run(str(run.id))
 
 

@@ -176,7 +176,8 @@ async def _build(config: TrainConfig, settings: Settings, stack: AsyncExitStack)
         config.sandbox.backend,
         config.sandbox.concurrency,
         config.sandbox.runtime,
-        settings.sandboxfusion_url,
+        fusion_url=settings.sandboxfusion_url,
+        image=settings.sandbox_image,
     )
     stack.push_async_callback(sandbox.close)
     watcher.starting("database")
@@ -505,9 +506,11 @@ def ping_store(settings: Settings, stack: ExitStack) -> str:
     return f"PostgreSQL {ping(_databases(settings, stack).store)}"
 
 
-async def sandbox_tier() -> str:
-    """The strongest isolation this machine offers, by trying it."""
-    sandbox = await choose_sandbox("auto", 1)
+async def sandbox_tier(settings: Settings) -> str:
+    """The isolation that `auto` takes on this machine, by trying it."""
+    sandbox = await choose_sandbox(
+        "auto", 1, fusion_url=settings.sandboxfusion_url, image=settings.sandbox_image
+    )
     await sandbox.close()
     return sandbox.tier
 

@@ -115,11 +115,11 @@ class EngineConfig(Section):
 class SandboxConfig(Section):
     """Where model-written code runs."""
 
-    backend: Literal["auto", "bubblewrap", "landlock", "sandbox-fusion", "unsafe-subprocess"] = (
-        Field(
-            default="auto",
-            description="auto: the strongest tier whose probe passes; never the unsafe one.",
-        )
+    backend: Literal[
+        "auto", "sandbox-fusion", "docker", "bubblewrap", "landlock", "unsafe-subprocess"
+    ] = Field(
+        default="auto",
+        description="auto: the first of these whose probe passes; never the unsafe one.",
     )
     runtime: Runtime = Field(
         default="standard-library",

@@ -31,6 +31,7 @@ from mappa_core.domain.records import (
     Episode,
     EpisodeSummary,
     GenerationRequest,
+    HeldOutEpisode,
     IterationFigures,
     Limits,
     Message,
@@ -308,6 +309,10 @@ class Store(Protocol):
         """Add problems that are not there yet."""
         ...
 
+    def add_manifest(self, run_id: UUID, split: Phase, problems: Sequence[Problem]) -> None:
+        """Write down which problems a run draws from, in their order; a repeat changes nothing."""
+        ...
+
     def add_policy_version(self, policy: PolicyVersion) -> None:
         """Add a policy version."""
         ...
@@ -394,10 +399,8 @@ class Store(Protocol):
         """One iteration's numbers, from the rows."""
         ...
 
-    def outcomes(
-        self, run_id: UUID, phase: Phase, iteration: int
-    ) -> Mapping[UUID, tuple[bool, ...]]:
-        """Success of each problem's episodes in rollout order; a failed episode is a failure."""
+    def held_out_episodes(self, run_id: UUID, step: int) -> tuple[HeldOutEpisode, ...]:
+        """The closed held-out episodes of one policy step, by problem and rollout."""
         ...
 
     def close(self) -> None:

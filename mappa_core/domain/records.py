@@ -618,6 +618,27 @@ class EpisodeSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutEpisode:
+    """One closed held-out episode, as far as it is measured."""
+
+    problem_id: UUID
+    success: bool
+    failed: bool
+    """Something outside ended it; it has no outcome."""
+    answer: str | None
+    metric: str | None
+    """None where answers are right or wrong."""
+    value: float | None
+    skill: float | None
+
+    @property
+    def invalid(self) -> bool:
+        """Whether it has an outcome, and nothing in it that could be measured."""
+        handed_in = self.answer if self.metric is None else self.value
+        return not self.failed and handed_in is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentFigures:
     """One agent's numbers over one iteration's episodes."""
 
