@@ -73,6 +73,6 @@ def _score_again(
     backend = coach.partition(":")[0]
     if backend not in ("rule", "gemini", "vertex", "openai", "anthropic"):
         raise ConfigError(
-            f"no stored second coach is called {coach}: name one, or a coach to ask as backend:model"
+            f"no stored second coach is called {coach}: name one, or one to ask, as backend:model"
         )
     asyncio.run(rescored_run(Settings(), run, coach, rubric, changes, limit=None, ask=ask))

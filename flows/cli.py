@@ -241,7 +241,9 @@ def doctor(as_json: Json = False) -> None:
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="rollout, orchestration, store, coach or sandbox.")],
+    name: Annotated[
+        str, typer.Argument(help="rollout, orchestration, store, coach, sandbox or audit.")
+    ],
     overrides: Overrides = None,
     as_json: Json = False,
 ) -> None:

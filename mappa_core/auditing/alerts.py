@@ -168,19 +168,22 @@ def _divergence(so_far: SoFar, iteration: int, config: AuditConfig) -> Iterator[
 
 
 def _unscored(latest: Frame, iteration: int, config: AuditConfig) -> Iterator[Alert]:
-    for code in latest.task_type.present():
-        found = missing(latest, code)
-        if found is None or found.possible_bias <= config.unscored_points:
-            continue
-        name = latest.task_type.names[code]
+    """The type with the most missing; the bounds of the others speak of the same gaps."""
+    found = {code: missing(latest, code) for code in latest.task_type.present()}
+    bounds = {code: one for code, one in found.items() if one is not None}
+    if not bounds:
+        return
+    code = max(bounds, key=lambda code: bounds[code].share)
+    worst, name = bounds[code], latest.task_type.names[code]
+    if worst.possible_bias > config.unscored_points:
         yield Alert(
             kind="unscored",
             stop="unscored",
             subject=name,
-            what=f"{found.share:.0%} of {name} is unscored, which could hide a bias of "
-            f"{found.possible_bias:.1f} points",
+            what=f"{worst.share:.0%} of {name} is unscored, which could hide a bias of "
+            f"{worst.possible_bias:.1f} points",
             iteration=iteration,
-            estimate=found.possible_bias,
+            estimate=worst.possible_bias,
             unit="points of possible bias",
             limit=config.unscored_points,
             actions=int((latest.task_type.codes == code).sum()),
