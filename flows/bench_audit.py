@@ -3,8 +3,8 @@
     a run as large as the quickstart's      seconds
     a run of a million actions              seconds, peak memory
 
-Each is a process of its own on a home of its own, which is removed at the end. `actions=20000` makes
-the second one shorter.
+Each is a process of its own on a home of its own, which is removed at the end. `actions=20000`
+makes the second one shorter.
 """
 
 import os

@@ -230,7 +230,7 @@ class PostgresAudit:
         query = text(
             f"SELECT finding_id AS id, {names} FROM audit.findings "
             f"WHERE run_id = :run {only} ORDER BY found_at, iteration, finding_id"
-        )
+        ).columns(**{column.name: column.type for column in tables.AUDIT_FINDING.c})
         with self._reading() as connection:
             rows = connection.execute(query, {"run": run_id, "kind": kind}).mappings()
             return tuple(Finding(**row) for row in rows)
