@@ -1,14 +1,18 @@
 """What audits say, as tables for a terminal."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from flows.audit_before import Examined
 from mappa_core.auditing.selftest import Rate
 from mappa_core.auditing.time_machine import OtherUpdate
 from mappa_core.auditing.titles import TITLES, interval
 from mappa_core.domain.audit import Finding
+
+if TYPE_CHECKING:
+    # It imports what plays episodes; a stored run is audited without.
+    from flows.audit_before import Examined
 
 
 def finding_tables(findings: Sequence[Finding]) -> Iterator[Table]:
@@ -57,7 +61,7 @@ def update_table(name: str, updates: Sequence[OtherUpdate]) -> Table:
     return table
 
 
-def before_tables(found: Examined) -> Iterator[Table]:
+def before_tables(found: "Examined") -> Iterator[Table]:
     """What a coach made of questions that should not matter to it."""
     if found.rubric:
         lint = Table("rubric", "finding", title="How the rubric treats task types")
@@ -72,7 +76,7 @@ def before_tables(found: Examined) -> Iterator[Table]:
         yield _noise(found)
 
 
-def _caps(found: Examined) -> Table:
+def _caps(found: "Examined") -> Table:
     table = Table(
         "agent",
         "policy",
@@ -85,7 +89,7 @@ def _caps(found: Examined) -> Table:
     return table
 
 
-def _nulls(found: Examined) -> Table:
+def _nulls(found: "Examined") -> Table:
     columns = ("agent", "policy", "mean score by task type", "spread", "verdict")
     table = Table(*columns, title="What doing nothing earns")
     for agent, nulls in found.nulls.items():
@@ -95,7 +99,7 @@ def _nulls(found: Examined) -> Table:
     return table
 
 
-def _probes(found: Examined) -> Table:
+def _probes(found: "Examined") -> Table:
     columns = ("feature", "points, 95 % interval", "pairs", "verdict")
     table = Table(*columns, title="The same work, one thing changed")
     for probe in found.probes:
@@ -106,7 +110,7 @@ def _probes(found: Examined) -> Table:
     return table
 
 
-def _noise(found: Examined) -> Table:
+def _noise(found: "Examined") -> Table:
     columns = ("within an action", "reliability (ICC)", "95 % interval", "flips", "repeats advised")
     table = Table(*columns, title="Noise floor")
     if found.noise is not None:
@@ -121,6 +125,5 @@ def _noise(found: Examined) -> Table:
     return table
 
 
-def _points(points: object) -> str:
-    assert isinstance(points, dict)
+def _points(points: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:.1f}" for name, value in points.items())

@@ -22,7 +22,7 @@ EPISODES = 16
 
 
 async def events_of(run: str) -> list[dict[str, object]]:
-    """The audit's events about a run, as an automation would see them; they arrive in their time."""
+    """The audit's events about a run, as an automation would see them; they take a moment."""
     wanted = {"filter": {"event": {"prefix": ["mappa.audit."]}}}
     for _ in range(100):
         async with get_client() as client:
