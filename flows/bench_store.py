@@ -1,5 +1,6 @@
 """`mappa bench store`: a million actions through the store, on an embedded Postgres of its own.
 
+    two runs at once, each:
     records ─▶ add_episodes ─▶ rows         actions/s, peak memory, bytes per action
     audit.coach_bias, one episode            seconds, as a SQL user and `mappa show` wait for them
     two runs that record at a steady pace    how much they slow each other
@@ -36,6 +37,8 @@ from mappa_core.settings import Settings
 
 ACTIONS = 1_000_000
 RUNS = 10
+WRITERS = 2
+"""Runs that write at once: while the server works on the rows of one, the other makes its own."""
 EPISODES_PER_WRITE = 250
 BYTES_PER_ACTION = 8_000
 """Asked for on the disk, write-ahead log included."""
@@ -52,7 +55,6 @@ class Written:
     """One run that was written."""
 
     actions: int
-    seconds: float
     an_episode: UUID
 
 
@@ -105,13 +107,22 @@ def _figures(store: PostgresStore, url: str, actions: int) -> Iterator[Figure]:
     material = Material()
     written: list[Written] = []
     peaks_mib: list[float] = []
-    for number in range(RUNS):
-        written.append(_write_run(store, material, f"bench-{number}", actions // RUNS))
-        peaks_mib.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    write = partial(_write_run, store, material, actions // RUNS)
+    started = time.perf_counter()
+    with ThreadPoolExecutor(WRITERS) as pool:
+        for run in pool.map(write, (f"bench-{number}" for number in range(RUNS))):
+            written.append(run)
+            peaks_mib.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    seconds = time.perf_counter() - started
     count = sum(run.actions for run in written)
-    rate = count / sum(run.seconds for run in written)
+    rate = count / seconds
     yield Figure(name="actions", value=count, unit="actions")
-    yield aimed("written, records and ids made on the way", rate, "actions/s", at_least=5000)
+    yield aimed(
+        "written by two runs at once, records and ids made on the way",
+        rate,
+        "actions/s",
+        at_least=5000,
+    )
     yield Figure(name="peak memory of the writer", value=peaks_mib[-1], unit="MiB")
     growth = peaks_mib[-1] / peaks_mib[0]
     yield aimed("the same, over that after a tenth", growth, "ratio", at_most=1.1)
@@ -141,16 +152,14 @@ def _asked(connection: psycopg.Connection, count: int) -> Iterator[Figure]:
         yield aimed(name, seconds, "s", at_most=at_most)
 
 
-def _write_run(store: PostgresStore, material: Material, name: str, actions: int) -> Written:
+def _write_run(store: PostgresStore, material: Material, actions: int, name: str) -> Written:
     run = material.open_run(store, name)
     count = actions // len(AGENTS)
-    started = time.perf_counter()
     episodes: list[Episode] = []
     for first in range(0, count, EPISODES_PER_WRITE):
         episodes, scores = material.episodes(run, first, min(EPISODES_PER_WRITE, count - first))
         store.add_episodes(episodes, scores)
-    seconds = time.perf_counter() - started
-    return Written(actions=count * len(AGENTS), seconds=seconds, an_episode=episodes[-1].id)
+    return Written(actions=count * len(AGENTS), an_episode=episodes[-1].id)
 
 
 def _side_by_side(store: PostgresStore, material: Material) -> Iterator[Figure]:

@@ -119,10 +119,11 @@ def _run_training(
     from flows.progress import RichWatcher
     from flows.recorder import check_recorder_load
     from flows.servers import prefect_server
-    from mappa_core.bootstrap import check_inputs, watching
+    from mappa_core.bootstrap import check_inputs, warming, watching
 
     check_recorder_load(config, check_inputs(config, settings))
     console = Console()
+    stack.enter_context(warming(config, settings))
     stack.enter_context(prefect_server(settings))
     watcher = stack.enter_context(RichWatcher(console))
     stack.enter_context(watching(watcher))
@@ -159,9 +160,14 @@ def evaluate(
     config = with_overrides(TrainConfig.model_validate(stored.config), overrides or ())
     from flows.progress import RichWatcher
     from flows.servers import prefect_server
-    from mappa_core.bootstrap import watching
+    from mappa_core.bootstrap import warming, watching
 
-    with prefect_server(settings), RichWatcher(Console(stderr=True)) as watcher, watching(watcher):
+    with (
+        warming(config, settings),
+        prefect_server(settings),
+        RichWatcher(Console(stderr=True)) as watcher,
+        watching(watcher),
+    ):
         from flows.evaluate import evaluate as evaluate_flow
 
         comparison = _run(evaluate_flow(stored.name, config, step))

@@ -59,6 +59,7 @@ from mappa_core.teams.base import Team
 
 if TYPE_CHECKING:
     from mappa_core.adapters.huggingface.tokenizer import ChatTokenizer
+    from mappa_core.adapters.vllm.server import Zygote
     from mappa_core.steps import Desk
 
 SPARE_BYTES = 2 * 2**30
@@ -90,6 +91,7 @@ class Services:
 
 
 _watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
+_zygote: ContextVar["Zygote | None"] = ContextVar("zygote", default=None)
 _services: ContextVar[Services | None] = ContextVar("services", default=None)
 
 
@@ -119,6 +121,24 @@ def watching(watcher: Watcher) -> Generator[None]:
         yield
     finally:
         _watcher.reset(token)
+
+
+@contextmanager
+def warming(config: TrainConfig, settings: Settings) -> Generator[None]:
+    """Begin, beside whatever comes before the services, what takes longest in opening them."""
+    if config.engine.backend != "vllm":
+        yield
+        return
+    from mappa_core.adapters.vllm.engine import open_zygote
+
+    zygote = open_zygote(config.engine, settings.logs)
+    zygote.start()
+    token = _zygote.set(zygote)
+    try:
+        yield
+    finally:
+        _zygote.reset(token)
+        zygote.close()
 
 
 @asynccontextmanager
@@ -508,7 +528,7 @@ async def _start_engine(
 
         engine: Engine = TransformersEngine(model, config.engine, tokenizer.end_token_ids)
     else:
-        from mappa_core.adapters.vllm.engine import VllmEngine
+        from mappa_core.adapters.vllm.engine import VllmEngine, open_zygote
 
         engine = VllmEngine(
             model=model,
@@ -516,7 +536,7 @@ async def _start_engine(
             config=config.engine,
             end_token_ids=tokenizer.end_token_ids,
             work_directory=settings.home / "engine",
-            log_directory=settings.logs,
+            zygote=_zygote.get() or open_zygote(config.engine, settings.logs),
             lora_rank=config.learner.lora.rank,
         )
     stack.push_async_callback(engine.close)

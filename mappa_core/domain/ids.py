@@ -5,6 +5,7 @@ two runs with one configuration and one seed sample the same tokens.
 """
 
 import hashlib
+from functools import lru_cache
 from uuid import UUID, uuid5
 
 NAMESPACE = UUID("6d617070-6100-5000-8000-636f61636865")
@@ -32,6 +33,7 @@ def episode_id(run_id: UUID, phase: str, iteration: int, problem: UUID, rollout:
     return content_id("episode", run_id, phase, iteration, problem, rollout)
 
 
+@lru_cache(maxsize=4096)  # asked for by the row, by what belongs to it, and by its scores
 def action_id(episode: UUID, turn_index: int) -> UUID:
     """The one action of one turn."""
     return content_id("action", episode, turn_index)

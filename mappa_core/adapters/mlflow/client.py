@@ -104,18 +104,23 @@ def boundary(doing: str) -> Generator[None]:
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise DiskFull(f"no space left to {doing} in MLflow: make room and resume") from error
-        raise TrackerError(f"MLflow could not {doing}: {_first_line(error)}") from error
+        raise _ours(doing, error) from error
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in OUTSIDE:
             raise
-        message = f"MLflow could not {doing}: {_first_line(error)}"
-        raise (TrackerUnreachable if _away(error) else TrackerError)(message) from error
+        raise _ours(doing, error) from error
+
+
+def _ours(doing: str, error: Exception) -> TrackerError:
+    message = f"MLflow could not {doing}: {_first_line(error)}"
+    return TrackerUnreachable(message) if _away(error) else TrackerError(message)
 
 
 def _away(error: Exception) -> bool:
     """Whether MLflow or its database does not answer, rather than refuses."""
     return getattr(error, "error_code", None) == "TEMPORARILY_UNAVAILABLE" or any(
-        type(cause).__name__ in HUNG_UP for cause in _causes(error)
+        isinstance(cause, ConnectionError) or type(cause).__name__ in HUNG_UP
+        for cause in _causes(error)
     )
 
 

@@ -6,8 +6,9 @@ element type, length, lower bound; then each element with its length before it).
 """
 
 import struct
+from array import array
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from psycopg import Cursor, postgres
@@ -25,6 +26,7 @@ class _NumberArray(Dumper):
     format = Format.BINARY
     element_oid: ClassVar[int]
     element: ClassVar[str]
+    typecode: ClassVar[Literal["i", "f"]]
 
     def dump(self, obj: Sequence[float]) -> Buffer:
         """The array's bytes."""
@@ -32,7 +34,8 @@ class _NumberArray(Dumper):
             return _EMPTY.pack(0, 0, self.element_oid)
         packed = np.empty(len(obj), np.dtype([("size", ">i4"), ("value", self.element)]))
         packed["size"] = 4
-        packed["value"] = obj
+        # An array reads Python's numbers three times as fast as numpy does.
+        packed["value"] = np.frombuffer(array(self.typecode, obj), self.typecode)
         return _HEADER.pack(1, 0, self.element_oid, len(obj), 1) + packed.tobytes()
 
 
@@ -40,12 +43,14 @@ class _Int4Array(_NumberArray):
     oid = postgres.types["int4"].array_oid
     element_oid = postgres.types["int4"].oid
     element = ">i4"
+    typecode = "i"
 
 
 class _Float4Array(_NumberArray):
     oid = postgres.types["float4"].array_oid
     element_oid = postgres.types["float4"].oid
     element = ">f4"
+    typecode = "f"
 
 
 def use_binary_arrays(cursor: Cursor) -> None:

@@ -20,7 +20,7 @@ from sqlalchemy.dialects.postgresql import dialect
 
 from mappa_core.adapters.store.binary_arrays import use_binary_arrays
 from mappa_core.adapters.store.mapping import Values
-from mappa_core.adapters.store.text import AnyJson, AnyText, Json, escape, escape_json
+from mappa_core.adapters.store.text import AnyJson, AnyText, dump_json, escape
 
 _DIALECT = dialect()
 Convert: TypeAlias = Callable[[object], object]
@@ -82,7 +82,7 @@ def _escaped(value: object) -> object:
 
 
 def _as_jsonb(value: object) -> object:
-    return Jsonb(escape_json(cast("Json", value)))
+    return Jsonb(value, dumps=dump_json)
 
 
 @cache

@@ -7,13 +7,19 @@ from pathlib import Path
 
 from mappa_core.adapters.huggingface.weights import resolve_device
 from mappa_core.adapters.vllm import command
-from mappa_core.adapters.vllm.server import Server
+from mappa_core.adapters.vllm.server import VLLM_ZYGOTE, Server, Zygote
 from mappa_core.adapters.vllm.serving import Adapters, Merged
 from mappa_core.adapters.vllm.slot import Slot
 from mappa_core.adapters.vllm.turns import Turns
 from mappa_core.config import EngineConfig
 from mappa_core.domain.errors import EngineError
 from mappa_core.domain.records import Completion, GenerationRequest, PolicyVersion
+
+
+def open_zygote(config: EngineConfig, log_directory: Path) -> Zygote:
+    """What the engine's servers come from; starting it before the rest is ready saves time."""
+    environment = command.environment(os.environ, device=resolve_device(config.device))
+    return Zygote(VLLM_ZYGOTE, environment, log_directory / "vllm.log")
 
 
 class VllmEngine:
@@ -30,7 +36,7 @@ class VllmEngine:
         config: EngineConfig,
         end_token_ids: Sequence[int],
         work_directory: Path,
-        log_directory: Path,
+        zygote: Zygote,
         lora_rank: int = 64,
     ) -> None:
         """Describe the engine; nothing is started.
@@ -41,7 +47,8 @@ class VllmEngine:
             config: Device, serving and limits.
             end_token_ids: Tokens that end a turn.
             work_directory: Merged weights lie here while they are loaded.
-            log_directory: What the servers print, one file each.
+            zygote: Where the servers come from (`open_zygote`); closed with the engine. What they
+                print is one file each beside its log.
             lora_rank: Largest rank of an adapter (serving `adapters` only).
         """
         device = resolve_device(config.device)
@@ -52,9 +59,10 @@ class VllmEngine:
         if not merged:
             flags += command.adapter_arguments(len(agents), lora_rank)
 
+        self._zygote = zygote
+
         def slot(name: str) -> Slot:
-            environment = command.environment(os.environ, device=device)
-            server = Server(flags, environment, log_directory / f"vllm-{name}.log")
+            server = Server(zygote, flags, zygote.log.with_name(f"vllm-{name}.log"))
             return Slot(server, serving, end_token_ids=tuple(end_token_ids), config=config)
 
         slots = tuple(map(slot, names))
@@ -98,6 +106,7 @@ class VllmEngine:
     async def close(self) -> None:
         """Stop the servers; safe to call twice."""
         await asyncio.gather(*(slot.close() for slot in set(self._slots.values())))
+        self._zygote.close()
 
     def _slot(self, policy: PolicyVersion) -> Slot:
         slot = self._slots.get(policy.agent)

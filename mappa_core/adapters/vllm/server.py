@@ -5,8 +5,10 @@ development endpoints, which change weights, are out of everybody else's reach.
 """
 
 import asyncio
-import contextlib
+import json
+import select
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,20 +25,80 @@ REPLY_SECONDS = 900.0
 
 _STOP_SECONDS = 15.0
 _POLL_SECONDS = 0.25
-_LIFELINE = Path(__file__).with_name("lifeline.py")
+
+VLLM_ZYGOTE = Path(__file__).with_name("zygote.py")
 
 
 class ServerDied(Exception):
     """The server is gone; what it was asked for may be asked again after a restart."""
 
 
+class Zygote:
+    """The process that forks servers; started when the first is asked for, or before."""
+
+    def __init__(self, script: Path, environment: Mapping[str, str], log: Path) -> None:
+        """Describe it: `script` with `environment`, printing to `log`."""
+        self._script = script
+        self._environment = dict(environment)
+        self.log = log
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process, if it was started."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> socket.socket:
+        """Start it, unless it runs; returns the socket that carries requests."""
+        if self._process is not None and self._control is not None and self._process.poll() is None:
+            return self._control
+        self.close()
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                # Its own directory is not on its path: there are modules with common names in it.
+                (sys.executable, "-P", str(self._script)),
+                stdin=theirs.fileno(),
+                stdout=log,
+                stderr=log,
+                env=self._environment,
+                start_new_session=True,
+            )
+        return self._control
+
+    def fork(self, arguments: Sequence[str], log: Path) -> socket.socket:
+        """Ask for a server; returns its lifeline.
+
+        The server is ended when the returned end is closed or shut down; the other end closes
+        when the server has ended.
+        """
+        control = self.start()
+        request = json.dumps({"arguments": list(arguments), "log": str(log)})
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(control, [request.encode()], [theirs.fileno()])
+        return ours
+
+    def close(self) -> None:
+        """Let it end; its servers live on. Safe to call twice."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
 class Server:
     """A vLLM server of our own, and the only client of it."""
 
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+    def __init__(self, zygote: Zygote, arguments: Sequence[str], log: Path) -> None:
+        self._zygote = zygote
         self._arguments = tuple(arguments)
-        self._environment = dict(environment)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._lifeline: socket.socket | None = None
         self._directory: Path | None = None
         self._client: httpx.AsyncClient | None = None
         self.log = log
@@ -48,9 +110,9 @@ class Server:
             EngineError: It ended early or took longer than `seconds`; the message names the log.
         """
         self._directory = Path(tempfile.mkdtemp(prefix="mappa-vllm-"))
-        socket = self._directory / "socket"
+        address = self._directory / "socket"
         transport = httpx.AsyncHTTPTransport(
-            uds=str(socket),
+            uds=str(address),
             # A connection kept alive may be closed by the server just as it is used again, which
             # would look like a death; a new one costs nothing on this machine.
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
@@ -58,26 +120,15 @@ class Server:
         self._client = httpx.AsyncClient(
             transport=transport, base_url="http://vllm", timeout=httpx.Timeout(REPLY_SECONDS)
         )
-        self._process = self._spawn(socket)
-        await self._until_healthy(self._process, seconds)
-
-    def _spawn(self, socket: Path) -> subprocess.Popen[bytes]:
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        server = (sys.executable, "-m", "vllm.entrypoints.openai.api_server", *self._arguments)
-        with self.log.open("ab") as log:
-            return subprocess.Popen(
-                (sys.executable, "-I", str(_LIFELINE), *server, "--uds", str(socket)),
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                env=self._environment,
-                start_new_session=True,
-            )
+        arguments = (*self._arguments, "--uds", str(address))
+        self._lifeline = self._zygote.fork(arguments, self.log)
+        await self._until_healthy(self._lifeline, seconds)
 
-    async def _until_healthy(self, process: subprocess.Popen[bytes], seconds: float) -> None:
+    async def _until_healthy(self, lifeline: socket.socket, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while not await self.healthy():
-            if process.poll() is not None:
+            if _has_ended(lifeline):
                 raise EngineError(f"the vLLM server ended while starting: read {self.log}")
             if time.monotonic() > deadline:
                 raise EngineError(
@@ -124,21 +175,19 @@ class Server:
         if self._client is not None:
             await self._client.aclose()
             self._client = None
-        if self._process is not None:
-            await asyncio.to_thread(_end, self._process)
-            self._process = None
+        if self._lifeline is not None:
+            await asyncio.to_thread(_end, self._lifeline)
+            self._lifeline = None
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.stdin is not None:
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.close()
-    try:
-        process.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        # The server goes too: the kernel tells it when its parent, the lifeline, dies.
-        process.kill()
-        process.wait()
+def _has_ended(lifeline: socket.socket) -> bool:
+    return bool(select.select([lifeline], [], [], 0)[0])
+
+
+def _end(lifeline: socket.socket) -> None:
+    with lifeline:
+        lifeline.shutdown(socket.SHUT_WR)
+        select.select([lifeline], [], [], _STOP_SECONDS)

@@ -14,7 +14,7 @@ import torch
 from peft import PeftModel
 
 from mappa_core.adapters.huggingface.weights import load_base
-from mappa_core.adapters.vllm.engine import VllmEngine
+from mappa_core.adapters.vllm.engine import VllmEngine, open_zygote
 from mappa_core.config import EngineConfig
 from mappa_core.domain.errors import EngineError
 from mappa_core.domain.records import Completion, GenerationRequest, PolicyVersion, Sampling
@@ -29,13 +29,14 @@ PROMPT = (1, 4093, 198, 1780, 314, 216, 39, 1232, 216, 37, 47, 2, 198, 1, 520, 9
 PARENT = """
 import asyncio, sys
 from pathlib import Path
-from mappa_core.adapters.vllm.engine import VllmEngine
+from mappa_core.adapters.vllm.engine import VllmEngine, open_zygote
 from mappa_core.config import EngineConfig
 
 async def main(model, directory):
+    config = EngineConfig(device="cpu")
     engine = VllmEngine(
-        model=model, agents=("solver",), end_token_ids=(2,), config=EngineConfig(device="cpu"),
-        work_directory=directory / "work", log_directory=directory / "logs",
+        model=model, agents=("solver",), end_token_ids=(2,), config=config,
+        work_directory=directory / "work", zygote=open_zygote(config, directory / "logs"),
     )
     await engine.start()
     print("started", flush=True)
@@ -52,7 +53,7 @@ def make_engine(model: Path, directory: Path, config: EngineConfig = CONFIG) -> 
         config=config,
         end_token_ids=(0, 2),
         work_directory=directory / "work",
-        log_directory=directory / "logs",
+        zygote=open_zygote(config, directory / "logs"),
         lora_rank=8,
     )
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import requests
 
 from mappa_core.adapters.mlflow.client import boundary, open_client
 from mappa_core.adapters.mlflow.tracker import MlflowTracker, flatten
-from mappa_core.domain.errors import DiskFull, TrackerError
+from mappa_core.domain.errors import DiskFull, TrackerError, TrackerUnreachable
 from mappa_core.domain.records import Run, RunStatus
 
 if TYPE_CHECKING:
@@ -112,6 +113,14 @@ def test_an_unknown_run_is_a_tracker_error(tracker: MlflowTracker) -> None:
 def test_a_full_disk_has_its_own_error() -> None:
     with pytest.raises(DiskFull, match="make room"), boundary("register"):
         raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    "failure", [requests.ConnectionError("refused"), ConnectionResetError("hung up")]
+)
+def test_a_server_that_hangs_up_may_come_back(failure: OSError) -> None:
+    with pytest.raises(TrackerUnreachable, match="not log metrics"), boundary("log metrics"):
+        raise failure
 
 
 def test_our_own_mistakes_are_not_blamed_on_mlflow() -> None:
