@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
@@ -11,6 +12,7 @@ from mappa_core import audit_steps, scoring
 from mappa_core.adapters.store.auditing import PostgresAudit
 from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.auditing.debias import correction
+from mappa_core.auditing.frame import Frame
 from mappa_core.auditing.watch import Watched
 from mappa_core.config import AuditConfig
 from mappa_core.domain.records import (
@@ -121,6 +123,25 @@ def test_a_coach_that_holds_still_is_asked_once_per_iteration(
 def audit_steps_kind(action_id: object, audit: PostgresAudit) -> str:
     (found,) = [c for c in audit.candidates(RUN.id, 1) if c.action_id == action_id]
     return found.task_type
+
+
+class Counting(PostgresAudit):
+    """Counts how often the whole run is read."""
+
+    whole = 0
+
+    def frame(self, run_id: UUID) -> Frame:
+        self.whole += 1
+        return super().frame(run_id)
+
+
+def test_an_iteration_reads_its_own_rows_alone(biased_url: str, store: PostgresStore) -> None:
+    audit = Counting.open(biased_url)
+    watch(audit, store, Moody(), 4)
+    assert audit.whole == 1
+    (read,) = [f for f in audit.findings(RUN.id, "drift") if f.subject == "stream"]
+    assert (read.actions, read.problems) == (72, 12)
+    audit.close()
 
 
 def test_a_silent_coach_is_no_drift(audit: PostgresAudit, store: PostgresStore) -> None:
