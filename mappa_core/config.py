@@ -404,6 +404,6 @@ class TrainConfig(Section):
         A run whose budget is spent can be resumed with a larger one, and one that the audit
         stopped with another opinion of what to stop for.
         """
-        left_out = {"coach": set(RESUMABLE), "audit": {"stop_on"}}
-        ours, theirs = (one.model_dump(mode="json", exclude=left_out) for one in (self, other))
+        left_out: dict[str, set[str]] = {"coach": {*RESUMABLE}, "audit": {"stop_on"}}
+        ours, theirs = (one.model_dump(mode="json", exclude={**left_out}) for one in (self, other))
         return tuple(sorted(key for key in ours if ours[key] != theirs[key]))

@@ -26,7 +26,7 @@ def queue(
         known: The person's labels by action; what they were shown is left out.
         only: One reason alone.
     """
-    lists = {
+    lists: dict[Picked, tuple[Candidate, ...]] = {
         "contested": wanted.contested,
         "unsure": wanted.unsure,
         "random": wanted.at_random,

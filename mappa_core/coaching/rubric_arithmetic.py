@@ -63,7 +63,7 @@ def _of(agent: str, rubric: Rubric) -> Iterator[NullCap]:
 
 def value(kind: TaskType, policy: str) -> float | None:
     """The metric's value of a null policy; None where it hands in nothing."""
-    if policy == NOTHING or kind.metric not in VALUES:
+    if policy == NOTHING or kind.metric is None or kind.metric not in VALUES:
         return None
     return VALUES[kind.metric][policy == RANDOM]
 
