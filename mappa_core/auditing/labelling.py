@@ -31,7 +31,9 @@ def queue(
         "unsure": wanted.unsure,
         "random": wanted.at_random,
     }
-    left = {reason: iter(lists[reason]) for reason in ORDER if only in (None, reason)}
+    left: dict[Picked, Iterator[Candidate]] = {
+        reason: iter(lists[reason]) for reason in ORDER if only in (None, reason)
+    }
     shown: set[tuple[UUID, bool]] = set()
     while left:
         for reason in tuple(left):
