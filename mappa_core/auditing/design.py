@@ -83,12 +83,12 @@ def task_type_effects(frame: Frame, margin: float = MARGIN_POINTS) -> tuple[Effe
         return ()
     found: list[tuple[str, int, Estimate, Frame, str]] = []
     overall, strata = _columns(frame, split=False), _columns(frame, split=True)
-    for stratum, columns, suffix in (
-        ("all", overall, ""),
-        ("right", strata, "/right"),
-        ("wrong", strata, "/wrong"),
+    whole, split = _fitted(overall, frame), _fitted(strata, frame)
+    for stratum, columns, fitted, suffix in (
+        ("all", overall, whole, ""),
+        ("right", strata, split, "/right"),
+        ("wrong", strata, split, "/wrong"),
     ):
-        fitted = _fitted(columns, frame)
         rows = _stratum(frame, stratum)
         for code in _compared(types):
             weights = _against_others(columns, types, code, suffix)

@@ -173,7 +173,7 @@ def _draw_drift(axes: Axes, drift: Sequence[Finding]) -> None:
             for key, value in finding.detail.items()
             if isinstance(value, float | int)
         }
-        axes.plot(list(steps), list(steps.values()), label=finding.subject, linewidth=2)
+        axes.plot(list(steps), list(steps.values()), "o-", markersize=3, label=finding.subject)
         if finding.margin is not None:
             axes.axhline(finding.margin, color=FAINT, linestyle="--", linewidth=1)
     axes.set_yscale("log")
