@@ -20,6 +20,7 @@ from rich.console import Console
 from flows import exchange
 from flows.audit_cli import audit_command
 from flows.coach_commands import register as register_coach_commands
+from flows.label import label
 from flows.reproduce import reproduce
 from mappa_core.adapters.config_files import load_config, with_overrides
 from mappa_core.config import RESUMABLE, TrainConfig
@@ -39,6 +40,7 @@ exchange.register(app, db)
 register_coach_commands(app)
 app.command("audit")(audit_command)
 app.command("reproduce")(reproduce)
+app.command()(label)
 
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="Dotted overrides, e.g. seed=3 rollout.iterations=4.")
@@ -79,7 +81,7 @@ def train(
     ] = None,
 ) -> None:
     """Train a team and compare it with its base on held-out problems."""
-    resumable = tuple(f"coach.{key}" for key in RESUMABLE)
+    resumable = (*(f"coach.{key}" for key in RESUMABLE), "audit.stop_on")
     if resume is not None and (
         config is not None or not all(each.startswith(resumable) for each in overrides or ())
     ):
@@ -269,7 +271,8 @@ def doctor(
 @app.command()
 def bench(
     name: Annotated[
-        str, typer.Argument(help="rollout, orchestration, learner, store, coach, sandbox.")
+        str,
+        typer.Argument(help="rollout, orchestration, learner, store, coach, sandbox or audit."),
     ],
     overrides: Overrides = None,
     as_json: Json = False,

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
 from typing import Annotated
@@ -57,22 +58,40 @@ def rescore(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a script.")] = False,
 ) -> None:
     """Score a run's stored actions again, as rows beside those that trained; resumable."""
+    result = asyncio.run(
+        rescored_run(Settings(), run, coach, rubric_set, overrides or (), limit=limit, ask=not yes)
+    )
+    if as_json:
+        typer.echo(json.dumps(result))
+
+
+async def rescored_run(
+    settings: Settings,
+    run: str,
+    coach: str,
+    rubric_set: str | None,
+    overrides: Sequence[str],
+    *,
+    limit: int | None,
+    ask: bool,
+) -> dict[str, float]:
+    """Score what of a run a coach has not scored yet, after saying what it takes.
+
+    Raises:
+        NotFound: No such run.
+        ConfigError: The coach cannot be asked.
+    """
     from flows.rescore import coach_overrides
     from mappa_core.bootstrap import opened_store
     from mappa_core.teams import load_team
 
-    settings = Settings()
     with opened_store(settings) as store:
         stored = store.run(run)
         trained = TrainConfig.model_validate(stored.config)
-        chosen = [*coach_overrides(coach, rubric_set), *(overrides or ())]
+        chosen = [*coach_overrides(coach, rubric_set), *overrides]
         config = with_overrides(trained, chosen).coach
         team = load_team(stored.team, trained.prompts)
-        result = asyncio.run(
-            _rescored(store, stored, team, config, settings, limit=limit, ask=not yes)
-        )
-    if as_json:
-        typer.echo(json.dumps(result))
+        return await _rescored(store, stored, team, config, settings, limit=limit, ask=ask)
 
 
 async def _rescored(

@@ -164,8 +164,9 @@ async def _recorded(run: Run) -> AsyncGenerator[None]:
 
 async def _train(run: Run, config: TrainConfig) -> Comparison:
     await evaluate_held_out(run.id, 0, config)
+    watch = auditing.Watch(run, config)
     for iteration in range(1, config.rollout.iterations + 1):
-        await _iterate(run, iteration, config)
+        await _iterate(run, iteration, config, watch)
         every = config.evaluation.every
         if every and iteration % every == 0 and iteration < config.rollout.iterations:
             await evaluate_held_out(run.id, iteration, config)
@@ -175,7 +176,7 @@ async def _train(run: Run, config: TrainConfig) -> Comparison:
     return comparison
 
 
-async def _iterate(run: Run, iteration: int, config: TrainConfig) -> None:
+async def _iterate(run: Run, iteration: int, config: TrainConfig, watch: auditing.Watch) -> None:
     """One round: play, score, learn, register, show."""
     port = services()
     started = time.perf_counter()
@@ -194,7 +195,7 @@ async def _iterate(run: Run, iteration: int, config: TrainConfig) -> None:
             [agent.name for agent in port.team.agents],
             config.learner.keep_checkpoints,
         )
-    await auditing.watch(run, iteration, config.audit)
+    await watch.after(iteration)
     seconds = time.perf_counter() - started
     port.watcher.figures(figures, seconds)
     await _log_iteration(run, figures, updates, seconds)

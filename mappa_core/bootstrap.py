@@ -35,7 +35,7 @@ from mappa_core.adapters.store.embedded import start_embedded
 from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.adapters.watchers import LogWatcher
 from mappa_core.adapters.workspaces.snapshots import SnapshotWorkspaces
-from mappa_core.coaching.rubrics import RubricSet, load_rubrics
+from mappa_core.coaching.rubrics import RubricSet, load_rubrics, turned_round
 from mappa_core.config import CoachConfig, CoachModelConfig, EngineConfig, TrainConfig
 from mappa_core.domain.errors import ConfigError, DiskFull
 from mappa_core.patience import Patience
@@ -425,16 +425,36 @@ def opened_audit(settings: Settings, database: str | None = None) -> Generator[P
         yield audit
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedCoach:
+    """A coach that is questioned before it trains anybody."""
+
+    coach: Coach
+    turned_round: Coach | None = None
+    """The same with its rubric in the opposite order; None where it has none."""
+    rubrics: RubricSet | None = None
+
+
 @asynccontextmanager
-async def opened_coach(config: TrainConfig, settings: Settings) -> AsyncGenerator[Coach]:
+async def opened_coach(config: TrainConfig, settings: Settings) -> AsyncGenerator[ProbedCoach]:
     """The coach of a configuration alone, for who only asks it.
 
     Raises:
         ConfigError: As `check_coach`.
     """
     team = load_team(config.team, config.prompts)
+    rubrics = check_coach(config.coach, settings, team)
+    budget = Budget(config.coach.budget)
     async with AsyncExitStack() as stack:
-        yield open_coach(config.coach, settings, team, Budget(config.coach.budget), stack)
+        coach = open_coach(config.coach, settings, team, budget, stack)
+        if rubrics is None:
+            yield ProbedCoach(coach=coach)
+            return
+        other = LlmCoach(
+            _provider(config.coach, settings), turned_round(rubrics), config.coach, budget
+        )
+        stack.push_async_callback(other.close)
+        yield ProbedCoach(coach=coach, turned_round=other, rubrics=rubrics)
 
 
 def database_url(settings: Settings) -> str:

@@ -465,6 +465,10 @@ RESUMABLE = (
 """Keys of `coach` that a resumed run may change: they decide how it is asked, not what."""
 
 
+StopOn = Literal["coach", "rubric", "policy", "health", "divergence", "unscored"]
+"""What an audit may stop a run for."""
+
+
 class TrackingConfig(Section):
     """What is shown in MLflow."""
 
@@ -483,8 +487,35 @@ class AuditConfig(Section):
     repeats: int = Field(
         default=3, ge=2, description="Scorings of each anchor that say what its score is."
     )
-    stop_on: tuple[Literal["coach", "rubric", "policy"], ...] = Field(
-        default=(), description="Stop the run when this has drifted."
+    stop_on: tuple[StopOn, ...] = Field(
+        default=(),
+        description="Stop the run when coach, rubric or policy has drifted, or on an alert about "
+        "score health, divergence or unscored actions; a resumed run may change it.",
+    )
+    most_at_mode: Fraction = Field(
+        default=0.95, description="Share of an agent's scores at one value that raises an alert."
+    )
+    most_at_ceiling: Fraction = Field(
+        default=0.9, description="Share of an agent's scores at 10 that raises an alert."
+    )
+    least_entropy_bits: float = Field(
+        default=0.3,
+        ge=0,
+        description="Entropy of an agent's scores below which an alert is raised.",
+    )
+    most_unparsed: Fraction = Field(
+        default=0.05, description="Share of replies nobody could read that raises an alert."
+    )
+    divergence: float = Field(
+        default=0.1,
+        ge=0,
+        description="Change of score / 10 minus success over the run that raises an alert, once "
+        "its interval lies above.",
+    )
+    unscored_points: float = Field(
+        default=1.0,
+        gt=0,
+        description="Points by which missing scores could bias a task type that raise an alert.",
     )
     correction: str = Field(
         default="",
@@ -536,9 +567,9 @@ class TrainConfig(Section):
     def same_experiment(self, other: "TrainConfig") -> tuple[str, ...]:
         """The sections in which `other` differs; how patient and rich the coach is does not count.
 
-        A run whose budget is spent can be resumed with a larger one.
+        A run whose budget is spent can be resumed with a larger one, and one that the audit
+        stopped with another opinion of what to stop for.
         """
-        ours, theirs = (
-            one.model_dump(mode="json", exclude={"coach": set(RESUMABLE)}) for one in (self, other)
-        )
+        left_out: dict[str, set[str]] = {"coach": {*RESUMABLE}, "audit": {"stop_on"}}
+        ours, theirs = (one.model_dump(mode="json", exclude={**left_out}) for one in (self, other))
         return tuple(sorted(key for key in ours if ours[key] != theirs[key]))

@@ -21,6 +21,7 @@ from mappa_core.domain.audit import (
     Correction,
     Finding,
     HumanLabel,
+    ToLabel,
 )
 from mappa_core.domain.records import (
     Checkpoint,
@@ -440,6 +441,14 @@ class AuditStore(Protocol):
         """People's labels beside the coach's scores."""
         ...
 
+    def to_label(self, run_id: UUID, limit: int) -> ToLabel:
+        """What a person could look at, each list in an order that never changes by itself."""
+        ...
+
+    def labels(self, run_id: UUID, labeller: str) -> tuple[HumanLabel, ...]:
+        """One person's labels of a run, oldest first."""
+        ...
+
     def add_labels(self, labels: Sequence[HumanLabel]) -> None:
         """Add people's scores; a labeller's later score of an action replaces the earlier."""
         ...
@@ -448,8 +457,12 @@ class AuditStore(Protocol):
         """Replace the run's findings of these kinds, all or none."""
         ...
 
-    def findings(self, run_id: UUID) -> tuple[Finding, ...]:
-        """What was found about a run."""
+    def add_findings(self, found: Sequence[Finding]) -> None:
+        """Add findings that are not there yet."""
+        ...
+
+    def findings(self, run_id: UUID, kind: str | None = None) -> tuple[Finding, ...]:
+        """What was found about a run, of one kind or of all."""
         ...
 
     def add_anchors(self, anchors: Sequence[Anchor]) -> None:

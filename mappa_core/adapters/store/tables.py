@@ -337,6 +337,7 @@ HUMAN_LABEL = Table(
     Column("score", Double, nullable=False),
     Column("note", AnyText, nullable=False),
     _now("labelled_at"),
+    Column("picked", AnyText, nullable=False, server_default="random"),
     CheckConstraint("score BETWEEN 0 AND 10", name="score_range"),
 )
 
