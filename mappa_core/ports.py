@@ -37,6 +37,7 @@ from mappa_core.domain.records import (
     Phase,
     PolicyVersion,
     Problem,
+    RegisteredVersion,
     Run,
     RunStatus,
     ScoredAction,
@@ -523,6 +524,30 @@ class ModelRegistry(Protocol):
 
         Raises:
             TrackerError: The registry is unreachable or refused.
+        """
+        ...
+
+    def models(self) -> tuple[str, ...]:
+        """The names of all registered models, sorted.
+
+        Raises:
+            TrackerError: The registry is unreachable.
+        """
+        ...
+
+    def versions(self, name: str) -> tuple[RegisteredVersion, ...]:
+        """A model's versions, oldest first; none where there is no such model.
+
+        Raises:
+            TrackerError: The registry is unreachable.
+        """
+        ...
+
+    def point(self, name: str, alias: str, version: str, tags: Mapping[str, str]) -> None:
+        """Move `alias` to a version, newer or older, and set tags on it.
+
+        Raises:
+            TrackerError: The registry is unreachable, or has no such version.
         """
         ...
 
