@@ -38,7 +38,7 @@ async def watch(run: Run, iteration: int, config: AuditConfig) -> None:
     if seen.cause == "none":
         return
     payload = {"cause": seen.cause, "since": seen.since, "iteration": iteration}
-    emit_event("mappa.audit.drift", resource=_resource(run.name), payload=payload)
+    emit_event("mappa.audit.drift", resource=run_resource(run.name), payload=payload)
     if seen.cause in config.stop_on:
         raise CoachError(
             f"the {seen.cause} has drifted since iteration {seen.since} (audit.stop_on): see "
@@ -97,7 +97,7 @@ async def audit(run: str | None = None, margin: float = MARGIN_POINTS) -> str:
     )
     if audited.result.verdict == "biased":
         payload = {"verdict": audited.result.verdict, "margin": margin}
-        emit_event("mappa.audit.biased", resource=_resource(name), payload=payload)
+        emit_event("mappa.audit.biased", resource=run_resource(name), payload=payload)
     return audited.result.verdict
 
 
@@ -109,5 +109,6 @@ def _newest(settings: Settings) -> str:
     return runs[0].name
 
 
-def _resource(run_name: str) -> dict[str, str]:
+def run_resource(run_name: str) -> dict[str, str]:
+    """What events about a run are about."""
     return {"prefect.resource.id": f"mappa.run.{run_name}", "prefect.resource.name": run_name}

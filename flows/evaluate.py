@@ -10,7 +10,7 @@ from uuid import UUID
 from prefect import flow
 
 from flows.rollout import rollout
-from mappa_core.bootstrap import open_services, services
+from mappa_core.bootstrap import open_services, opened_store, services
 from mappa_core.config import TrainConfig
 from mappa_core.domain.errors import NotFound
 from mappa_core.domain.records import Run
@@ -35,14 +35,22 @@ async def compare_steps(run_id: UUID, before: int, after: int, config: TrainConf
 
 
 @flow(name="evaluate", flow_run_name="evaluate {run_name}", persist_result=False)
-async def evaluate(run_name: str, config: TrainConfig, step: int | None = None) -> Comparison:
+async def evaluate(
+    run_name: str, config: TrainConfig | None = None, step: int | None = None
+) -> Comparison:
     """Compare a stored run's base team with its team after `step` updates (default: the last).
 
     Episodes that are already in the store are read, not played again.
 
+    Args:
+        run_name: Name, id or a prefix of either.
+        config: How to measure; default as the run was configured.
+        step: Updates the policies had had; default the last.
+
     Raises:
         NotFound: No such run, or it has no policy at that step.
     """
+    config = config or await asyncio.to_thread(_config_of, run_name)
     async with open_services(config, Settings()) as port:
         run = await asyncio.to_thread(port.store.run, run_name)
         last = await asyncio.to_thread(last_step, run)
@@ -56,6 +64,11 @@ async def evaluate(run_name: str, config: TrainConfig, step: int | None = None) 
         for played in (0, after):
             await evaluate_held_out(run.id, played, config)
         return await compare_steps(run.id, 0, after, config)
+
+
+def _config_of(run_name: str) -> TrainConfig:
+    with opened_store(Settings()) as store:
+        return TrainConfig.model_validate(store.run(run_name).config)
 
 
 def last_step(run: Run) -> int:

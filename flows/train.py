@@ -15,6 +15,7 @@ from uuid import UUID, uuid4
 from prefect import flow, task
 from prefect.artifacts import acreate_table_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.events import emit_event
 from prefect.runtime import flow_run
 
 from flows import auditing
@@ -61,11 +62,20 @@ async def update(run_id: UUID, agent: str, iteration: int, config: TrainConfig) 
     persist_result=False,
 )
 async def register(run: Run, iteration: int) -> tuple[str, ...]:
-    """Register the iteration's checkpoints as `candidate`."""
+    """Register the iteration's checkpoints as `candidate`, and let automations know."""
     port = services()
-    return await asyncio.to_thread(
+    registered = await asyncio.to_thread(
         steps.register_policies, run, iteration, registry=port.registry, store=port.store
     )
+    emit_event(
+        "mappa.update.registered",
+        resource={
+            "prefect.resource.id": f"mappa.run.{run.name}",
+            "prefect.resource.name": run.name,
+        },
+        payload={"step": iteration, "versions": list(registered)},
+    )
+    return registered
 
 
 @flow(name="train", flow_run_name="train {config.name}", persist_result=False)
