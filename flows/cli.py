@@ -22,6 +22,7 @@ from flows.audit_cli import audit_command
 from flows.coach_commands import register as register_coach_commands
 from flows.config_commands import config as config_commands
 from flows.promote_command import promote_command
+from flows.run_report import report_command
 from mappa_core.adapters.config_files import load_config, with_overrides
 from mappa_core.config import RESUMABLE, TrainConfig
 from mappa_core.domain.errors import ConfigError, MappaError, UserError
@@ -40,6 +41,7 @@ exchange.register(app, db)
 register_coach_commands(app)
 app.command("audit")(audit_command)
 app.command("promote")(promote_command)
+app.command("report")(report_command)
 app.add_typer(config_commands, name="config")
 
 Overrides = Annotated[

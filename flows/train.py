@@ -225,5 +225,7 @@ async def _log_comparison(run: Run, step: int, comparison: Comparison) -> None:
     await acreate_table_artifact(
         key="before-and-after",
         table=comparison.table(),
-        description=f"{run.name}: held-out problems before and after training, paired",
+        description=f"{run.name}: held-out problems before and after training, paired. "
+        f"Curves and actions worth reading: `mappa report {run.name}`; MLflow run "
+        f"{run.mlflow_run_id}.",
     )

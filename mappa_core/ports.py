@@ -327,6 +327,10 @@ class Store(Protocol):
         """What models that coach a run have taken so far, scores that did not train included."""
         ...
 
+    def coach_costs(self, run_id: UUID) -> Mapping[int, float]:
+        """Dollars that the coaches took for each training iteration; none where they are free."""
+        ...
+
     def scores(self, episode_id: UUID) -> tuple[ScoreEntry, ...]:
         """All scores of an episode's actions, in turn order."""
         ...
