@@ -84,7 +84,10 @@ def config(toy_config: TrainConfig) -> TrainConfig:
     return toy_config.model_copy(update={"rollout": shorter})
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+TWENTY = pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])
+
+
+@pytest.mark.parametrize("kills", [3, TWENTY])
 def test_nothing_acknowledged_is_lost(
     store: PostgresStore,
     make_services: MakeServices,
