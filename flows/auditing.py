@@ -84,7 +84,7 @@ class Watch:
 def _raise_event(run: str, alert: Alert) -> None:
     emit_event(
         f"mappa.audit.{alert.kind}",
-        resource=_resource(run),
+        resource=run_resource(run),
         payload={
             "cause": alert.stop,
             "subject": alert.subject,
@@ -148,7 +148,7 @@ async def audit(run: str | None = None, margin: float = MARGIN_POINTS) -> str:
     )
     if audited.result.verdict == "biased":
         payload = {"verdict": audited.result.verdict, "margin": margin}
-        emit_event("mappa.audit.biased", resource=_resource(name), payload=payload)
+        emit_event("mappa.audit.biased", resource=run_resource(name), payload=payload)
     return audited.result.verdict
 
 
@@ -160,5 +160,6 @@ def _newest(settings: Settings) -> str:
     return runs[0].name
 
 
-def _resource(run_name: str) -> dict[str, str]:
+def run_resource(run_name: str) -> dict[str, str]:
+    """What events about a run are about."""
     return {"prefect.resource.id": f"mappa.run.{run_name}", "prefect.resource.name": run_name}

@@ -20,8 +20,11 @@ from rich.console import Console
 from flows import exchange
 from flows.audit_cli import audit_command
 from flows.coach_commands import register as register_coach_commands
+from flows.config_commands import config as config_commands
 from flows.label import label
+from flows.promote_command import promote_command
 from flows.reproduce import reproduce
+from flows.run_report import report_command
 from mappa_core.adapters.config_files import load_config, with_overrides
 from mappa_core.config import RESUMABLE, TrainConfig
 from mappa_core.domain.errors import ConfigError, MappaError, UserError
@@ -41,6 +44,9 @@ register_coach_commands(app)
 app.command("audit")(audit_command)
 app.command("reproduce")(reproduce)
 app.command()(label)
+app.command("promote")(promote_command)
+app.command("report")(report_command)
+app.add_typer(config_commands, name="config")
 
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="Dotted overrides, e.g. seed=3 rollout.iterations=4.")

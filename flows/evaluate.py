@@ -17,7 +17,7 @@ from prefect import flow
 from prefect.artifacts import acreate_table_artifact
 
 from flows.rollout import rollout
-from mappa_core.bootstrap import code_version, open_services, services
+from mappa_core.bootstrap import code_version, open_services, opened_store, services
 from mappa_core.config import TrainConfig
 from mappa_core.domain import ids
 from mappa_core.domain.errors import NotFound
@@ -101,14 +101,22 @@ async def _report(run_id: UUID, step: int) -> Report:
 
 
 @flow(name="evaluate", flow_run_name="evaluate {run_name}", persist_result=False)
-async def evaluate(run_name: str, config: TrainConfig, step: int | None = None) -> Evaluation:
+async def evaluate(
+    run_name: str, config: TrainConfig | None = None, step: int | None = None
+) -> Evaluation:
     """Compare a stored run's base team with its team after `step` updates (default: the last).
 
     Episodes that are already in the store are read, not played again.
 
+    Args:
+        run_name: Name, id or a prefix of either.
+        config: How to measure; default as the run was configured.
+        step: Updates the policies had had; default the last.
+
     Raises:
         NotFound: No such run, or it has no policy at that step.
     """
+    config = config or await asyncio.to_thread(_config_of, run_name)
     async with open_services(config, Settings()) as port:
         run = await asyncio.to_thread(port.store.run, run_name)
         last = await asyncio.to_thread(last_step, run)
@@ -166,6 +174,11 @@ def _beside(run: Run, config: TrainConfig, steps: tuple[int, ...]) -> Run:
             identity = ids.policy_version_id(wanted, agent.name, step)
             port.store.add_policy_version(replace(policy, id=identity, run_id=wanted))
     return port.store.run(str(wanted))
+
+
+def _config_of(run_name: str) -> TrainConfig:
+    with opened_store(Settings()) as store:
+        return TrainConfig.model_validate(store.run(run_name).config)
 
 
 def last_step(run: Run) -> int:

@@ -72,11 +72,20 @@ async def update(run_id: UUID, agent: str, iteration: int, config: TrainConfig) 
     persist_result=False,
 )
 async def register(run: Run, iteration: int) -> tuple[str, ...]:
-    """Register the iteration's checkpoints as `candidate`."""
+    """Register the iteration's checkpoints as `candidate`, and let automations know."""
     port = services()
-    return await asyncio.to_thread(
+    registered = await asyncio.to_thread(
         steps.register_policies, run, iteration, registry=port.registry, store=port.store
     )
+    emit_event(
+        "mappa.update.registered",
+        resource={
+            "prefect.resource.id": f"mappa.run.{run.name}",
+            "prefect.resource.name": run.name,
+        },
+        payload={"step": iteration, "versions": list(registered)},
+    )
+    return registered
 
 
 @flow(name="train", flow_run_name="train {config.name}", persist_result=False)
@@ -268,5 +277,7 @@ async def _log_comparison(run: Run, step: int, comparison: Comparison) -> None:
     await acreate_table_artifact(
         key="before-and-after",
         table=comparison.table(),
-        description=f"{run.name}: held-out problems before and after training, paired",
+        description=f"{run.name}: held-out problems before and after training, paired. "
+        f"Curves and actions worth reading: `mappa report {run.name}`; MLflow run "
+        f"{run.mlflow_run_id}.",
     )

@@ -479,6 +479,27 @@ def opened_mlflow(settings: Settings) -> Generator[str]:
         yield _databases(settings, stack).mlflow
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records:
+    """What is known about runs, for who decides about them afterwards."""
+
+    store: Store
+    audit: AuditStore
+    registry: ModelRegistry
+
+
+@contextmanager
+def opened_records(settings: Settings) -> Generator[Records]:
+    """The store, its audit and the model registry, without engines or models."""
+    with ExitStack() as stack:
+        databases = _databases(settings, stack)
+        store = open_store(settings, databases, Patience())
+        stack.callback(store.close)
+        audit = PostgresAudit.beside(store)
+        stack.callback(audit.close)
+        yield Records(store=store, audit=audit, registry=MlflowRegistry(databases.mlflow))
+
+
 def upgrade_database(settings: Settings) -> tuple[str | None, str | None]:
     """Bring the schema up to date; returns the revision before and after."""
     with ExitStack() as stack:

@@ -31,7 +31,7 @@ class ProblemsConfig(Section):
         description="Bundled word-problem generator; AIME/AMC style JSON files; bundled "
         "prediction tasks; DSBench's modeling tasks from disk.",
     )
-    levels: tuple[int, ...] = Field(
+    levels: tuple[Positive, ...] = Field(
         default=(1,), min_length=1, description="Difficulty levels drawn from (arithmetic), 1 to 4."
     )
     operations: tuple[str, ...] = Field(

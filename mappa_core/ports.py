@@ -39,6 +39,7 @@ from mappa_core.domain.records import (
     Phase,
     PolicyVersion,
     Problem,
+    RegisteredVersion,
     Run,
     RunStatus,
     ScoredAction,
@@ -354,6 +355,10 @@ class Store(Protocol):
         """What models that coach a run have taken so far, scores that did not train included."""
         ...
 
+    def coach_costs(self, run_id: UUID) -> Mapping[int, float]:
+        """Dollars that the coaches took for each training iteration; none where they are free."""
+        ...
+
     def scores(self, episode_id: UUID) -> tuple[ScoreEntry, ...]:
         """All scores of an episode's actions, in turn order."""
         ...
@@ -561,6 +566,30 @@ class ModelRegistry(Protocol):
 
         Raises:
             TrackerError: The registry is unreachable or refused.
+        """
+        ...
+
+    def models(self) -> tuple[str, ...]:
+        """The names of all registered models, sorted.
+
+        Raises:
+            TrackerError: The registry is unreachable.
+        """
+        ...
+
+    def versions(self, name: str) -> tuple[RegisteredVersion, ...]:
+        """A model's versions, oldest first; none where there is no such model.
+
+        Raises:
+            TrackerError: The registry is unreachable.
+        """
+        ...
+
+    def point(self, name: str, alias: str, version: str, tags: Mapping[str, str]) -> None:
+        """Move `alias` to a version, newer or older, and set tags on it.
+
+        Raises:
+            TrackerError: The registry is unreachable, or has no such version.
         """
         ...
 

@@ -512,6 +512,22 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredVersion:
+    """One version of a registered model, as the registry knows it."""
+
+    name: str
+    """Of the model, `mappa-<team>-<agent>`."""
+    version: str
+    run_id: UUID
+    """The run that trained it."""
+    agent: str
+    step: int
+    aliases: tuple[str, ...]
+    """`candidate`, `champion`."""
+    tags: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateReport:
     """What one update did to one agent."""
 

@@ -1,5 +1,6 @@
 """Numbers over many episodes, summed up by Postgres."""
 
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
@@ -110,6 +111,21 @@ def coach_spending(connection: Connection, run_id: UUID) -> Spending:
     )
     row = connection.execute(query).one()
     return Spending(calls=row.calls, tokens=row.tokens, cost_usd=row.cost_usd)
+
+
+def coach_costs(connection: Connection, run_id: UUID) -> Mapping[int, float]:
+    """Dollars by training iteration, of all scores that had a price."""
+    dollars = func.sum(COACH_SCORE.c.cost_usd)
+    query = (
+        select(EPISODE.c.iteration, dollars.label("cost_usd"))
+        .select_from(COACH_SCORE)
+        .join(ACTION)
+        .join(EPISODE)
+        .where(EPISODE.c.run_id == run_id, EPISODE.c.phase == "train")
+        .group_by(EPISODE.c.iteration)
+        .having(dollars > 0)
+    )
+    return {row.iteration: row.cost_usd for row in connection.execute(query)}
 
 
 def _within(run_id: UUID, phase: str, iteration: int) -> ColumnElement[bool]:

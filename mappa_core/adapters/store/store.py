@@ -175,6 +175,10 @@ class PostgresStore:
         """What models that coach a run have taken so far."""
         return self._do(lambda connection: figures.coach_spending(connection, run_id))
 
+    def coach_costs(self, run_id: UUID) -> Mapping[int, float]:
+        """Dollars that the coaches took for each training iteration; none where they are free."""
+        return self._do(lambda connection: figures.coach_costs(connection, run_id))
+
     def scored_actions(self, run_id: UUID, agent: str, iteration: int) -> tuple[ScoredAction, ...]:
         """One agent's actions of one training iteration's finished episodes, in a fixed order."""
         return self._do(
