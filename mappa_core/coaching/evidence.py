@@ -153,7 +153,10 @@ def shown(text: str) -> str:
     `<|im_end|>` becomes `<\|im_end|>`, so a coach's own tokenizer reads it as text, and `<<<`
     becomes `<\<<`, so nothing inside a fence looks like one.
     """
-    return _UNSEEN.sub(_escaped, _CONTROL_TOKEN.sub(r"\g<0>\\", text))
+    # Most texts have no bracket to look behind.
+    if "<" in text or "[" in text:
+        text = _CONTROL_TOKEN.sub(r"\g<0>\\", text)
+    return _UNSEEN.sub(_escaped, text)
 
 
 def _escaped(found: re.Match[str]) -> str:

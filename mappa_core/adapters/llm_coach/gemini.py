@@ -15,7 +15,6 @@ from google import genai
 from google.auth import exceptions as auth_errors
 from google.genai import types
 from google.oauth2 import service_account
-from yarl import URL
 
 from mappa_core.adapters.llm_coach.gemini_caches import ContextCaches
 from mappa_core.adapters.llm_coach.gemini_letters import KeepingTransport, Letter, Letters
@@ -79,12 +78,12 @@ class GeminiProvider:
         except ValueError as error:
             detail = self._safe(f"the answer is not what Gemini sends: {error}")
             raise Passing("error", detail, usage=paid) from None
-        return replace(reply, usage=reply.usage + paid)
+        return replace(reply, usage=reply.usage + paid) if paid.total else reply
 
     async def _sent(self, letter: Letter, text: str) -> bytes:
         try:
             async with self._session().post(
-                URL(letter.url, encoded=True),
+                letter.url,
                 data=letter.body(text),
                 headers=letter.headers,
                 proxy=letter.proxy,

@@ -19,6 +19,7 @@ from urllib.request import getproxies, proxy_bypass
 import httpx2
 from google import genai
 from google.genai import types
+from yarl import URL
 
 FRESH_SECONDS = 60.0
 """google-auth renews a token minutes before it ends."""
@@ -34,7 +35,7 @@ _NOT_COPIED = frozenset(
 class Letter:
     """A request with a gap where the case goes."""
 
-    url: str
+    url: URL
     headers: Mapping[str, str]
     proxy: str | None
     before: bytes
@@ -115,7 +116,7 @@ class Letters:
             raise RuntimeError("google-genai sent its request past the transport it was given")
         before, after = request.content.split(json.dumps(gap).encode())
         return Letter(
-            url=str(request.url),
+            url=URL(str(request.url), encoded=True),
             proxy=_proxy_of(request.url),
             headers={k: v for k, v in request.headers.items() if k.lower() not in _NOT_COPIED},
             before=before,

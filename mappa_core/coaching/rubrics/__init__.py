@@ -145,7 +145,7 @@ def turned_round(rubrics: RubricSet) -> RubricSet:
                         "considers": rubric.considers[::-1],
                         "criteria": rubric.criteria[::-1],
                         "bands": rubric.bands[::-1],
-                        "task_types": dict(list(rubric.task_types.items())[::-1]),
+                        "task_types": dict([*rubric.task_types.items()][::-1]),
                     }
                 )
                 for agent, rubric in rubrics.rubrics.items()

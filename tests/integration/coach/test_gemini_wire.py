@@ -11,6 +11,7 @@ from google import genai
 from google.genai import types
 from hypothesis import given
 from hypothesis import strategies as st
+from yarl import URL
 
 from flows.rehearsal.contexts import Contexts
 from flows.rehearsal.dialects import GEMINI, Tokens, as_bytes
@@ -88,7 +89,7 @@ def test_a_copy_is_byte_for_byte_what_google_genai_sends_itself() -> None:
 
 @given(st.text())
 def test_any_text_fits_a_letter(text: str) -> None:
-    letter = Letter(url="", headers={}, proxy=None, before=b'{"a": ', after=b"}", written_at=0.0)
+    letter = Letter(url=URL(), headers={}, proxy=None, before=b'{"a": ', after=b"}", written_at=0.0)
     assert json.loads(letter.body(text)) == {"a": text}
 
 
