@@ -108,9 +108,9 @@ def _engine(_: Settings) -> Finding:
     )
 
 
-def _sandbox(_: Settings) -> Finding:
+def _sandbox(settings: Settings) -> Finding:
     try:
-        return Finding(name="sandbox", works=True, found=asyncio.run(sandbox_tier()))
+        return Finding(name="sandbox", works=True, found=asyncio.run(sandbox_tier(settings)))
     except MappaError as error:
         return Finding(
             name="sandbox", works=False, found=str(error), advice="apt-get install bubblewrap"
@@ -130,7 +130,7 @@ def _docker(_: Settings) -> Finding:
         return Finding(
             name="Docker",
             works=False,
-            found="no engine answers; only `make up` needs one",
+            found="no engine answers; `make up` and sandbox.backend=docker need one",
             advice="install docker and docker compose",
         )
     return Finding(name="Docker", works=True, found=f"engine {answer.stdout.strip()}")

@@ -72,11 +72,20 @@ async def update(run_id: UUID, agent: str, iteration: int, config: TrainConfig) 
     persist_result=False,
 )
 async def register(run: Run, iteration: int) -> tuple[str, ...]:
-    """Register the iteration's checkpoints as `candidate`."""
+    """Register the iteration's checkpoints as `candidate`, and let automations know."""
     port = services()
-    return await asyncio.to_thread(
+    registered = await asyncio.to_thread(
         steps.register_policies, run, iteration, registry=port.registry, store=port.store
     )
+    emit_event(
+        "mappa.update.registered",
+        resource={
+            "prefect.resource.id": f"mappa.run.{run.name}",
+            "prefect.resource.name": run.name,
+        },
+        payload={"step": iteration, "versions": list(registered)},
+    )
+    return registered
 
 
 @flow(name="train", flow_run_name="train {config.name}", persist_result=False)
@@ -128,7 +137,8 @@ def open_run(config: TrainConfig, resume: str | None) -> Run:
     port.store.close_run(run.id, RunStatus.RUNNING)
     for agent in port.team.agents:
         port.store.add_policy_version(steps.base_policy(run.id, agent.name, port.model))
-    port.store.add_problems((*port.problems.train(), *port.problems.held_out()))
+    port.store.add_manifest(run.id, "train", port.problems.train())
+    port.store.add_manifest(run.id, "held_out", port.problems.held_out())
     return port.store.run(str(run.id))
 
 
@@ -163,8 +173,9 @@ async def _recorded(run: Run) -> AsyncGenerator[None]:
 
 async def _train(run: Run, config: TrainConfig) -> Comparison:
     await evaluate_held_out(run.id, 0, config)
+    watch = auditing.Watch(run, config)
     for iteration in range(1, config.rollout.iterations + 1):
-        await _iterate(run, iteration, config)
+        await _iterate(run, iteration, config, watch)
         every = config.evaluation.every
         if every and iteration % every == 0 and iteration < config.rollout.iterations:
             await evaluate_held_out(run.id, iteration, config)
@@ -174,7 +185,7 @@ async def _train(run: Run, config: TrainConfig) -> Comparison:
     return comparison
 
 
-async def _iterate(run: Run, iteration: int, config: TrainConfig) -> None:
+async def _iterate(run: Run, iteration: int, config: TrainConfig, watch: auditing.Watch) -> None:
     """One round: play, score, learn, register, show."""
     port = services()
     started = time.perf_counter()
@@ -193,7 +204,7 @@ async def _iterate(run: Run, iteration: int, config: TrainConfig) -> None:
             [agent.name for agent in port.team.agents],
             config.learner.keep_checkpoints,
         )
-    await auditing.watch(run, iteration, config.audit)
+    await watch.after(iteration)
     seconds = time.perf_counter() - started
     port.watcher.figures(figures, seconds)
     await _log_iteration(run, figures, updates, seconds)
@@ -266,5 +277,7 @@ async def _log_comparison(run: Run, step: int, comparison: Comparison) -> None:
     await acreate_table_artifact(
         key="before-and-after",
         table=comparison.table(),
-        description=f"{run.name}: held-out problems before and after training, paired",
+        description=f"{run.name}: held-out problems before and after training, paired. "
+        f"Curves and actions worth reading: `mappa report {run.name}`; MLflow run "
+        f"{run.mlflow_run_id}.",
     )

@@ -35,7 +35,7 @@ from mappa_core.adapters.store.embedded import start_embedded
 from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.adapters.watchers import LogWatcher
 from mappa_core.adapters.workspaces.snapshots import SnapshotWorkspaces
-from mappa_core.coaching.rubrics import RubricSet, load_rubrics
+from mappa_core.coaching.rubrics import RubricSet, load_rubrics, turned_round
 from mappa_core.config import CoachConfig, CoachModelConfig, EngineConfig, TrainConfig
 from mappa_core.domain.errors import ConfigError, DiskFull
 from mappa_core.patience import Patience
@@ -176,7 +176,8 @@ async def _build(config: TrainConfig, settings: Settings, stack: AsyncExitStack)
         config.sandbox.backend,
         config.sandbox.concurrency,
         config.sandbox.runtime,
-        settings.sandboxfusion_url,
+        fusion_url=settings.sandboxfusion_url,
+        image=settings.sandbox_image,
     )
     stack.push_async_callback(sandbox.close)
     watcher.starting("database")
@@ -424,16 +425,36 @@ def opened_audit(settings: Settings, database: str | None = None) -> Generator[P
         yield audit
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedCoach:
+    """A coach that is questioned before it trains anybody."""
+
+    coach: Coach
+    turned_round: Coach | None = None
+    """The same with its rubric in the opposite order; None where it has none."""
+    rubrics: RubricSet | None = None
+
+
 @asynccontextmanager
-async def opened_coach(config: TrainConfig, settings: Settings) -> AsyncGenerator[Coach]:
+async def opened_coach(config: TrainConfig, settings: Settings) -> AsyncGenerator[ProbedCoach]:
     """The coach of a configuration alone, for who only asks it.
 
     Raises:
         ConfigError: As `check_coach`.
     """
     team = load_team(config.team, config.prompts)
+    rubrics = check_coach(config.coach, settings, team)
+    budget = Budget(config.coach.budget)
     async with AsyncExitStack() as stack:
-        yield open_coach(config.coach, settings, team, Budget(config.coach.budget), stack)
+        coach = open_coach(config.coach, settings, team, budget, stack)
+        if rubrics is None:
+            yield ProbedCoach(coach=coach)
+            return
+        other = LlmCoach(
+            _provider(config.coach, settings), turned_round(rubrics), config.coach, budget
+        )
+        stack.push_async_callback(other.close)
+        yield ProbedCoach(coach=coach, turned_round=other, rubrics=rubrics)
 
 
 def database_url(settings: Settings) -> str:
@@ -456,6 +477,27 @@ def opened_mlflow(settings: Settings) -> Generator[str]:
     """The address of MLflow's records; an embedded server runs as long as the block."""
     with ExitStack() as stack:
         yield _databases(settings, stack).mlflow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records:
+    """What is known about runs, for who decides about them afterwards."""
+
+    store: Store
+    audit: AuditStore
+    registry: ModelRegistry
+
+
+@contextmanager
+def opened_records(settings: Settings) -> Generator[Records]:
+    """The store, its audit and the model registry, without engines or models."""
+    with ExitStack() as stack:
+        databases = _databases(settings, stack)
+        store = open_store(settings, databases, Patience())
+        stack.callback(store.close)
+        audit = PostgresAudit.beside(store)
+        stack.callback(audit.close)
+        yield Records(store=store, audit=audit, registry=MlflowRegistry(databases.mlflow))
 
 
 def upgrade_database(settings: Settings) -> tuple[str | None, str | None]:
@@ -505,9 +547,11 @@ def ping_store(settings: Settings, stack: ExitStack) -> str:
     return f"PostgreSQL {ping(_databases(settings, stack).store)}"
 
 
-async def sandbox_tier() -> str:
-    """The strongest isolation this machine offers, by trying it."""
-    sandbox = await choose_sandbox("auto", 1)
+async def sandbox_tier(settings: Settings) -> str:
+    """The isolation that `auto` takes on this machine, by trying it."""
+    sandbox = await choose_sandbox(
+        "auto", 1, fusion_url=settings.sandboxfusion_url, image=settings.sandbox_image
+    )
     await sandbox.close()
     return sandbox.tier
 

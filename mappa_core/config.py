@@ -31,7 +31,7 @@ class ProblemsConfig(Section):
         description="Bundled word-problem generator; AIME/AMC style JSON files; bundled "
         "prediction tasks; DSBench's modeling tasks from disk.",
     )
-    levels: tuple[int, ...] = Field(
+    levels: tuple[Positive, ...] = Field(
         default=(1,), min_length=1, description="Difficulty levels drawn from (arithmetic), 1 to 4."
     )
     operations: tuple[str, ...] = Field(
@@ -115,11 +115,11 @@ class EngineConfig(Section):
 class SandboxConfig(Section):
     """Where model-written code runs."""
 
-    backend: Literal["auto", "bubblewrap", "landlock", "sandbox-fusion", "unsafe-subprocess"] = (
-        Field(
-            default="auto",
-            description="auto: the strongest tier whose probe passes; never the unsafe one.",
-        )
+    backend: Literal[
+        "auto", "sandbox-fusion", "docker", "bubblewrap", "landlock", "unsafe-subprocess"
+    ] = Field(
+        default="auto",
+        description="auto: the first of these whose probe passes; never the unsafe one.",
     )
     runtime: Runtime = Field(
         default="standard-library",
@@ -146,6 +146,20 @@ class PricesConfig(Section):
     )
 
 
+class ContextCacheConfig(Section):
+    """Rubrics kept at the provider (gemini and vertex), beyond what it caches by itself."""
+
+    enabled: bool = Field(
+        default=False, description="Send each agent's rubric once and name it afterwards."
+    )
+    minimum_tokens: Positive = Field(
+        default=2048, description="The provider refuses shorter ones; they are sent as ever."
+    )
+    ttl_seconds: int = Field(
+        default=3600, ge=300, description="A cache's life; it is made anew before it ends."
+    )
+
+
 class CoachModelConfig(Section):
     """One coach: who it is, how it is asked, how hard."""
 
@@ -163,7 +177,13 @@ class CoachModelConfig(Section):
     )
     temperature: float = Field(default=0.0, ge=0, le=2, description="0 is greedy.")
     thinking_budget: int | None = Field(
-        default=None, ge=0, description="Tokens of thinking; null leaves it to the model, 0 is off."
+        default=None,
+        ge=0,
+        description="Tokens of thinking, beside max_output_tokens; null leaves it to the model, 0 "
+        "is off.",
+    )
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(
+        default=None, description="Thinking of an openai coach; null leaves it to the model."
     )
     max_output_tokens: Positive = Field(default=2048, description="Of a reply, at most.")
     expected_reply_tokens: Positive = Field(
@@ -173,6 +193,9 @@ class CoachModelConfig(Section):
         default=False, description="Ask what the agent should have done instead."
     )
     prices: PricesConfig = Field(default=PricesConfig(), description="What tokens cost.")
+    context_cache: ContextCacheConfig = Field(
+        default=ContextCacheConfig(), description="Explicit caching of the rubric."
+    )
     attempt_seconds: float = Field(default=60.0, gt=0, description="Patience with one call.")
     deadline_seconds: float = Field(
         default=600.0, gt=0, description="Patience with one score, retries and waits included."
@@ -189,6 +212,12 @@ class CoachModelConfig(Section):
     def _names_a_model(self) -> "CoachModelConfig":
         if self.backend != "rule" and not self.model:
             raise ValueError(f"backend {self.backend} needs a model: set model to its name")
+        if self.context_cache.enabled and self.backend not in ("gemini", "vertex"):
+            raise ValueError(f"backend {self.backend} has no context_cache: leave it off")
+        if self.reasoning_effort is not None and self.backend != "openai":
+            raise ValueError(f"backend {self.backend} takes thinking_budget, not reasoning_effort")
+        if self.backend == "openai" and self.thinking_budget is not None:
+            raise ValueError("backend openai takes reasoning_effort, not thinking_budget")
         return self
 
 
@@ -436,6 +465,10 @@ RESUMABLE = (
 """Keys of `coach` that a resumed run may change: they decide how it is asked, not what."""
 
 
+StopOn = Literal["coach", "rubric", "policy", "health", "divergence", "unscored"]
+"""What an audit may stop a run for."""
+
+
 class TrackingConfig(Section):
     """What is shown in MLflow."""
 
@@ -454,8 +487,35 @@ class AuditConfig(Section):
     repeats: int = Field(
         default=3, ge=2, description="Scorings of each anchor that say what its score is."
     )
-    stop_on: tuple[Literal["coach", "rubric", "policy"], ...] = Field(
-        default=(), description="Stop the run when this has drifted."
+    stop_on: tuple[StopOn, ...] = Field(
+        default=(),
+        description="Stop the run when coach, rubric or policy has drifted, or on an alert about "
+        "score health, divergence or unscored actions; a resumed run may change it.",
+    )
+    most_at_mode: Fraction = Field(
+        default=0.95, description="Share of an agent's scores at one value that raises an alert."
+    )
+    most_at_ceiling: Fraction = Field(
+        default=0.9, description="Share of an agent's scores at 10 that raises an alert."
+    )
+    least_entropy_bits: float = Field(
+        default=0.3,
+        ge=0,
+        description="Entropy of an agent's scores below which an alert is raised.",
+    )
+    most_unparsed: Fraction = Field(
+        default=0.05, description="Share of replies nobody could read that raises an alert."
+    )
+    divergence: float = Field(
+        default=0.1,
+        ge=0,
+        description="Change of score / 10 minus success over the run that raises an alert, once "
+        "its interval lies above.",
+    )
+    unscored_points: float = Field(
+        default=1.0,
+        gt=0,
+        description="Points by which missing scores could bias a task type that raise an alert.",
     )
     correction: str = Field(
         default="",
@@ -507,9 +567,9 @@ class TrainConfig(Section):
     def same_experiment(self, other: "TrainConfig") -> tuple[str, ...]:
         """The sections in which `other` differs; how patient and rich the coach is does not count.
 
-        A run whose budget is spent can be resumed with a larger one.
+        A run whose budget is spent can be resumed with a larger one, and one that the audit
+        stopped with another opinion of what to stop for.
         """
-        ours, theirs = (
-            one.model_dump(mode="json", exclude={"coach": set(RESUMABLE)}) for one in (self, other)
-        )
+        left_out: dict[str, set[str]] = {"coach": {*RESUMABLE}, "audit": {"stop_on"}}
+        ours, theirs = (one.model_dump(mode="json", exclude={**left_out}) for one in (self, other))
         return tuple(sorted(key for key in ours if ours[key] != theirs[key]))

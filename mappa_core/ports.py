@@ -21,6 +21,7 @@ from mappa_core.domain.audit import (
     Correction,
     Finding,
     HumanLabel,
+    ToLabel,
 )
 from mappa_core.domain.records import (
     Checkpoint,
@@ -31,12 +32,14 @@ from mappa_core.domain.records import (
     Episode,
     EpisodeSummary,
     GenerationRequest,
+    HeldOutEpisode,
     IterationFigures,
     Limits,
     Message,
     Phase,
     PolicyVersion,
     Problem,
+    RegisteredVersion,
     Run,
     RunStatus,
     ScoredAction,
@@ -308,6 +311,10 @@ class Store(Protocol):
         """Add problems that are not there yet."""
         ...
 
+    def add_manifest(self, run_id: UUID, split: Phase, problems: Sequence[Problem]) -> None:
+        """Write down which problems a run draws from, in their order; a repeat changes nothing."""
+        ...
+
     def add_policy_version(self, policy: PolicyVersion) -> None:
         """Add a policy version."""
         ...
@@ -346,6 +353,10 @@ class Store(Protocol):
 
     def coach_spending(self, run_id: UUID) -> Spending:
         """What models that coach a run have taken so far, scores that did not train included."""
+        ...
+
+    def coach_costs(self, run_id: UUID) -> Mapping[int, float]:
+        """Dollars that the coaches took for each training iteration; none where they are free."""
         ...
 
     def scores(self, episode_id: UUID) -> tuple[ScoreEntry, ...]:
@@ -394,10 +405,8 @@ class Store(Protocol):
         """One iteration's numbers, from the rows."""
         ...
 
-    def outcomes(
-        self, run_id: UUID, phase: Phase, iteration: int
-    ) -> Mapping[UUID, tuple[bool, ...]]:
-        """Success of each problem's episodes in rollout order; a failed episode is a failure."""
+    def held_out_episodes(self, run_id: UUID, step: int) -> tuple[HeldOutEpisode, ...]:
+        """The closed held-out episodes of one policy step, by problem and rollout."""
         ...
 
     def close(self) -> None:
@@ -437,6 +446,14 @@ class AuditStore(Protocol):
         """People's labels beside the coach's scores."""
         ...
 
+    def to_label(self, run_id: UUID, limit: int) -> ToLabel:
+        """What a person could look at, each list in an order that never changes by itself."""
+        ...
+
+    def labels(self, run_id: UUID, labeller: str) -> tuple[HumanLabel, ...]:
+        """One person's labels of a run, oldest first."""
+        ...
+
     def add_labels(self, labels: Sequence[HumanLabel]) -> None:
         """Add people's scores; a labeller's later score of an action replaces the earlier."""
         ...
@@ -445,8 +462,12 @@ class AuditStore(Protocol):
         """Replace the run's findings of these kinds, all or none."""
         ...
 
-    def findings(self, run_id: UUID) -> tuple[Finding, ...]:
-        """What was found about a run."""
+    def add_findings(self, found: Sequence[Finding]) -> None:
+        """Add findings that are not there yet."""
+        ...
+
+    def findings(self, run_id: UUID, kind: str | None = None) -> tuple[Finding, ...]:
+        """What was found about a run, of one kind or of all."""
         ...
 
     def add_anchors(self, anchors: Sequence[Anchor]) -> None:
@@ -545,6 +566,30 @@ class ModelRegistry(Protocol):
 
         Raises:
             TrackerError: The registry is unreachable or refused.
+        """
+        ...
+
+    def models(self) -> tuple[str, ...]:
+        """The names of all registered models, sorted.
+
+        Raises:
+            TrackerError: The registry is unreachable.
+        """
+        ...
+
+    def versions(self, name: str) -> tuple[RegisteredVersion, ...]:
+        """A model's versions, oldest first; none where there is no such model.
+
+        Raises:
+            TrackerError: The registry is unreachable.
+        """
+        ...
+
+    def point(self, name: str, alias: str, version: str, tags: Mapping[str, str]) -> None:
+        """Move `alias` to a version, newer or older, and set tags on it.
+
+        Raises:
+            TrackerError: The registry is unreachable, or has no such version.
         """
         ...
 

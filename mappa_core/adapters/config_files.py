@@ -3,9 +3,10 @@
 configs/quickstart.yaml + ["seed=3", "rollout.iterations=4"] ─▶ TrainConfig
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from re import findall
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -44,6 +45,34 @@ def with_overrides(config: TrainConfig, overrides: Sequence[str]) -> TrainConfig
 def keys() -> tuple[str, ...]:
     """Every dotted key of the configuration."""
     return tuple(_keys(TrainConfig, ""))
+
+
+def differences(
+    one: Mapping[str, object], other: Mapping[str, object]
+) -> tuple[tuple[str, object, object], ...]:
+    """The dotted keys in which two recorded configurations differ, with both values.
+
+    A key that came later than a recording had its default then; one that is no more shows None
+    where it is not recorded.
+    """
+    defaults = dict(_flat(TrainConfig().model_dump(mode="json"), ""))
+    before, after = (defaults | dict(_flat(each, "")) for each in (one, other))
+    paths = sorted({*before, *after})
+    return tuple(
+        (path, before.get(path), after.get(path))
+        for path in paths
+        if before.get(path) != after.get(path)
+    )
+
+
+def _flat(values: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:
+    known = set(keys())
+    for name, value in values.items():
+        path = f"{prefix}{name}"
+        if isinstance(value, Mapping) and path not in known:
+            yield from _flat(value, f"{path}.")
+        else:
+            yield path, value
 
 
 def _loaded(path: Path) -> DictConfig:
@@ -98,13 +127,21 @@ def _sentence(error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         near = _nearest(key)
         hint = f": did you mean {near}?" if near else ": see `mappa train --dry-run` for all keys"
-        return f"there is no key {key}{hint}{more}"
+        return f"unknown key {key}{hint}{more}"
     message = first["msg"].removeprefix("Value error, ")
     if not key:
         return f"{message}{more}"
     message = message[0].lower() + message[1:]
     given = " ".join(str(first["input"]).split())
+    if first["type"] in ("literal_error", "enum"):
+        message += _nearest_value(given, str(first.get("ctx", {}).get("expected", "")))
     return f"{key}={given}: {message}{more}"
+
+
+def _nearest_value(given: str, expected: str) -> str:
+    """A hint where `given` is a slip of one of the values that pydantic expected."""
+    close = get_close_matches(given, findall("'([^']*)'", expected), n=1, cutoff=0.6)
+    return f": did you mean {close[0]}?" if close else ""
 
 
 def _nearest(key: str) -> str | None:

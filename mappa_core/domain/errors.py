@@ -6,6 +6,7 @@
     │   ├── ModelNotFound      a model path or id that does not resolve
     │   ├── ArchiveError       an export or a backup that is damaged or of another version
     │   └── NotFound           a run, an episode or a checkpoint that is not in the store
+    ├── PromotionRefused     a promotion that the evidence does not support: exit code 1
     └── OutsideError         something outside failed: exit code 1, the run can be resumed
         ├── Unreachable        nobody answers, or hung up: worth waiting for
         ├── StoreError         Postgres is unreachable, refused a write or is full
@@ -48,6 +49,10 @@ class ArchiveError(UserError):
 
 class NotFound(UserError):
     """No such run, episode or checkpoint in the store."""
+
+
+class PromotionRefused(MappaError):
+    """The gain is not certified, or the audit says biased; nothing was moved."""
 
 
 class OutsideError(MappaError):

@@ -512,6 +512,22 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredVersion:
+    """One version of a registered model, as the registry knows it."""
+
+    name: str
+    """Of the model, `mappa-<team>-<agent>`."""
+    version: str
+    run_id: UUID
+    """The run that trained it."""
+    agent: str
+    step: int
+    aliases: tuple[str, ...]
+    """`candidate`, `champion`."""
+    tags: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateReport:
     """What one update did to one agent."""
 
@@ -615,6 +631,27 @@ class EpisodeSummary:
     """None where the episode failed before it had an outcome."""
     mean_score: float | None
     """Over its actions' training scores, in [0, 10]; None where nothing was scored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutEpisode:
+    """One closed held-out episode, as far as it is measured."""
+
+    problem_id: UUID
+    success: bool
+    failed: bool
+    """Something outside ended it; it has no outcome."""
+    answer: str | None
+    metric: str | None
+    """None where answers are right or wrong."""
+    value: float | None
+    skill: float | None
+
+    @property
+    def invalid(self) -> bool:
+        """Whether it has an outcome, and nothing in it that could be measured."""
+        handed_in = self.answer if self.metric is None else self.value
+        return not self.failed and handed_in is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,3 +112,37 @@ def played(run: Run, rollout_index: int) -> Episode:
     turn = make_turn(make_policy(run), text="\x00 \ud800 é", tool_result=make_tool_result())
     outcome = Outcome(success=True, answer="5", method="math-verify")
     return episode.with_turn(turn).closed(StopReason.ANSWERED, outcome=outcome)
+
+
+def test_versions_are_listed_in_order_and_an_alias_moves_both_ways(
+    tracker: Tracker, registry: ModelRegistry, tmp_path: Path
+) -> None:
+    run = make_run("listed")
+    tracker_run_id = tracker.start(run)
+    name = "mappa-listed-solver"
+    assert registry.versions(name) == ()
+    for step in (1, 2):
+        policy = make_policy(run, "solver", step)
+        registry.register(
+            name,
+            policy,
+            write_adapter(tmp_path, policy),
+            tracker_run_id=tracker_run_id,
+            tags={},
+            alias="candidate",
+        )
+    assert name in registry.models()
+    registry.point(name, "champion", "2", {"why": "better"})
+    registry.point(name, "champion", "1", {"why": "back"})
+    first, second = registry.versions(name)
+    assert (first.name, first.version, first.run_id, first.agent, first.step) == (
+        name,
+        "1",
+        run.id,
+        "solver",
+        1,
+    )
+    assert (first.aliases, second.aliases) == (("champion",), ("candidate",))
+    assert (first.tags["why"], second.tags["why"]) == ("back", "better")
+    with pytest.raises(TrackerError):
+        registry.point(name, "champion", "9", {})

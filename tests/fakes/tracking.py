@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from uuid import UUID
 
 from mappa_core.domain.errors import TrackerError
@@ -11,6 +12,7 @@ from mappa_core.domain.records import (
     Episode,
     Phase,
     PolicyVersion,
+    RegisteredVersion,
     Run,
     RunStatus,
     ScoreEntry,
@@ -69,7 +71,8 @@ class MemoryRegistry:
     """`ports.ModelRegistry`; versions in order of registration, per name."""
 
     def __init__(self) -> None:
-        self.versions: defaultdict[str, list[UUID]] = defaultdict(list)
+        self._checkpoints: defaultdict[str, list[UUID]] = defaultdict(list)
+        self._versions: dict[tuple[str, str], RegisteredVersion] = {}
         self.aliases: dict[tuple[str, str], str] = {}
 
     def register(
@@ -82,9 +85,47 @@ class MemoryRegistry:
         tags: Mapping[str, str],
         alias: str,
     ) -> str:
-        versions = self.versions[name]
+        versions = self._checkpoints[name]
         if checkpoint.id not in versions:
             versions.append(checkpoint.id)
         version = versions.index(checkpoint.id) + 1
+        self._versions.setdefault(
+            (name, str(version)),
+            RegisteredVersion(
+                name=name,
+                version=str(version),
+                run_id=policy.run_id,
+                agent=policy.agent,
+                step=policy.step,
+                aliases=(),
+                tags=dict(tags),
+            ),
+        )
         self.aliases[name, alias] = str(max(version, int(self.aliases.get((name, alias), "0"))))
         return str(version)
+
+    def models(self) -> tuple[str, ...]:
+        return tuple(sorted(self._checkpoints))
+
+    def versions(self, name: str) -> tuple[RegisteredVersion, ...]:
+        return tuple(
+            replace(version, aliases=self._aliases_of(name, number))
+            for (model, number), version in self._versions.items()
+            if model == name
+        )
+
+    def point(self, name: str, alias: str, version: str, tags: Mapping[str, str]) -> None:
+        if (name, version) not in self._versions:
+            raise TrackerError(f"{name} has no version {version}")
+        known = self._versions[name, version]
+        self._versions[name, version] = replace(known, tags={**known.tags, **tags})
+        self.aliases[name, alias] = version
+
+    def _aliases_of(self, name: str, version: str) -> tuple[str, ...]:
+        return tuple(
+            sorted(
+                alias
+                for (model, alias), at in self.aliases.items()
+                if (model, at) == (name, version)
+            )
+        )

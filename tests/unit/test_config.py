@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from mappa_core.adapters.config_files import keys, load_config, with_overrides
+from mappa_core.adapters.config_files import differences, keys, load_config, with_overrides
+from mappa_core.adapters.config_reference import page, reference
 from mappa_core.config import RESUMABLE, CoachConfig, TrainConfig
 from mappa_core.domain.errors import ConfigError
 
@@ -59,11 +60,17 @@ def test_overrides_on_a_configuration_keep_the_rest() -> None:
     [
         (
             "rollout.iteratons=3",
-            "there is no key rollout.iteratons: did you mean rollout.iterations?",
+            "unknown key rollout.iteratons: did you mean rollout.iterations?",
         ),
-        ("learner.lora.rnk=3", "there is no key learner.lora.rnk: did you mean learner.lora.rank?"),
-        ("iterations=3", "there is no key iterations: did you mean rollout.iterations?"),
-        ("zzz=1", "there is no key zzz: see `mappa train --dry-run` for all keys"),
+        ("learner.lora.rnk=3", "unknown key learner.lora.rnk: did you mean learner.lora.rank?"),
+        ("iterations=3", "unknown key iterations: did you mean rollout.iterations?"),
+        (
+            "coach.visibility.verifier=outcome",
+            "coach.visibility.verifier=outcome: input should be 'never', 'outcome_only' or 'full': "
+            "did you mean outcome_only?",
+        ),
+        ("engine.backend=zzz", "engine.backend=zzz: input should be 'vllm' or 'transformers'"),
+        ("zzz=1", "unknown key zzz: see `mappa train --dry-run` for all keys"),
         ("seed", "'seed' is no override: write key=value, e.g. seed=3"),
         ("=3", "'=3' is no override: write key=value, e.g. seed=3"),
         (
@@ -207,3 +214,40 @@ def test_a_run_of_an_earlier_version_is_read_as_it_was(
 def test_whole_weights_are_not_served_as_adapters() -> None:
     message = complaint(None, "learner.weights=full", "engine.serving=adapters")
     assert message.startswith("learner.weights=full trains no adapters: set engine.serving")
+
+
+def test_the_reference_page_is_what_the_models_say() -> None:
+    written = Path(__file__).parents[2] / "docs" / "configuration.md"
+    assert written.read_text() == page(), "run: mappa config docs > docs/configuration.md"
+    assert {key.path for key in reference()} == set(keys())
+
+
+def test_the_reference_says_kinds_and_bounds_in_words() -> None:
+    values = {key.path: key.values for key in reference()}
+    assert values["rollout.iterations"] == "integer, at least 1"
+    assert values["rollout.temperature"] == "number, above 0, at most 2"
+    assert values["algorithm.baseline"] == "`none`, `group`"
+    assert values["coach.budget.dollars"] == "number, above 0 or null"
+    assert values["learner.betas"] == "list of 2: number, at least 0, below 1"
+    assert values["problems.levels"] == "list (at least 1) of integer, at least 1"
+
+
+def test_every_number_is_bounded() -> None:
+    bounds = ("at least", "above", "at most", "below")
+    numbers = [key for key in reference() if "integer" in key.values or "number" in key.values]
+    assert [key.path for key in numbers if not any(word in key.values for word in bounds)] == []
+
+
+def test_differences_are_by_key_and_a_later_key_had_its_default() -> None:
+    one = TrainConfig().model_dump(mode="json")
+    other = load_config(
+        None, ["rollout.iterations=4", "coach.visibility.verifier=full"]
+    ).model_dump(mode="json")
+    assert differences(one, other) == (
+        ("coach.visibility", {}, {"verifier": "full"}),
+        ("rollout.iterations", 10, 4),
+    )
+    del one["tracking"]
+    one["gone"] = {"key": 3}
+    assert differences(one, one) == ()
+    assert differences(one, other)[1] == ("gone.key", 3, None)

@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from mappa_core.adapters.mlflow.client import boundary, open_client
 from mappa_core.domain.errors import TrackerError
-from mappa_core.domain.records import Checkpoint, PolicyVersion
+from mappa_core.domain.records import Checkpoint, PolicyVersion, RegisteredVersion
 from mappa_core.patience import Patience
 
 if TYPE_CHECKING:
@@ -77,6 +78,52 @@ class MlflowRegistry:
                 return str(version.version)
 
         return self._patience.run(register)
+
+    def models(self) -> tuple[str, ...]:
+        """The names of all models whose versions this project registered, sorted."""
+
+        def models() -> tuple[str, ...]:
+            with boundary("list its registered models"):
+                found = self._client.search_registered_models("name LIKE 'mappa-%'")
+                return tuple(sorted(model.name for model in found))
+
+        return self._patience.run(models)
+
+    def versions(self, name: str) -> tuple[RegisteredVersion, ...]:
+        """A model's versions, oldest first; none where there is no such model."""
+
+        def versions() -> tuple[RegisteredVersion, ...]:
+            with boundary(f"list the versions of {name}"):
+                aliases = self._aliases(name)
+                found = self._all_versions(name)
+                return tuple(_registered(each, aliases) for each in sorted(found, key=_number))
+
+        return self._patience.run(versions)
+
+    def point(self, name: str, alias: str, version: str, tags: Mapping[str, str]) -> None:
+        """Set tags on a version, then move `alias` there: a moved alias has its reasons."""
+
+        def point() -> None:
+            with boundary(f"move {alias} of {name} to version {version}"):
+                for key, value in tags.items():
+                    self._client.set_model_version_tag(name, version, key, value)
+                self._client.set_registered_model_alias(name, alias, version)
+
+        self._patience.run(point)
+
+    def _aliases(self, name: str) -> Mapping[str, str]:
+        found = self._client.search_registered_models(f"name = '{name}'", max_results=1)
+        return found[0].aliases if found else {}
+
+    def _all_versions(self, name: str) -> "list[ModelVersion]":
+        found: list[ModelVersion] = []
+        token = None
+        while True:
+            page = self._client.search_model_versions(f"name = '{name}'", page_token=token)
+            found += [each for each in page if "mappa.step" in each.tags]
+            token = page.token
+            if not token:
+                return found
 
     def _version_of(self, name: str, checkpoint: Checkpoint) -> "ModelVersion | None":
         found = self._client.search_model_versions(
@@ -148,6 +195,23 @@ class MlflowRegistry:
         current = self._client.get_registered_model(name).aliases.get(alias)
         if current is None or int(current) < int(version.version):
             self._client.set_registered_model_alias(name, alias, str(version.version))
+
+
+def _number(version: "ModelVersion") -> int:
+    return int(version.version)
+
+
+def _registered(version: "ModelVersion", aliases: Mapping[str, str]) -> RegisteredVersion:
+    number = str(version.version)
+    return RegisteredVersion(
+        name=version.name,
+        version=number,
+        run_id=UUID(version.tags["mappa.run_id"]),
+        agent=version.tags["mappa.agent"],
+        step=int(version.tags["mappa.step"]),
+        aliases=tuple(sorted(each for each, at in aliases.items() if str(at) == number)),
+        tags=dict(version.tags),
+    )
 
 
 def identity_tags(policy: PolicyVersion, checkpoint: Checkpoint) -> dict[str, str]:

@@ -3,7 +3,7 @@
 `*_row` makes what is inserted, `to_*` reads what was selected, and a round trip changes nothing.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple
 from functools import cache
 from typing import Any, TypeAlias
@@ -21,6 +21,7 @@ from mappa_core.domain.records import (
     CriterionMark,
     LabelVisibility,
     PolicyVersion,
+    Problem,
     Run,
     RunStatus,
     ScoreEntry,
@@ -58,6 +59,14 @@ def to_run(row: Row) -> Run:
     """The run of one row of `run`."""
     fields: dict[str, Any] = {**row, "status": RunStatus(row["status"])}
     return Run(**fields)
+
+
+def manifest_rows(run_id: UUID, split: str, problems: Sequence[Problem]) -> list[Values]:
+    """One row for each problem that a run draws from, in order."""
+    return [
+        {"run_id": run_id, "split": split, "position": position, "problem_id": problem.id}
+        for position, problem in enumerate(problems)
+    ]
 
 
 def policy_row(policy: PolicyVersion) -> Values:

@@ -1,0 +1,24 @@
+"""What the audit's events come to: a run that somebody sees, with words and where to look."""
+
+from prefect import flow, get_run_logger
+from prefect.artifacts import acreate_markdown_artifact
+
+
+@flow(name="alert", flow_run_name="alert {event} {run_name}", persist_result=False)
+async def alert(run_name: str, event: str, detail: str = "") -> str:
+    """Say that something is wrong with the coach of a run; returns what was said.
+
+    Args:
+        run_name: The run.
+        event: `mappa.audit.drift` or `mappa.audit.biased`.
+        detail: What the event carried.
+    """
+    said = {
+        "mappa.audit.drift": f"the scores of {run_name} have drifted",
+        "mappa.audit.biased": f"the coach of {run_name} is biased",
+    }.get(event, f"{event} for {run_name}")
+    get_run_logger().warning("%s: see `mappa audit %s` (%s)", said, run_name, detail)
+    await acreate_markdown_artifact(
+        key="alert", markdown=f"# {said}\n\n{detail}\n\nSee `mappa audit {run_name}`."
+    )
+    return said

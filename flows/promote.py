@@ -1,0 +1,84 @@
+"""The promotion flow: candidate against champion, the audit's verdict, and then the alias."""
+
+import asyncio
+
+from prefect import flow
+from prefect.artifacts import acreate_markdown_artifact
+
+from flows.audit_run import audit_stored
+from mappa_core import promotion
+from mappa_core.auditing.verdicts import MARGIN_POINTS
+from mappa_core.bootstrap import Records, opened_records
+from mappa_core.domain.audit import Finding
+from mappa_core.domain.errors import ConfigError
+from mappa_core.domain.records import Run
+from mappa_core.promotion import Case
+from mappa_core.settings import Settings
+
+
+@flow(name="promote", flow_run_name="promote {run}", persist_result=False)
+async def promote(run: str, agent: str | None = None, override: str | None = None) -> Case:
+    """Make a stored run's last checkpoints champions where the evidence supports it.
+
+    A run that nobody has audited is audited first.
+
+    Args:
+        run: Name, id or a prefix of either.
+        agent: Only this agent's checkpoint; None for the whole team.
+        override: Why to promote in spite of objections; recorded with the model versions.
+
+    Raises:
+        PromotionRefused: The gain is not certified, or the coach is biased.
+        NotFound: No such run, or it has nothing registered.
+        ConfigError: An empty reason, or the candidates are champions already.
+    """
+    if override is not None and not override.strip():
+        raise ConfigError("an override needs a reason: --override 'why'")
+    with opened_records(Settings()) as records:
+        case = await asyncio.to_thread(considered, records, run, agent)
+        await acreate_markdown_artifact(key="promotion", markdown=summary(case, override))
+        await asyncio.to_thread(promotion.promote, case, records.registry, override=override)
+    return case
+
+
+def considered(records: Records, run: str, agent: str | None) -> Case:
+    """The case of one run; it is audited first if nobody did.
+
+    Raises:
+        NotFound: No such run, or it has nothing registered.
+        ConfigError: The candidates are champions already.
+    """
+    stored = records.store.run(run)
+    return promotion.build_case(
+        stored,
+        agent,
+        store=records.store,
+        registry=records.registry,
+        findings=_findings(records, stored),
+    )
+
+
+def _findings(records: Records, run: Run) -> tuple[Finding, ...]:
+    found = records.audit.findings(run.id)
+    if any(each.kind == "task_type" for each in found) or not records.store.checkpoints(run.id):
+        return found
+    audited = audit_stored(records.audit, str(run.id), MARGIN_POINTS, record=True, simulations=0)
+    return audited.result.findings
+
+
+def summary(case: Case, override: str | None) -> str:
+    """The case in Markdown, for people."""
+    lines = [f"# Promotion of {case.candidate}", "", f"* against: {case.champion or 'nobody'}"]
+    if (compared := case.comparison) is not None:
+        lines.append(
+            f"* gain on {compared.problems} held-out problems: {100 * compared.difference:+.1f} "
+            f"points, 95 % interval {100 * compared.low:+.1f} to {100 * compared.high:+.1f}: "
+            f"{compared.verdict}"
+        )
+    lines.append(f"* audit of the coach: {case.verdict}")
+    lines += [f"* objection: {each}" for each in case.objections]
+    if override is not None:
+        lines.append(f"* overridden: {override}")
+    lines += ["", "| model | version |", "| --- | --- |"]
+    lines += [f"| {each.name} | {each.version} |" for each in case.moved]
+    return "\n".join(lines)

@@ -1,0 +1,132 @@
+"""The run's page: what it says is what the rows say, and it needs nothing else."""
+
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flows.run_report import tell
+from mappa_core.adapters.store.store import PostgresStore
+from mappa_core.domain.records import CoachScore, Outcome, Run, StopReason, Unscored
+from mappa_core.evaluation.run_page import html
+from tests.builders import (
+    RULE_COACH,
+    make_episode,
+    make_policy,
+    make_problem,
+    make_run,
+    make_score,
+    make_tool_result,
+    make_turn,
+    make_update,
+)
+from tests.integration.platform.conftest import Mappa
+
+HARSH = replace(RULE_COACH, coach="openai", model="harsh")
+
+
+@pytest.fixture
+def run(store: PostgresStore) -> Run:
+    """Two iterations of three episodes: 3, 6 and 9 points, the last one right; then unscored."""
+    run = make_run("told")
+    store.open_run(run)
+    problem = make_problem("What is <b>2</b> + 3?")
+    store.add_problems([problem])
+    for step in (0, 1):
+        store.add_policy_version(make_policy(run, "solver", step))
+    store.add_update(*make_update(run, "solver", 2))
+    for iteration in (1, 2):
+        for index, points in enumerate((3.0, 6.0, 9.0)):
+            episode = make_episode(run, problem, iteration=iteration, rollout_index=index)
+            store.open_episode(episode)
+            turn = make_turn(
+                make_policy(run, "solver", 0),
+                text=f"I say {points:.0f}",
+                tool_result=make_tool_result(),
+            )
+            store.record_turn(episode, turn)
+            outcome = Outcome(success=points == 9.0, answer="5", method="math-verify")
+            store.close_episode(
+                episode.with_turn(turn).closed(StopReason.ANSWERED, outcome=outcome)
+            )
+            said = CoachScore(value=points, rationale=f"worth {points}", cost_usd=0.25)
+            store.add_scores([make_score(episode, 0, said)])
+            if points == 6.0:
+                store.add_scores([make_score(episode, 0, 1.0, identity=HARSH, trained=False)])
+    lost = make_episode(run, problem, iteration=2, rollout_index=3)
+    store.open_episode(lost)
+    store.record_turn(lost, make_turn(make_policy(run, "solver", 0)))
+    store.close_episode(
+        lost.with_turn(make_turn(make_policy(run, "solver", 0))).closed(
+            StopReason.ANSWERED, outcome=Outcome(success=False, answer=None, method="math-verify")
+        )
+    )
+    store.add_scores([make_score(lost, 0, Unscored(reason="timeout", detail="away"))])
+    return run
+
+
+def test_the_story_is_what_the_rows_say(store: PostgresStore, run: Run) -> None:
+    story = tell(store, run)
+    first, second = story.iterations
+    assert (first.success_rate, second.success_rate) == (1 / 3, 1 / 4)
+    assert [each.agents[0].mean_score for each in story.iterations] == [6.0, 6.0]
+    assert second.agents[0].unscored == 1
+    assert story.cost_usd == {1: 0.75, 2: 0.75}
+    assert story.kl == {}
+    by_kind = {each.why: each for each in reversed(story.examples)}
+    assert by_kind["most contested"].scores[0][1] == 6.0
+    assert by_kind["most contested"].scores[1][:2] == ("harsh", 1.0)
+    assert by_kind["best"].text == "I say 9"
+    assert len(story.examples) == len({each.text for each in story.examples}) == 3
+
+
+def test_the_page_stands_alone_and_escapes_what_models_write(
+    mappa: Mappa, run: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "page.html"
+    assert mappa("report", "told", "--to", str(file))[:2] == (0, f"{file}\n")
+    page = file.read_text()
+    assert "<b>2</b>" not in page
+    assert "&lt;b&gt;2&lt;/b&gt;" in page
+    assert "Mean score" in page
+    assert "1.5000 dollars" in page
+    assert "algorithm.kl=none" in page
+    for outside in ("http://", "https://", "<script", "<link"):
+        assert outside not in page.replace("http://www.w3.org", "")
+
+
+def test_a_run_without_episodes_has_a_page_too(store: PostgresStore) -> None:
+    store.open_run(make_run("empty"))
+    page = html(tell(store, store.run("empty")))
+    assert "No action was scored." in page
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium on this machine")
+def test_a_phone_shows_it_without_scrolling_sideways(
+    store: PostgresStore, run: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "page.html"
+    # The browser says itself how wide the page has become.
+    measure = "<script>document.title = 'width ' + document.documentElement.scrollWidth</script>"
+    file.write_text(html(tell(store, run)).replace("</body>", f"{measure}</body>"))
+    shown = subprocess.run(
+        [
+            "chromium",
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            f"--user-data-dir={tmp_path / 'browser'}",
+            "--window-size=500,900",
+            "--dump-dom",
+            file.as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert "<title>width 500</title>" in shown.stdout
+    assert shown.stdout.count("<svg") >= 5

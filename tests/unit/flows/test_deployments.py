@@ -1,0 +1,90 @@
+"""prefect.yaml: presets as they are in configs/, and a form that refuses what is out of bounds."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+import yaml
+from prefect import Flow
+from prefect.events import Automation, DeploymentEventTrigger
+from prefect.utilities.callables import parameter_schema
+from prefect.utilities.schema_tools.validation import validate
+
+from mappa_core.adapters.config_files import load_config
+from mappa_core.config import TrainConfig
+
+ROOT = Path(__file__).parents[3]
+DEPLOYMENTS = {
+    each["name"]: each
+    for each in yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
+}
+PRESETS = ("quickstart", "mathchat", "dsbench")
+
+
+def flow_of(name: str) -> Flow:
+    module, _, function = DEPLOYMENTS[name]["entrypoint"].rpartition(".")
+    return getattr(importlib.import_module(module), function)
+
+
+def refusals(name: str, parameters: object) -> list[str]:
+    """What Prefect's server answers to such a run, by its own check of the form."""
+    schema = parameter_schema(flow_of(name)).model_dump()
+    errors = validate(parameters, schema, raise_on_error=False, preprocess=True)
+    return [error.message for error in errors]
+
+
+def test_the_deployments_have_their_fixed_names() -> None:
+    names = {f"{flow_of(name).name}/{name}" for name in DEPLOYMENTS}
+    assert {
+        "train/quickstart",
+        "train/mathchat",
+        "train/dsbench",
+        "evaluate/held-out",
+        "audit/nightly",
+    } <= names
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_deployment_holds_the_preset_of_its_name(name: str) -> None:
+    config = TrainConfig.model_validate(DEPLOYMENTS[name]["parameters"]["config"])
+    assert config == load_config(ROOT / "configs" / f"{name}.yaml")
+
+
+@pytest.mark.parametrize("name", DEPLOYMENTS)
+def test_what_is_deployed_passes_its_own_form(name: str) -> None:
+    needed = {"run_name": "r"} if name in ("held-out", "audit") else {}
+    needed |= {"event": "e"} if name == "audit" else {}
+    needed |= {"run": "r"} if name == "champion" else {}
+    assert refusals(name, DEPLOYMENTS[name].get("parameters", {}) | needed) == []
+    assert DEPLOYMENTS[name]["enforce_parameter_schema"] is True
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"rollout": {"iterations": 0}}, "0 is less than the minimum of 1"),
+        ({"rollout": {"iteratons": 3}}, "'iteratons' was unexpected"),
+        ({"algorithm": {"clip": 1.0}}, "1.0 is greater than or equal to the maximum of 1"),
+        ({"coach": {"backend": "rul"}}, "'rul' is not one of"),
+    ],
+)
+def test_the_form_refuses_what_is_out_of_bounds(config: object, said: str) -> None:
+    (refusal,) = refusals("quickstart", {"config": config})
+    assert said in refusal
+
+
+def test_triggers_and_automations_are_ones_that_prefect_understands() -> None:
+    found = [trigger for each in DEPLOYMENTS.values() for trigger in each.get("triggers", ())]
+    assert [DeploymentEventTrigger.model_validate(each).expect for each in found] == [
+        {"mappa.update.registered"},
+        {"mappa.audit.drift", "mappa.audit.biased"},
+    ]
+    file = yaml.safe_load((ROOT / "infra" / "automations.yaml").read_text())
+    assert [Automation.model_validate(each).enabled for each in file["automations"]] == [True]
+
+
+def test_every_parameter_of_the_form_is_described() -> None:
+    schema = parameter_schema(flow_of("quickstart")).model_dump()
+    rollout = schema["definitions"]["RolloutConfig"]["properties"]
+    assert rollout["iterations"]["description"] == "Rounds of rollout and update."
+    assert rollout["iterations"]["minimum"] == 1
