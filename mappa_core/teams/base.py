@@ -8,12 +8,12 @@
 A team is one module with a class that keeps this promise, its prompts, and a line in `TEAMS`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from mappa_core.domain.records import Episode, Observation, StopReason, Turn
-from mappa_core.teams.prompts import PromptSet
+from mappa_core.domain.records import Episode, Message, Observation, StopReason, Turn
+from mappa_core.teams.prompts import Prompt, PromptSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +65,29 @@ class Team(Protocol):
     def stop_reason(self, episode: Episode) -> StopReason:
         """Why a finished episode ended."""
         ...
+
+
+def conversation(
+    prompt: Prompt, question: str, turns: Sequence[Turn], feedback: Callable[[Turn], str]
+) -> tuple[Message, ...]:
+    """What an agent reads before another turn: the question, then its own turns as sampled.
+
+    Each prompt begins with the one before, so that an engine keeps what it has computed.
+
+    Args:
+        prompt: Whose opening comes first.
+        question: What it was asked in the first turn.
+        turns: Its own turns so far.
+        feedback: What it is told after each of them.
+    """
+    messages = [*prompt.opening, Message(role="user", content=question)]
+    for turn in turns:
+        said = turn.action
+        messages += [
+            Message(role="assistant", content=said.text, token_ids=said.token_ids),
+            Message(role="user", content=feedback(turn)),
+        ]
+    return tuple(messages)
 
 
 def next_in_chain(
