@@ -40,8 +40,10 @@ class WithTensorBoard:
         tracker_run_id = self._tracker.start(run)
         if tracker_run_id not in self._writers:
             folder = self._folder / run.name
+            # Files are named by the second: without a number, a quick resume would truncate one.
+            number = len(list(folder.glob("events.*")))
             try:
-                writer = SummaryWriter(str(folder))
+                writer = SummaryWriter(str(folder), filename_suffix=f".{number}")
             except OSError as error:
                 raise TrackerError(f"TensorBoard's files cannot go to {folder}: {error}") from error
             writer.add_text("config", f"```\n{json.dumps(dict(run.config), indent=2)}\n```", 0)

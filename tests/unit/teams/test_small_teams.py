@@ -149,7 +149,7 @@ def test_nobody_is_shown_the_answer_and_every_agent_has_rules(name: str) -> None
         )
         judged = judge(case)
         assert judged is not None
-        assert judged.points == (10 if "boxes" in judged.rationale else 7)
+        assert judged.points == 10
         turn = make_turn(make_policy(RUN, observation.agent), len(episode.turns), text=said)
         episode = episode.with_turn(replace(turn, observation=observation))
     assert team.final_answer(episode) == "41"
