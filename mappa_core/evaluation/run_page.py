@@ -136,13 +136,15 @@ def _share(part: int, whole: int) -> float | None:
 
 def _lines(series: Series) -> Callable[["Axes"], None]:
     def draw(axes: "Axes") -> None:
+        from matplotlib.ticker import MaxNLocator
+
         for name, values in series.items():
             if values:
                 steps = sorted(values)
                 axes.plot(steps, [values[step] for step in steps], "o-", markersize=3, label=name)
         axes.set_xlabel("iteration")
         axes.set_ylim(bottom=0)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend(frameon=False, fontsize=9)
 
     return draw
