@@ -163,10 +163,7 @@ def test_a_deployed_run_survives_its_worker_and_the_form_refuses_nonsense(
     )
     second = platform.worker("second")
     try:
-        wait_for(
-            "the run to end",
-            iter(lambda: platform.state(flow_run) in ("COMPLETED", "FAILED"), None),
-        )
+        wait_for("the run to end", lambda: platform.state(flow_run) in ("COMPLETED", "FAILED"))
         wait_for("the alert", lambda: alerts(platform) == ["COMPLETED"])
     finally:
         second.terminate()
