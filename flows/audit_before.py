@@ -1,61 +1,98 @@
-"""Probing a coach before it trains anybody: null policies and paired probes on real problems."""
+"""Probing a coach before it trains anybody: rubric, null policies, paired probes, noise floor.
+
+configuration ─▶ questions ─▶ forecast ─▶ coach ─▶ Examined, with one verdict
+"""
 
 import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
-from rich.table import Table
 
-from mappa_core.adapters.problems import problem_source
+from flows.probe_cases import Null, Worked, nulls, worked
 from mappa_core.auditing.audit import overall
+from mappa_core.auditing.frame import Floats
 from mappa_core.auditing.noise import Noise, noise
 from mappa_core.auditing.probes import (
+    Feature,
     NullScores,
     Probed,
-    changes,
-    null_actions,
-    null_case,
+    features,
     null_scores,
     probed,
 )
 from mappa_core.auditing.verdicts import Verdict
-from mappa_core.bootstrap import opened_coach
+from mappa_core.bootstrap import ProbedCoach
+from mappa_core.coaching.forecast import Forecast, forecast
+from mappa_core.coaching.rubric_arithmetic import NullCap, null_caps
+from mappa_core.coaching.rubric_lint import LintFinding, lint
 from mappa_core.config import TrainConfig
-from mappa_core.domain.errors import ConfigError
-from mappa_core.domain.records import CoachCase, CoachScore, Problem
+from mappa_core.domain.records import CoachCase, CoachScore
 from mappa_core.ports import Coach
-from mappa_core.settings import Settings
-from mappa_core.teams import load_team
 
-PROBLEMS_PER_TYPE = 6
 REPEATS = 3
-Scores = dict[str, dict[str, list[float]]]
+REPEATED = 12
+"""Worked actions that are scored several times."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Questions:
+    """Everything a coach is going to be asked."""
+
+    nulls: tuple[Null, ...]
+    worked: tuple[Worked, ...]
+
+    def expected(self, coach: ProbedCoach, config: TrainConfig) -> Forecast:
+        """What asking takes; nothing for a coach without a rubric."""
+        if coach.rubrics is None:
+            return Forecast()
+        cases = [null.case for null in self.nulls]
+        for item in self.worked:
+            cases += [case for _, pair in _pairs(item, coach) for case in pair]
+        cases += [item.case for item in self.worked[:REPEATED]] * REPEATS
+        return forecast(cases, coach.rubrics, config.coach)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
     """What a coach made of questions that should not matter to it."""
 
+    rubric: tuple[LintFinding, ...]
+    caps: tuple[NullCap, ...]
+    """What the rubric's arithmetic pays for nothing; none where it has no metric."""
     nulls: Mapping[str, tuple[NullScores, ...]]
     """By agent."""
     probes: tuple[Probed, ...]
     noise: Noise | None
+    margin: float
     asked: int
     unscored: int
 
     @property
     def verdict(self) -> Verdict:
-        """Of the null policies: what deserves the same everywhere must be paid the same."""
-        return overall([null.judged.verdict for found in self.nulls.values() for null in found])
+        """Biased where doing nothing, or what must not matter, pays differently.
+
+        A rubric that treats task types differently is a bias before anybody is asked.
+        """
+        if self.rubric or any(cap.spread > self.margin for cap in self.caps):
+            return "biased"
+        judged = [null.judged for found in self.nulls.values() for null in found]
+        judged += [probe.judged for probe in self.probes if not probe.may_matter]
+        return overall([each.verdict for each in judged])
 
     def as_json(self) -> dict[str, object]:
         """For scripts."""
         return {
             "verdict": self.verdict,
+            "margin": self.margin,
             "asked": self.asked,
             "unscored": self.unscored,
+            "rubric": [asdict(finding) for finding in self.rubric],
+            "null_caps": [
+                {**asdict(cap), "points": dict(cap.points), "spread": cap.spread}
+                for cap in self.caps
+            ],
             "null_policies": [
                 {
                     "agent": agent,
@@ -73,91 +110,60 @@ class Examined:
                     "points": probe.judged.estimate.value,
                     "interval": probe.judged.estimate.interval(),
                     "pairs": probe.pairs,
+                    "may_matter": probe.may_matter,
                     "verdict": probe.judged.verdict,
                 }
                 for probe in self.probes
             ],
-            "within_deviation": None if self.noise is None else self.noise.within_deviation,
+            "noise": None if self.noise is None else asdict(self.noise),
         }
 
-    def tables(self) -> list[Table]:
-        """For people."""
-        nulls = Table(
-            "agent",
-            "policy",
-            "mean score by task type",
-            "spread",
-            "verdict",
-            title="What doing nothing earns",
-        )
-        for agent, found in self.nulls.items():
-            for null in found:
-                means = ", ".join(f"{name} {mean:.1f}" for name, mean in null.means.items())
-                nulls.add_row(agent, null.policy, means, f"{null.spread:.2f}", null.judged.verdict)
-        probes = Table(
-            "feature",
-            "points, 95 % interval",
-            "pairs",
-            "verdict",
-            title="The same work, one thing changed",
-        )
-        for probe in self.probes:
-            low, high = probe.judged.estimate.interval()
-            points = f"{probe.judged.estimate.value:+.2f} ({low:+.2f} to {high:+.2f})"
-            probes.add_row(probe.feature, points, str(probe.pairs), probe.judged.verdict)
-        mood = Table("within-action deviation", "repeats recommended", title="Noise floor")
-        if self.noise is not None:
-            mood.add_row(f"{self.noise.within_deviation:.2f} points", str(self.noise.repeats))
-        return [nulls, probes, mood]
 
-
-async def examine_coach(config: TrainConfig, margin: float, coach: Coach | None = None) -> Examined:
-    """Ask the coach of a configuration about null policies and changed cases.
-
-    Args:
-        config: The run to be.
-        margin: In points.
-        coach: Instead of the configuration's.
+def questions(config: TrainConfig) -> Questions:
+    """What the coach of a configuration is going to be asked.
 
     Raises:
         ConfigError: The problems are of fewer than two task types.
+    """
+    return Questions(nulls=nulls(config), worked=worked(config))
+
+
+async def examine_coach(asking: Questions, coach: ProbedCoach, margin: float) -> Examined:
+    """Ask a coach about null policies and changed cases.
+
+    Args:
+        asking: What.
+        coach: Whom.
+        margin: In points.
+
+    Raises:
         CoachError: The coach cannot work at all.
     """
-    if coach is None:
-        async with opened_coach(config, Settings()) as opened:
-            return await examine_coach(config, margin, opened)
-    asked = Asker(coach)
-    agents = [agent.name for agent in load_team(config.team, config.prompts).agents]
-    by_type = _by_type(problem_source(config.problems).train())
-    nulls = {agent: null_scores(await _nulls(asked, agent, by_type), margin) for agent in agents}
-    cases = [
-        null_case(problem.statement, agent, policy, text)
-        for agent in agents
-        for policy, text in null_actions().items()
-        for problem in [group[0] for group in by_type.values()]
-    ]
-    pairs = await _pairs(asked, cases)
-    repeats = await _repeats(asked, cases)
+    asked = _Asked()
+    by_agent = await _nulls(asked, coach.coach, asking.nulls)
+    pairs = await _answers(asked, coach, asking.worked)
+    repeats = await _repeats(asked, coach.coach, asking.worked[:REPEATED])
     return Examined(
-        nulls=nulls,
+        rubric=() if coach.rubrics is None else lint(coach.rubrics),
+        caps=() if coach.rubrics is None else null_caps(coach.rubrics),
+        nulls={agent: null_scores(scores, margin) for agent, scores in by_agent.items()},
         probes=probed(pairs, margin),
         noise=noise(repeats),
+        margin=margin,
         asked=asked.asked,
         unscored=asked.unscored,
     )
 
 
-class Asker:
-    """Asks a coach and counts; an unscored answer is NaN."""
+@dataclass(slots=True)
+class _Asked:
+    """Asks coaches and counts; an unscored answer is NaN."""
 
-    def __init__(self, coach: Coach) -> None:
-        self._coach = coach
-        self.asked = 0
-        self.unscored = 0
+    asked: int = 0
+    unscored: int = 0
 
-    async def __call__(self, case: CoachCase) -> float:
-        """The score of one case in [0, 10], or NaN."""
-        score = await self._coach.score(case)
+    async def __call__(self, coach: Coach, case: CoachCase) -> float:
+        score = await coach.score(case)
         self.asked += 1
         if isinstance(score, CoachScore):
             return score.value
@@ -165,41 +171,55 @@ class Asker:
         return float("nan")
 
 
-def _by_type(problems: Sequence[Problem]) -> dict[str, list[Problem]]:
-    by_type = defaultdict[str, list[Problem]](list)
-    for problem in problems:
-        if len(by_type[problem.task_type]) < PROBLEMS_PER_TYPE:
-            by_type[problem.task_type].append(problem)
-    if len(by_type) < 2:
-        raise ConfigError("all problems are of one task type: there is nothing to prefer")
-    return dict(by_type)
+def _pairs(item: Worked, coach: ProbedCoach) -> list[tuple[Feature, tuple[CoachCase, CoachCase]]]:
+    usable = [each for each in features() if coach.turned_round or not each.turned_round]
+    pairs = [(feature, feature.pair(item.case, item.outcome)) for feature in usable]
+    return [(feature, pair) for feature, pair in pairs if pair is not None]
 
 
-async def _nulls(asked: Asker, agent: str, by_type: Mapping[str, Sequence[Problem]]) -> Scores:
-    scores: Scores = {}
-    for policy, text in null_actions().items():
-        scores[policy] = {}
-        for task_type, problems in by_type.items():
-            given = await asyncio.gather(
-                *(asked(null_case(one.statement, agent, policy, text)) for one in problems)
-            )
-            scores[policy][task_type] = [score for score in given if not np.isnan(score)]
+async def _nulls(
+    asked: _Asked, coach: Coach, items: Sequence[Null]
+) -> Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]:
+    """Scores by agent, policy and task type."""
+    given = await asyncio.gather(*(asked(coach, item.case) for item in items))
+    scores = defaultdict[str, dict[str, dict[str, list[float]]]](dict)
+    for item, score in zip(items, given, strict=True):
+        if not np.isnan(score):
+            by_type = scores[item.agent].setdefault(item.policy, {})
+            by_type.setdefault(item.task_type, []).append(score)
     return scores
 
 
-async def _pairs(asked: Asker, cases: Sequence[CoachCase]) -> dict[str, list[tuple[float, float]]]:
+async def _answers(
+    asked: _Asked, coach: ProbedCoach, items: Sequence[Worked]
+) -> Mapping[str, Sequence[tuple[float, float]]]:
+    """Scores without and with each feature; equal cases are asked about once."""
+    wanted = [(feature, pair) for item in items for feature, pair in _pairs(item, coach)]
+    turned = coach.turned_round or coach.coach
+    calls = {
+        (key, case): asker
+        for feature, (plain, changed) in wanted
+        for key, asker, case in (
+            (False, coach.coach, plain),
+            (feature.turned_round, turned if feature.turned_round else coach.coach, changed),
+        )
+    }
+    given = await asyncio.gather(*(asked(asker, case) for (_, case), asker in calls.items()))
+    scores = dict(zip(calls, given, strict=True))
     pairs = defaultdict[str, list[tuple[float, float]]](list)
-    for case in cases:
-        plain = await asked(case)
-        for feature, change in changes().items():
-            changed = change(case)
-            if changed is not None:
-                pair = plain, await asked(changed)
-                if not np.isnan(pair).any():
-                    pairs[feature].append(pair)
-    return dict(pairs)
+    for feature, (plain, changed) in wanted:
+        pair = scores[False, plain], scores[feature.turned_round, changed]
+        if not np.isnan(pair).any():
+            pairs[feature.name].append(pair)
+    return pairs
 
 
-async def _repeats(asked: Asker, cases: Sequence[CoachCase]) -> np.ndarray:
-    rows = [await asyncio.gather(*(asked(case) for _ in range(REPEATS))) for case in cases]
+async def _repeats(asked: _Asked, coach: Coach, items: Sequence[Worked]) -> Floats:
+    """(A, K); every repeat is a sample of its own, or a coach would answer from memory."""
+    rows = [
+        await asyncio.gather(
+            *(asked(coach, replace(item.case, sample=1 + k)) for k in range(REPEATS))
+        )
+        for item in items
+    ]
     return np.array(rows)

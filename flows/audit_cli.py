@@ -5,18 +5,21 @@ Exit code 3 where it is biased, so that CI can gate on it.
 
 import asyncio
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from mappa_core.domain.audit import Finding
 from mappa_core.domain.errors import ConfigError
 from mappa_core.settings import Settings
+
+if TYPE_CHECKING:
+    from flows.audit_before import Examined
+    from flows.audit_run import Audited
+    from mappa_core.config import TrainConfig
 
 BIASED = 3
 """Exit code of a biased verdict."""
@@ -35,7 +38,13 @@ def audit_command(  # noqa: PLR0913 (one argument per option)
     ] = 0.5,
     against: Annotated[
         str | None,
-        typer.Option("--against", help="What if this second coach had scored? (stored scores)"),
+        typer.Option(
+            "--against",
+            help="What if this coach had scored? backend:model; asked first where it has not.",
+        ),
+    ] = None,
+    rubric: Annotated[
+        str | None, typer.Option("--rubric", help="With --against: by this rubric set.")
     ] = None,
     debias: Annotated[
         bool, typer.Option("--debias", help="Store a correction for audit.correction to use.")
@@ -49,6 +58,11 @@ def audit_command(  # noqa: PLR0913 (one argument per option)
     config: Annotated[
         Path | None, typer.Option("--config", help="With --before: the preset of the run to be.")
     ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="With --before or --against: an override, KEY=VALUE."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before spending.")] = False,
     self_test: Annotated[
         bool, typer.Option("--self-test", help="How often is the audit itself wrong?")
     ] = False,
@@ -61,9 +75,13 @@ def audit_command(  # noqa: PLR0913 (one argument per option)
     if self_test:
         _self_test(simulations, margin, as_json=as_json)
     elif before:
-        _before(config, margin, as_json=as_json)
+        _before(config, changes or [], margin, yes=yes, as_json=as_json)
     elif against is not None:
-        _against(run or "", against, database, as_json=as_json)
+        from flows.audit_against import other_coach
+
+        other_coach(
+            run or "", against, rubric, changes or [], database, ask=not yes, as_json=as_json
+        )
     else:
         _audit(run or "", report, margin, database, simulations, debias=debias, as_json=as_json)
 
@@ -105,119 +123,91 @@ def _audit(
     from mappa_core.bootstrap import opened_audit
 
     count = DEFAULT_SIMULATIONS if simulations is None else simulations
-    console = Console(highlight=False)
+    record = database is None
     with opened_audit(Settings(), database) as store:
-        record = database is None
         audited = audit_stored(store, run, margin, record=record, simulations=count)
         correction = store_correction(store, audited) if debias else None
     if report is not None:
         from mappa_core.auditing.report import html
 
-        report.write_text(html(audited.material, audited.result, audited.rates), "utf-8")
-    result = audited.result
+        page = html(audited.material, audited.result, audited.rates, recorded=record)
+        report.write_text(page, "utf-8")
+    result, made = audited.result, None if correction is None else str(correction.id)
     if as_json:
         rates = {rate.name: rate.share for rate in audited.rates}
-        typer.echo(
-            json.dumps(
-                {
-                    "run": audited.material.run.name,
-                    "verdict": result.verdict,
-                    "margin": margin,
-                    "rates": rates,
-                    "correction": None if correction is None else str(correction.id),
-                    "findings": [_as_json(finding) for finding in result.findings],
-                }
-            )
-        )
+        said = {
+            "run": audited.material.run.name,
+            "verdict": result.verdict,
+            "margin": margin,
+            "rates": rates,
+            "correction": made,
+            "findings": [_as_json(finding) for finding in result.findings],
+        }
+        typer.echo(json.dumps(said))
     else:
-        for table in tables(result.findings):
-            console.print(table)
-        for rate in audited.rates:
-            low, high = rate.interval()
-            console.print(f"{rate.name}: {rate.share:.0%} ({low:.0%} to {high:.0%}, simulated)")
-        if correction is not None:
-            console.print(f"train with it: audit.correction={correction.id}")
-        console.print(f"verdict: [bold]{result.verdict}[/bold]")
+        _print(audited, made)
     if result.verdict == "biased":
         raise typer.Exit(BIASED)
 
 
-def tables(findings: Sequence[Finding]) -> list[Table]:
-    """The findings for a terminal: one table per question that has an answer."""
-    from mappa_core.auditing.report import TITLES, interval
+def _print(audited: "Audited", correction: str | None) -> None:
+    from flows.audit_tables import finding_tables
 
-    made: list[Table] = []
-    for kind, title in TITLES.items():
-        rows = [finding for finding in findings if finding.kind == kind]
-        if not rows:
-            continue
-        table = Table("of", "against", "episodes", "estimate", "unit", "n", "verdict", title=title)
-        for row in rows:
-            of = row.subject if row.kind != "update_share" else f"{row.subject} {row.iteration}"
-            more = row.detail.get("more_actions")
-            verdict = f"{row.verdict} (+{more} actions)" if more and row.verdict else row.verdict
-            table.add_row(
-                of, row.against, row.stratum, interval(row), row.unit, str(row.actions), verdict
-            )
-        made.append(table)
-    return made
+    console = Console(highlight=False)
+    for table in finding_tables(audited.result.findings):
+        console.print(table)
+    for rate in audited.rates:
+        low, high = rate.interval()
+        console.print(f"{rate.name}: {rate.share:.0%} ({low:.0%} to {high:.0%}, simulated)")
+    if correction is not None:
+        console.print(f"train with it: audit.correction={correction}")
+    console.print(f"verdict: [bold]{audited.result.verdict}[/bold]")
 
 
 def _self_test(simulations: int | None, margin: float, *, as_json: bool) -> None:
+    from flows.audit_tables import rate_table
     from mappa_core.auditing.selftest import RUNS, self_test
 
     rates = self_test(RUNS if simulations is None else simulations, margin=margin)
     if as_json:
         typer.echo(json.dumps([{**asdict(rate), "share": rate.share} for rate in rates]))
         return
-    table = Table("simulated", "rate", "95 % interval", "promise", "kept")
-    for rate in rates:
-        low, high = rate.interval()
-        kept = "yes" if rate.kept else "no"
-        table.add_row(
-            rate.name, f"{rate.share:.1%}", f"{low:.1%} to {high:.1%}", rate.promise, kept
-        )
-    Console().print(table)
+    Console().print(rate_table(rates))
     if not all(rate.kept for rate in rates):
         raise typer.Exit(1)
 
 
-def _before(config: Path | None, margin: float, *, as_json: bool) -> None:
-    from flows.audit_before import examine_coach
+def _before(
+    config: Path | None, changes: list[str], margin: float, *, yes: bool, as_json: bool
+) -> None:
+    from flows.audit_tables import before_tables
     from mappa_core.adapters.config_files import load_config
 
-    found = asyncio.run(examine_coach(load_config(config, ()), margin))
+    found = asyncio.run(_examined(load_config(config, changes), margin, ask=not yes))
     if as_json:
         typer.echo(json.dumps(found.as_json()))
     else:
-        for table in found.tables():
+        for table in before_tables(found):
             Console().print(table)
+        Console().print(f"verdict: [bold]{found.verdict}[/bold]")
     if found.verdict == "biased":
         raise typer.Exit(BIASED)
 
 
-def _against(run: str, coach: str, database: str | None, *, as_json: bool) -> None:
-    from flows.audit_run import against
-    from mappa_core.bootstrap import opened_audit
+async def _examined(config: "TrainConfig", margin: float, *, ask: bool) -> "Examined":
+    from flows.audit_before import examine_coach, questions
+    from mappa_core.bootstrap import opened_coach
+    from mappa_core.coaching.forecast import lines
 
-    with opened_audit(Settings(), database) as store:
-        name, updates = against(store, run, coach)
-    if as_json:
-        rows = [{**asdict(update), "differs": update.differs} for update in updates]
-        typer.echo(json.dumps({"coach": name, "updates": rows}))
-        return
-    columns = ("agent", "iteration", "scored by both", "other sign", "likeness", "differs")
-    table = Table(*columns, title=f"had {name} been the coach")
-    for update in updates:
-        table.add_row(
-            update.agent,
-            str(update.iteration),
-            str(update.actions),
-            str(update.flipped),
-            f"{update.likeness:.3f}",
-            "yes" if update.differs else "no",
-        )
-    Console().print(table)
+    asking = questions(config)
+    async with opened_coach(config, Settings()) as coach:
+        expected = asking.expected(coach, config)
+        if expected.calls:
+            for line in lines([(f"{config.coach.backend} {config.coach.model}", expected)]):
+                typer.echo(line, err=True)
+            if ask:
+                typer.confirm("go on?", abort=True, err=True)
+        return await examine_coach(asking, coach, margin)
 
 
 def _as_json(finding: Finding) -> dict[str, object]:

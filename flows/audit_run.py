@@ -57,10 +57,12 @@ def audit_stored(
         labelled=store.labelled(run.id),
         anchors=history(store.anchors(run.id), store.anchor_scores(run.id)),
         margin=margin,
+        alerts=store.findings(run.id, "alert"),
     )
     result = audit(material)
     if record:
-        store.save_findings(run.id, KINDS, result.findings)
+        own = [finding for finding in result.findings if finding.kind in KINDS]
+        store.save_findings(run.id, KINDS, own)
     return Audited(material=material, result=result, rates=_rates(material, simulations))
 
 
@@ -79,13 +81,41 @@ def debias(store: AuditStore, audited: Audited) -> Correction:
     return made
 
 
-def against(store: AuditStore, name: str, coach: str) -> tuple[str, tuple[OtherUpdate, ...]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scorer:
+    """Which of the coaches that scored a run is meant."""
+
+    name: str
+    """Or its beginning: coach, model, version."""
+    rubric: str | None = None
+
+    def codes(self, opinions: Opinions) -> list[int]:
+        """The second scorers this could be."""
+        ending = "" if self.rubric is None else f", rubric {self.rubric}"
+        return [
+            code
+            for code in opinions.scorer.present()
+            if opinions.scorer.names[code].startswith(self.name)
+            and opinions.scorer.names[code].endswith(ending)
+            and code != opinions.trainer
+        ]
+
+    def missing(self, store: AuditStore, run: str) -> bool:
+        """Whether it has not scored any action of the run.
+
+        Raises:
+            NotFound: No such run.
+        """
+        return not self.codes(store.opinions(store.run(run).id))
+
+
+def against(store: AuditStore, name: str, coach: Scorer) -> tuple[str, tuple[OtherUpdate, ...]]:
     """Each update as the second scores of another coach would have made it.
 
     Args:
         store: Where the run is.
         name: The run.
-        coach: The scorer, or the beginning of its name: coach, model, version, rubric.
+        coach: Who.
 
     Returns:
         The scorer's full name, and the updates.
@@ -102,12 +132,8 @@ def against(store: AuditStore, name: str, coach: str) -> tuple[str, tuple[OtherU
     return opinions.scorer.names[scorer], tuple(other_updates(frame, other, by_problem=by_problem))
 
 
-def _scorer(opinions: Opinions, coach: str) -> int:
-    codes = [
-        code
-        for code in opinions.scorer.present()
-        if opinions.scorer.names[code].startswith(coach) and code != opinions.trainer
-    ]
+def _scorer(opinions: Opinions, coach: Scorer) -> int:
+    codes = coach.codes(opinions)
     if len(codes) != 1:
         known = "; ".join(
             opinions.scorer.names[code]
@@ -115,8 +141,8 @@ def _scorer(opinions: Opinions, coach: str) -> int:
             if code != opinions.trainer
         )
         raise NotFound(
-            f"{len(codes)} second coaches begin with {coach}: there is {known or 'none'}; "
-            "score the run again with `mappa rescore`"
+            f"{len(codes)} second coaches begin with {coach.name}: there is {known or 'none'}; "
+            "name one in full, or score the run again with `mappa rescore`"
         )
     return codes[0]
 

@@ -1,7 +1,8 @@
 """The audit as flows: watching a run while it trains, and auditing stored runs by night.
 
-Whatever is found is in the store, in an artifact of the Prefect run, and an event
-(`mappa.audit.drift`, `mappa.audit.biased`) that an automation can act on.
+Whatever is found is in the store, in an artifact of the Prefect run, and an event that an
+automation can act on: `mappa.audit.drift`, `health`, `divergence` and `unscored` while a run
+trains, `mappa.audit.biased` afterwards.
 """
 
 import asyncio
@@ -12,38 +13,88 @@ from prefect.artifacts import acreate_markdown_artifact
 from prefect.events import emit_event
 
 from flows.audit_run import DEFAULT_SIMULATIONS, audit_stored
-from mappa_core import audit_steps
-from mappa_core.auditing.report import markdown
+from mappa_core import audit_steps, scoring
+from mappa_core.auditing.alerts import Alert
+from mappa_core.auditing.so_far import SoFar
+from mappa_core.auditing.titles import markdown
 from mappa_core.auditing.verdicts import MARGIN_POINTS
 from mappa_core.bootstrap import Services, opened_audit, opened_store, services
-from mappa_core.config import AuditConfig
+from mappa_core.config import AuditConfig, TrainConfig
 from mappa_core.domain.errors import CoachError, ConfigError, NotFound
-from mappa_core.domain.records import Run, ScoredAction
+from mappa_core.domain.records import (
+    CoachCase,
+    Episode,
+    LabelVisibility,
+    Run,
+    ScoredAction,
+    Turn,
+)
 from mappa_core.settings import Settings
-from mappa_core.steps import Correct, UpdateRequest
+from mappa_core.steps import Correct, UpdateRequest, duties_of
 
 
-async def watch(run: Run, iteration: int, config: AuditConfig) -> None:
-    """Watch the coach after one iteration.
+class Watch:
+    """Watches the coach of one run, iteration by iteration; remembers what it has read."""
 
-    Raises:
-        CoachError: Something drifted that `audit.stop_on` names; the run can be resumed.
-    """
-    port = services()
-    if port.audit is None or not config.anchors:
-        return
-    seen = await audit_steps.watch_iteration(
-        run.id, iteration, config, coach=port.coach, store=port.store, audit=port.audit
-    )
-    if seen.cause == "none":
-        return
-    payload = {"cause": seen.cause, "since": seen.since, "iteration": iteration}
-    emit_event("mappa.audit.drift", resource=run_resource(run.name), payload=payload)
-    if seen.cause in config.stop_on:
-        raise CoachError(
-            f"the {seen.cause} has drifted since iteration {seen.since} (audit.stop_on): see "
-            f"`mappa audit {run.name}`, then start a new run with a coach that holds still"
+    def __init__(self, run: Run, config: TrainConfig) -> None:
+        self._run, self._config = run, config.audit
+        self._visibility = config.coach.visibility
+        self._before: SoFar | None = None
+
+    async def after(self, iteration: int) -> None:
+        """Look at what one iteration left; alerts become rows and events.
+
+        Raises:
+            CoachError: There is something that `audit.stop_on` names; the run can be resumed.
+        """
+        port = services()
+        if port.audit is None or not self._config.anchors:
+            return
+        duties = duties_of(port.team)
+
+        def case_of(episode: Episode, turn: Turn, sample: int) -> CoachCase:
+            visibility = self._visibility.get(turn.agent, LabelVisibility.NEVER)
+            return scoring.case_of(episode, turn, visibility, sample=sample, duties=duties)
+
+        seen = await audit_steps.watch_iteration(
+            self._run.id,
+            iteration,
+            self._config,
+            self._before,
+            asker=audit_steps.Asker(coach=port.coach, case_of=case_of),
+            store=port.store,
+            audit=port.audit,
         )
+        self._before = seen.so_far
+        for alert in seen.alerts:
+            _raise_event(self._run.name, alert)
+        self._stop_on(seen.alerts)
+
+    def _stop_on(self, alerts: Sequence[Alert]) -> None:
+        stopping = next((alert for alert in alerts if alert.stop in self._config.stop_on), None)
+        if stopping is not None:
+            left = [name for name in self._config.stop_on if name != stopping.stop]
+            raise CoachError(
+                f"{stopping.what} (audit.stop_on): see `mappa audit {self._run.name}`, then start "
+                "a new run with a coach that holds still, or go on with `mappa train --resume "
+                f"{self._run.name} 'audit.stop_on=[{','.join(left)}]'`"
+            )
+
+
+def _raise_event(run: str, alert: Alert) -> None:
+    emit_event(
+        f"mappa.audit.{alert.kind}",
+        resource=run_resource(run),
+        payload={
+            "cause": alert.stop,
+            "subject": alert.subject,
+            "what": alert.what,
+            "iteration": alert.iteration,
+            "since": alert.since,
+            "estimate": alert.estimate,
+            "limit": alert.limit,
+        },
+    )
 
 
 def corrector(config: AuditConfig, port: Services) -> Correct | None:

@@ -3,7 +3,9 @@
 rollout         generated tokens/s of whole rollouts over the bare engine's, on the same requests
 sandbox         what a run costs on each backend (`bench_sandbox`)
 orchestration   share of the wall time in which engine, sandbox, coach and learner all rest
+audit           `mappa audit` of a small run and of a million actions (`bench_audit`)
 coach           the model coach's policy over the bare client and the ideal (`bench_coach`)
+learner         tokens/s and memory of one update over TRL's (`bench_learner`)
 """
 
 import asyncio
@@ -215,6 +217,14 @@ def run_bench(name: str, overrides: Sequence[str], settings: Settings) -> BenchR
         from flows.bench_store import bench_store
 
         return bench_store(overrides, settings)
+    if name == "learner":
+        from flows.bench_learner import bench_learner
+
+        return bench_learner(overrides, settings)
+    if name == "audit":
+        from flows.bench_audit import bench_audit
+
+        return bench_audit(overrides, settings)
     if name == "coach":
         from flows.bench_coach import bench_coach
 
@@ -224,7 +234,7 @@ def run_bench(name: str, overrides: Sequence[str], settings: Settings) -> BenchR
 
         return asyncio.run(bench_sandbox(settings))
     if name not in benches:
-        names = ", ".join((*benches, "store", "coach", "sandbox"))
+        names = ", ".join((*benches, "store", "coach", "sandbox", "learner", "audit"))
         raise ConfigError(f"there is no bench {name}: choose one of {names}")
     from flows.servers import prefect_server
 

@@ -17,7 +17,7 @@ from mappa_core.settings import Settings
 
 LATENCY_AIM_MS, THROUGHPUT_AIM = 60.0, 40.0
 AIMED = "bubblewrap"
-_BACKENDS = ("bubblewrap", "landlock", "sandbox-fusion", "unsafe-subprocess")
+_BACKENDS = ("bubblewrap", "landlock", "docker", "sandbox-fusion", "unsafe-subprocess")
 _WARM_UP, _SINGLE, _AT_ONCE, _MANY = 5, 40, 16, 160
 _PROGRAM = "print(1)"
 
@@ -31,7 +31,12 @@ async def bench_sandbox(settings: Settings) -> BenchReport:
     figures: list[Figure] = []
     for backend in _BACKENDS:
         try:
-            sandbox = await choose_sandbox(backend, _AT_ONCE, fusion_url=settings.sandboxfusion_url)
+            sandbox = await choose_sandbox(
+                backend,
+                _AT_ONCE,
+                fusion_url=settings.sandboxfusion_url,
+                image=settings.sandbox_image,
+            )
         except SandboxUnavailable:
             if backend == AIMED:
                 raise

@@ -117,7 +117,7 @@ def _figures(store: PostgresStore, url: str, actions: int) -> Iterator[Figure]:
     count = sum(run.actions for run in written)
     rate = count / seconds
     yield Figure(name="actions", value=count, unit="actions")
-    yield _aimed(
+    yield aimed(
         "written by two runs at once, records and ids made on the way",
         rate,
         "actions/s",
@@ -125,13 +125,13 @@ def _figures(store: PostgresStore, url: str, actions: int) -> Iterator[Figure]:
     )
     yield Figure(name="peak memory of the writer", value=peaks_mib[-1], unit="MiB")
     growth = peaks_mib[-1] / peaks_mib[0]
-    yield _aimed("the same, over that after a tenth", growth, "ratio", at_most=1.1)
+    yield aimed("the same, over that after a tenth", growth, "ratio", at_most=1.1)
     with psycopg.connect(for_psql(url), autocommit=True) as connection:
         yield from _asked(connection, count)
     one = statistics.median(
         _seconds(partial(store.episode, str(run.an_episode))) for run in written
     )
-    yield _aimed("one episode read", 1000 * one, "ms", at_most=5)
+    yield aimed("one episode read", 1000 * one, "ms", at_most=5)
     yield from _side_by_side(store, material)
 
 
@@ -149,7 +149,7 @@ def _asked(connection: psycopg.Connection, count: int) -> Iterator[Figure]:
         ask = partial(connection.execute, question.encode())
         ask()
         seconds = statistics.median(_seconds(ask) for _ in range(REPEATS))
-        yield _aimed(name, seconds, "s", at_most=at_most)
+        yield aimed(name, seconds, "s", at_most=at_most)
 
 
 def _write_run(store: PostgresStore, material: Material, actions: int, name: str) -> Written:
@@ -169,7 +169,7 @@ def _side_by_side(store: PostgresStore, material: Material) -> Iterator[Figure]:
         both = pool.map(partial(_paced, store, material), ("paced-left", "paced-right"))
         together = statistics.median(chain.from_iterable(both))
     yield Figure(name="a turn, one run recording", value=1000 * alone, unit="ms")
-    yield _aimed("the same with two runs, over one", together / alone, "ratio", at_most=1.3)
+    yield aimed("the same with two runs, over one", together / alone, "ratio", at_most=1.3)
 
 
 def _paced(store: PostgresStore, material: Material, name: str) -> list[float]:
@@ -194,7 +194,7 @@ def _seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def _aimed(
+def aimed(
     name: str,
     value: float,
     unit: str,
@@ -202,6 +202,7 @@ def _aimed(
     at_least: float | None = None,
     at_most: float | None = None,
 ) -> Figure:
+    """A figure beside its aim."""
     met = (at_least is None or value >= at_least) and (at_most is None or value <= at_most)
     aim = f">= {at_least:g}" if at_most is None else f"<= {at_most:g}"
     return Figure(name=name, value=value, unit=unit, aim=aim, met=met)

@@ -21,7 +21,9 @@ from flows import exchange
 from flows.audit_cli import audit_command
 from flows.coach_commands import register as register_coach_commands
 from flows.config_commands import config as config_commands
+from flows.label import label
 from flows.promote_command import promote_command
+from flows.reproduce import reproduce
 from flows.run_report import report_command
 from mappa_core.adapters.config_files import load_config, with_overrides
 from mappa_core.config import RESUMABLE, TrainConfig
@@ -40,6 +42,8 @@ app.add_typer(db, name="db")
 exchange.register(app, db)
 register_coach_commands(app)
 app.command("audit")(audit_command)
+app.command("reproduce")(reproduce)
+app.command()(label)
 app.command("promote")(promote_command)
 app.command("report")(report_command)
 app.add_typer(config_commands, name="config")
@@ -77,9 +81,13 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")
     ] = False,
+    like: Annotated[
+        str | None,
+        typer.Option("--like", help="With --dry-run: predict costs by how this run went."),
+    ] = None,
 ) -> None:
     """Train a team and compare it with its base on held-out problems."""
-    resumable = tuple(f"coach.{key}" for key in RESUMABLE)
+    resumable = (*(f"coach.{key}" for key in RESUMABLE), "audit.stop_on")
     if resume is not None and (
         config is not None or not all(each.startswith(resumable) for each in overrides or ())
     ):
@@ -87,11 +95,13 @@ def train(
             "a resumed run keeps its configuration: leave out --config and overrides, but for "
             f"{', '.join(resumable)}"
         )
+    if (dry_run and resume is not None) or (like is not None and not dry_run):
+        raise ConfigError("--dry-run takes no --resume, and --like needs --dry-run")
     settings = Settings()
     resolved = load_config(config, overrides or ()) if resume is None else None
     if dry_run and resolved is not None:
         typer.echo(_as_yaml(resolved))
-        _print_forecast(resolved, settings)
+        _print_forecast(resolved, settings, like)
         return
     with ExitStack() as stack:
         if resume is not None:
@@ -102,18 +112,25 @@ def train(
         _run_training(resolved, resume, settings, stack)
 
 
-def _print_forecast(config: TrainConfig, settings: Settings) -> None:
+def _print_forecast(config: TrainConfig, settings: Settings, like: str | None) -> None:
     """What the coaches will take, on stderr, so that stdout stays the configuration."""
     if config.coach.backend == "rule" and config.coach.second.backend == "rule":
         typer.echo("coach: the rule coach costs nothing", err=True)
         return
-    from flows.forecast import forecast_run
+    from flows.forecast import forecast_run, habits_of
     from mappa_core.adapters.problems import problem_source
     from mappa_core.coaching.forecast import lines
     from mappa_core.teams import load_team
 
+    habits = None
+    if like is not None:
+        from mappa_core.bootstrap import opened_store
+
+        with opened_store(settings) as store:
+            habits = habits_of(store, store.run(like))
     team = load_team(config.team, config.prompts)
-    for line in lines(forecast_run(config, settings, team, problem_source(config.problems))):
+    problems = problem_source(config.problems)
+    for line in lines(forecast_run(config, settings, team, problems, habits)):
         typer.echo(line, err=True)
 
 
@@ -174,14 +191,13 @@ def evaluate(
     ):
         from flows.evaluate import evaluate as evaluate_flow
 
-        comparison = _run(evaluate_flow(stored.name, config, step))
-    from flows.tables import comparison_table, gain
+        found = _run(evaluate_flow(stored.name, config, step))
+    from flows.evaluation_tables import evaluation_json, print_evaluation
 
     if as_json:
-        typer.echo(json.dumps(comparison.metrics()))
+        typer.echo(json.dumps(evaluation_json(found)))
     else:
-        Console().print(comparison_table(comparison))
-        Console().print(gain(comparison), highlight=False)
+        print_evaluation(Console(), found)
 
 
 @app.command()
@@ -237,11 +253,20 @@ def serve(
 
 
 @app.command()
-def doctor(as_json: Json = False) -> None:
-    """Say what this machine offers and how to get the rest."""
-    from flows.doctor import examine
-    from flows.tables import doctor_table
+def doctor(
+    plan: Annotated[
+        Path | None, typer.Option("--plan", help="A preset: what it keeps where on one GPU.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what this machine offers and how to get the rest, or what a preset would need."""
+    from flows.doctor import examine, plan_memory
+    from flows.tables import doctor_table, plan_table
 
+    if plan is not None:
+        planned = plan_memory(load_config(plan, ()), Settings())
+        Console().print(plan_table(planned))
+        raise typer.Exit(0 if planned.fits else 1)
     findings = examine(Settings())
     if as_json:
         typer.echo(json.dumps([finding.as_json() for finding in findings]))
@@ -251,7 +276,10 @@ def doctor(as_json: Json = False) -> None:
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="rollout, orchestration, store, coach or sandbox.")],
+    name: Annotated[
+        str,
+        typer.Argument(help="rollout, orchestration, learner, store, coach, sandbox or audit."),
+    ],
     overrides: Overrides = None,
     as_json: Json = False,
 ) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
 from typing import Annotated
@@ -57,22 +58,40 @@ def rescore(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a script.")] = False,
 ) -> None:
     """Score a run's stored actions again, as rows beside those that trained; resumable."""
+    result = asyncio.run(
+        rescored_run(Settings(), run, coach, rubric_set, overrides or (), limit=limit, ask=not yes)
+    )
+    if as_json:
+        typer.echo(json.dumps(result))
+
+
+async def rescored_run(
+    settings: Settings,
+    run: str,
+    coach: str,
+    rubric_set: str | None,
+    overrides: Sequence[str],
+    *,
+    limit: int | None,
+    ask: bool,
+) -> dict[str, float]:
+    """Score what of a run a coach has not scored yet, after saying what it takes.
+
+    Raises:
+        NotFound: No such run.
+        ConfigError: The coach cannot be asked.
+    """
     from flows.rescore import coach_overrides
     from mappa_core.bootstrap import opened_store
     from mappa_core.teams import load_team
 
-    settings = Settings()
     with opened_store(settings) as store:
         stored = store.run(run)
         trained = TrainConfig.model_validate(stored.config)
-        chosen = [*coach_overrides(coach, rubric_set), *(overrides or ())]
+        chosen = [*coach_overrides(coach, rubric_set), *overrides]
         config = with_overrides(trained, chosen).coach
         team = load_team(stored.team, trained.prompts)
-        result = asyncio.run(
-            _rescored(store, stored, team, config, settings, limit=limit, ask=not yes)
-        )
-    if as_json:
-        typer.echo(json.dumps(result))
+        return await _rescored(store, stored, team, config, settings, limit=limit, ask=ask)
 
 
 async def _rescored(
@@ -85,6 +104,7 @@ async def _rescored(
     limit: int | None,
     ask: bool,
 ) -> dict[str, float]:
+    from flows.heap import settle_heap
     from flows.rescore import plan_of, rescore, wanted
     from mappa_core.bootstrap import check_coach, open_coaches
     from mappa_core.coaching.forecast import lines
@@ -93,7 +113,7 @@ async def _rescored(
     only = config.model_copy(update={"second": CoachConfig().second})
     async with AsyncExitStack() as stack:
         coach, _ = open_coaches(only, settings, team, stack)
-        plan = plan_of(coach, only)
+        plan = plan_of(coach, only, team)
         rubrics = check_coach(only, settings, team)
         asked = await asyncio.to_thread(wanted, store, run, plan, rubrics, only, limit)
         console.print(f"{asked.count} actions of {run.name} lack a score of this coach")
@@ -102,6 +122,7 @@ async def _rescored(
                 console.print(line, highlight=False)
         if asked.count and ask and rubrics is not None:
             typer.confirm("go on?", abort=True, err=True)
+        settle_heap()
         with console.status("scoring") as status:
             done = 0
 

@@ -1,6 +1,7 @@
 """What this machine offers, probed by trying it, and how to get the rest."""
 
 import asyncio
+import json
 import os
 import shutil
 import subprocess
@@ -8,10 +9,17 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from mappa_core.bootstrap import ping_store, sandbox_tier
-from mappa_core.domain.errors import MappaError
+from mappa_core.config import TrainConfig
+from mappa_core.domain.errors import ConfigError, MappaError
+from mappa_core.learning.memory_plan import GB, KNOWN, MemoryPlan, ModelShape, plan, shape_of
 from mappa_core.settings import Settings
+from mappa_core.teams import load_team
+
+PLANNED_GPU_BYTES = 80 * GB
+"""Planned for where this machine has no GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,9 +108,9 @@ def _engine(_: Settings) -> Finding:
     )
 
 
-def _sandbox(_: Settings) -> Finding:
+def _sandbox(settings: Settings) -> Finding:
     try:
-        return Finding(name="sandbox", works=True, found=asyncio.run(sandbox_tier()))
+        return Finding(name="sandbox", works=True, found=asyncio.run(sandbox_tier(settings)))
     except MappaError as error:
         return Finding(
             name="sandbox", works=False, found=str(error), advice="apt-get install bubblewrap"
@@ -122,7 +130,7 @@ def _docker(_: Settings) -> Finding:
         return Finding(
             name="Docker",
             works=False,
-            found="no engine answers; only `make up` needs one",
+            found="no engine answers; `make up` and sandbox.backend=docker need one",
             advice="install docker and docker compose",
         )
     return Finding(name="Docker", works=True, found=f"engine {answer.stdout.strip()}")
@@ -147,3 +155,45 @@ def _credentials(_: Settings) -> Finding:
         found=", ".join(present) + " set" if present else "none: the rule coach needs none",
         advice="" if present else "an LLM coach will need GOOGLE_API_KEY or Vertex credentials",
     )
+
+
+def plan_memory(config: TrainConfig, settings: Settings) -> MemoryPlan:
+    """What a run keeps where on the first GPU here, or on one of 80 GB.
+
+    Raises:
+        ConfigError: The model's shape is not known here.
+    """
+    agents = len(load_team(config.team, config.prompts).agents)
+    shape = shape_for(config.model, settings)
+    return plan(shape, config, agents, gpu_bytes() or PLANNED_GPU_BYTES)
+
+
+def shape_for(model: str, settings: Settings) -> ModelShape:
+    """The shape of a model by its directory, its name, or what was downloaded of it.
+
+    Raises:
+        ConfigError: None of these says.
+    """
+    if model in KNOWN:
+        return KNOWN[model]
+    for directory in (Path(model), settings.models / model):
+        file = directory / "config.json"
+        if file.exists():
+            try:
+                return shape_of(json.loads(file.read_text()))
+            except (KeyError, ValueError) as error:
+                raise ConfigError(f"{file} does not say {error}: no plan for this model") from error
+    raise ConfigError(
+        f"the shape of {model} is not known here: give model= a directory with its config.json, or "
+        f"one of {', '.join(KNOWN)}"
+    )
+
+
+def gpu_bytes() -> int | None:
+    """Memory of the first GPU, None where there is none."""
+    query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, check=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return int(answer.stdout.split()[0]) * 2**20

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -144,6 +145,7 @@ class _Tally:
         self.episodes = self.right = self.failed = self.tokens = 0
         self.scores: list[float] = []
         self.started = self.ended = time.perf_counter()
+        self._began = datetime.now(UTC)
 
     @property
     def tokens_per_second(self) -> float:
@@ -153,12 +155,16 @@ class _Tally:
         self.episodes += 1
         self.right += bool(episode.outcome and episode.outcome.success)
         self.failed += episode.stop_reason is StopReason.FAILED
-        self.tokens += sum(len(turn.action.token_ids) for turn in episode.turns)
+        # What a resumed run finds in the store was not sampled now.
+        new = (turn.action for turn in episode.turns if turn.action.started_at >= self._began)
+        self.tokens += sum(len(action.token_ids) for action in new)
         self.scores += [e.score.value for e in entries if isinstance(e.score, CoachScore)]
         self.ended = time.perf_counter()
 
     def sentence(self) -> str:
-        parts = [f"right {self.right}/{self.episodes}", f"{self.tokens_per_second:.0f} tokens/s"]
+        parts = [f"right {self.right}/{self.episodes}"]
+        if self.tokens:
+            parts.append(f"{self.tokens_per_second:.0f} tokens/s")
         if self.scores:
             parts.insert(1, f"mean score {sum(self.scores) / len(self.scores):.1f}")
         if self.failed:

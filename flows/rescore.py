@@ -15,6 +15,8 @@ from mappa_core.domain.errors import ConfigError
 from mappa_core.domain.records import Asked, Run, Unscored
 from mappa_core.ports import Coach, Store
 from mappa_core.scoring import ScorePlan, missing_scores, score_episode
+from mappa_core.steps import duties_of
+from mappa_core.teams.base import Team
 
 EPISODES_AT_ONCE = 64
 
@@ -56,10 +58,14 @@ def coach_overrides(coach: str, rubric: str | None) -> list[str]:
     return chosen if rubric is None else [*chosen, f"coach.rubric={rubric}"]
 
 
-def plan_of(coach: Coach, config: CoachConfig) -> ScorePlan:
+def plan_of(coach: Coach, config: CoachConfig, team: Team) -> ScorePlan:
     """Scores beside those that trained."""
     return ScorePlan(
-        coach=coach, repeats=config.repeats, visibility=config.visibility, trains=False
+        coach=coach,
+        repeats=config.repeats,
+        visibility=config.visibility,
+        duties=duties_of(team),
+        trains=False,
     )
 
 

@@ -28,6 +28,7 @@ from mappa_core.domain.records import (
     UpdateEntry,
 )
 from mappa_core.evaluation.comparison import Comparison
+from mappa_core.learning.memory_plan import GB, MemoryPlan
 from mappa_core.ports import Store
 
 SHOWN_IDS = 24
@@ -265,6 +266,24 @@ def doctor_table(findings: Sequence[Finding]) -> Table:
     for finding in findings:
         mark = Text("yes", style="green") if finding.works else Text("no", style="yellow")
         table.add_row(mark, finding.name, finding.found, finding.advice)
+    return table
+
+
+def plan_table(planned: MemoryPlan) -> Table:
+    """What a run keeps where."""
+    found = f"{planned.gpu_bytes / GB:.0f} GB GPU, all agents: "
+    found += "fits" if planned.fits else "does not fit"
+    table = Table(title=found, title_justify="left")
+    for column in ("phase", "what", "GPU, GB", "CPU, GB"):
+        table.add_column(column, justify="left" if column in ("phase", "what") else "right")
+    for item in planned.items:
+        table.add_row(
+            item.phase, item.what, f"{item.gpu_bytes / GB:.1f}", f"{item.host_bytes / GB:.1f}"
+        )
+    for phase in ("rollout", "update"):
+        table.add_row(phase, "together", f"{planned.peak(phase) / GB:.1f}", "", style="bold")
+    cache = f"each cache holds {planned.cached_tokens:,} tokens; the longest sequence has "
+    table.caption = f"{cache}{planned.longest:,}; CPU at most {planned.host_bytes / GB:.0f} GB"
     return table
 
 

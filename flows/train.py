@@ -29,7 +29,7 @@ from mappa_core.domain import ids
 from mappa_core.domain.errors import CoachError, ConfigError, MappaError
 from mappa_core.domain.records import IterationFigures, Run, RunStatus, Update
 from mappa_core.evaluation.comparison import Comparison
-from mappa_core.ports import BudgetedCoach
+from mappa_core.ports import BudgetedCoach, Engine, SleepingEngine
 from mappa_core.settings import Settings
 
 
@@ -44,13 +44,23 @@ from mappa_core.settings import Settings
 async def update(run_id: UUID, agent: str, iteration: int, config: TrainConfig) -> Update:
     """One agent's update, in a thread so that the event loop goes on."""
     port = services()
-    return await asyncio.to_thread(
+    done = await asyncio.to_thread(
         steps.update_agent,
         steps.UpdateRequest(run_id=run_id, agent=agent, iteration=iteration, config=config),
         learner=port.learner,
         store=port.store,
         correct=auditing.corrector(config.audit, port),
     )
+    if done.skipped is not None:
+        emit_event(
+            "mappa.update.skipped",
+            resource={
+                "prefect.resource.id": f"mappa.agent.{agent}",
+                "prefect.resource.name": agent,
+            },
+            payload={"run": str(run_id), "iteration": iteration, "reason": done.skipped},
+        )
+    return done
 
 
 @task(
@@ -127,7 +137,8 @@ def open_run(config: TrainConfig, resume: str | None) -> Run:
     port.store.close_run(run.id, RunStatus.RUNNING)
     for agent in port.team.agents:
         port.store.add_policy_version(steps.base_policy(run.id, agent.name, port.model))
-    port.store.add_problems((*port.problems.train(), *port.problems.held_out()))
+    port.store.add_manifest(run.id, "train", port.problems.train())
+    port.store.add_manifest(run.id, "held_out", port.problems.held_out())
     return port.store.run(str(run.id))
 
 
@@ -162,8 +173,9 @@ async def _recorded(run: Run) -> AsyncGenerator[None]:
 
 async def _train(run: Run, config: TrainConfig) -> Comparison:
     await evaluate_held_out(run.id, 0, config)
+    watch = auditing.Watch(run, config)
     for iteration in range(1, config.rollout.iterations + 1):
-        await _iterate(run, iteration, config)
+        await _iterate(run, iteration, config, watch)
         every = config.evaluation.every
         if every and iteration % every == 0 and iteration < config.rollout.iterations:
             await evaluate_held_out(run.id, iteration, config)
@@ -173,23 +185,63 @@ async def _train(run: Run, config: TrainConfig) -> Comparison:
     return comparison
 
 
-async def _iterate(run: Run, iteration: int, config: TrainConfig) -> None:
+async def _iterate(run: Run, iteration: int, config: TrainConfig, watch: auditing.Watch) -> None:
     """One round: play, score, learn, register, show."""
     port = services()
     started = time.perf_counter()
     await rollout(run.id, "train", iteration, iteration - 1, config)
     figures = await asyncio.to_thread(port.store.figures, run.id, "train", iteration)
     _check_unscored(figures, config.coach.unscored_limit)
-    updates: list[Update] = []
-    for agent in port.team.agents:
-        done = await update(run.id, agent.name, iteration, config)
-        port.watcher.updated(agent.name, iteration, done.metrics)
-        updates.append(done)
+    async with _asleep(port.engine, config):
+        updates = await _updates(run, iteration, config)
     await register(run, iteration)
-    await auditing.watch(run, iteration, config.audit)
+    if config.learner.keep_checkpoints is not None:
+        await asyncio.to_thread(
+            steps.retire_checkpoints,
+            port.store,
+            port.learner,
+            run.id,
+            [agent.name for agent in port.team.agents],
+            config.learner.keep_checkpoints,
+        )
+    await watch.after(iteration)
     seconds = time.perf_counter() - started
     port.watcher.figures(figures, seconds)
     await _log_iteration(run, figures, updates, seconds)
+
+
+async def _updates(run: Run, iteration: int, config: TrainConfig) -> list[Update]:
+    """Every agent's update, in the team's order; some at once where that is configured."""
+    port = services()
+    slots = asyncio.Semaphore(config.learner.updates_at_once)
+
+    async def one(agent: str) -> Update:
+        async with slots:
+            done = await update(run.id, agent, iteration, config)
+        port.watcher.updated(agent, iteration, done.metrics)
+        return done
+
+    # All are waited for, so that none goes on behind an error's back; then the first is raised.
+    results = await asyncio.gather(
+        *(one(agent.name) for agent in port.team.agents), return_exceptions=True
+    )
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if isinstance(result, Update)]
+
+
+@asynccontextmanager
+async def _asleep(engine: Engine, config: TrainConfig) -> AsyncGenerator[None]:
+    """Leave the engine's memory to the learner inside the block, where they share a GPU."""
+    if not config.engine.colocate or not isinstance(engine, SleepingEngine):
+        yield
+        return
+    await engine.sleep()
+    try:
+        yield
+    finally:
+        await engine.wake()
 
 
 def _check_unscored(figures: IterationFigures, limit: float) -> None:

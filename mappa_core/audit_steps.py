@@ -1,16 +1,18 @@
 """Watching the coach while it teaches: the bodies of the audit's tasks during a run.
 
-watch_iteration   anchors scored again ─▶ drift test over all iterations ─▶ findings
+watch_iteration   anchors scored again, this iteration's scores ─▶ drift, alerts ─▶ findings
 corrector         scores of one update, less the bias that an earlier audit proved
 """
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from uuid import UUID
 
+from mappa_core.auditing.alerts import Alert, alerts
 from mappa_core.auditing.debias import corrected
+from mappa_core.auditing.so_far import SoFar, so_far
 from mappa_core.auditing.watch import Watched, drift_findings, history, watch
 from mappa_core.config import AuditConfig
 from mappa_core.domain import ids
@@ -18,20 +20,54 @@ from mappa_core.domain.audit import Anchor, AnchorScore, Candidate, CorrectedSco
 from mappa_core.domain.records import CoachCase, CoachScore, Episode, ScoredAction, Turn
 from mappa_core.ports import AuditStore, Coach, Store
 
+CaseOf = Callable[[Episode, Turn, int], CoachCase]
+"""The evidence about a turn as its coach saw it, as the given sample."""
+FIRST_SAMPLE = 1_000
+"""Of anchors. A coach answers an equal case of an equal sample from memory, and a memory does not
+drift: every scoring of an anchor is a sample of its own, and none is a training score's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asker:
+    """Who scores anchors."""
+
+    coach: Coach
+    case_of: CaseOf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What was seen after an iteration."""
+
+    so_far: SoFar
+    """Handed to the next iteration's watch, so that it reads no more than its own rows."""
+    watched: Watched
+    alerts: tuple[Alert, ...]
+
 
 async def watch_iteration(
     run_id: UUID,
     iteration: int,
     config: AuditConfig,
+    before: SoFar | None = None,
     *,
-    coach: Coach,
+    asker: Asker,
     store: Store,
     audit: AuditStore,
-) -> Watched:
-    """Score the anchors again, test for drift and write down what was found.
+) -> Seen:
+    """Score the anchors again, look at the iteration's scores and write down what was found.
 
     The anchors are actions of the run's first iteration; their first scorings say what their
     scores are. Scorings that are stored already are not asked for again.
+
+    Args:
+        run_id: The run.
+        iteration: Which has just ended.
+        config: Anchors and limits.
+        before: What was seen of the iterations before; None reads them again.
+        asker: Who scores the anchors, and what it is shown of them.
+        store: Where their episodes are.
+        audit: Where everything else is.
     """
     anchors = await asyncio.to_thread(_anchors, run_id, config, audit)
     known = await asyncio.to_thread(audit.anchor_scores, run_id)
@@ -42,17 +78,27 @@ async def watch_iteration(
         for at, repeat in (*((0, k) for k in range(config.repeats)), (iteration, 0))
         if (anchor.id, at, repeat) not in done
     ]
-    fresh = await asyncio.gather(*(_score(each, coach, store) for each in wanted))
+    fresh = await asyncio.gather(*(_score(*each, config.repeats, asker, store) for each in wanted))
     await asyncio.to_thread(audit.add_anchor_scores, fresh)
-    return await asyncio.to_thread(_watched, run_id, audit)
+    return await asyncio.to_thread(_seen, run_id, iteration, config, before, audit)
 
 
-def _watched(run_id: UUID, audit: AuditStore) -> Watched:
-    frame = audit.frame(run_id)
-    seen = history(audit.anchors(run_id), audit.anchor_scores(run_id))
-    found = [draft.finding(run_id) for draft in drift_findings(frame, seen)]
-    audit.save_findings(run_id, ["drift"], found)
-    return watch(frame, seen)
+def _seen(
+    run_id: UUID, iteration: int, config: AuditConfig, before: SoFar | None, audit: AuditStore
+) -> Seen:
+    if before is None:
+        frame = audit.frame(run_id).take_iterations(upto=iteration)
+        latest, after = frame.take(frame.iteration == iteration), so_far(frame)
+    else:
+        _, latest = audit.iteration_frame(run_id, iteration)
+        after = before.then(latest)
+    anchors = history(audit.anchors(run_id), audit.anchor_scores(run_id))
+    watched = watch(after.stream, anchors)
+    drifts = [draft.finding(run_id) for draft in drift_findings(after.stream, anchors)]
+    audit.save_findings(run_id, ["drift"], drifts)
+    raised = tuple(alerts(latest, iteration, after, watched, config))
+    audit.add_findings([alert.draft().finding(run_id) for alert in raised])
+    return Seen(so_far=after, watched=watched, alerts=raised)
 
 
 def corrected_actions(
@@ -99,18 +145,6 @@ def spread_out(candidates: Sequence[Candidate], count: int) -> tuple[Candidate, 
     return tuple(chosen[:count])
 
 
-def case_of(episode: Episode, turn: Turn) -> CoachCase:
-    """The evidence about one stored action, as its coach saw it."""
-    return CoachCase(
-        statement=episode.problem.statement,
-        agent=turn.agent,
-        messages=turn.observation.messages,
-        text=turn.action.text,
-        tool_result=turn.tool_result,
-        earlier=episode.turns[: turn.index],
-    )
-
-
 def _anchors(run_id: UUID, config: AuditConfig, audit: AuditStore) -> tuple[Anchor, ...]:
     anchors = audit.anchors(run_id)
     if anchors or not config.anchors:
@@ -131,18 +165,21 @@ def _anchors(run_id: UUID, config: AuditConfig, audit: AuditStore) -> tuple[Anch
     return audit.anchors(run_id)
 
 
-async def _score(wanted: tuple[Anchor, int, int], coach: Coach, store: Store) -> AnchorScore:
-    anchor, iteration, repeat = wanted
+async def _score(
+    anchor: Anchor, iteration: int, repeat: int, repeats: int, asker: Asker, store: Store
+) -> AnchorScore:
     episode = await asyncio.to_thread(store.episode, str(anchor.episode_id))
-    score = await coach.score(case_of(episode, episode.turns[anchor.turn_index]))
-    given = isinstance(score, CoachScore)
+    place = repeat if iteration == 0 else repeats + iteration
+    case = asker.case_of(episode, episode.turns[anchor.turn_index], FIRST_SAMPLE + place)
+    score = await asker.coach.score(case)
+    identity = asker.coach.identity
     return AnchorScore(
         anchor_id=anchor.id,
         iteration=iteration,
         repeat_index=repeat,
-        score=score.value if given else None,
-        unscored_reason=None if given else score.reason,
-        coach=coach.identity.coach,
-        model_version=coach.identity.model_version,
-        rubric_sha256=coach.identity.rubric_sha256,
+        score=score.value if isinstance(score, CoachScore) else None,
+        unscored_reason=None if isinstance(score, CoachScore) else score.reason,
+        coach=identity.coach,
+        model_version=score.model_version or identity.model_version,
+        rubric_sha256=identity.rubric_sha256,
     )

@@ -36,8 +36,8 @@ from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.adapters.tensorboard.tracker import WithTensorBoard
 from mappa_core.adapters.watchers import LogWatcher
 from mappa_core.adapters.workspaces.snapshots import SnapshotWorkspaces
-from mappa_core.coaching.rubrics import RubricSet, load_rubrics
-from mappa_core.config import CoachConfig, CoachModelConfig, TrainConfig
+from mappa_core.coaching.rubrics import RubricSet, load_rubrics, turned_round
+from mappa_core.config import CoachConfig, CoachModelConfig, EngineConfig, TrainConfig
 from mappa_core.domain.errors import ConfigError, DiskFull
 from mappa_core.patience import Patience
 from mappa_core.ports import (
@@ -164,7 +164,6 @@ async def _build(config: TrainConfig, settings: Settings, stack: AsyncExitStack)
     # Torch and transformers take seconds to import, and most commands do without.
     from mappa_core.adapters.huggingface.models import resolve_model
     from mappa_core.adapters.huggingface.tokenizer import ChatTokenizer
-    from mappa_core.adapters.torch_learner import TorchLearner
 
     watcher = _watcher.get() or LogWatcher()
     team = load_team(config.team, config.prompts)
@@ -178,7 +177,8 @@ async def _build(config: TrainConfig, settings: Settings, stack: AsyncExitStack)
         config.sandbox.backend,
         config.sandbox.concurrency,
         config.sandbox.runtime,
-        settings.sandboxfusion_url,
+        fusion_url=settings.sandboxfusion_url,
+        image=settings.sandbox_image,
     )
     stack.push_async_callback(sandbox.close)
     watcher.starting("database")
@@ -200,7 +200,7 @@ async def _build(config: TrainConfig, settings: Settings, stack: AsyncExitStack)
         sandbox=sandbox,
         coach=coach,
         second_coach=second,
-        learner=TorchLearner(model, settings.checkpoints, config.learner),
+        learner=_learner(model, settings, config),
         store=store,
         tracker=_tracker(config, settings, databases, patience),
         registry=MlflowRegistry(databases.mlflow, patience),
@@ -217,6 +217,21 @@ def _tracker(
     if "tensorboard" not in config.tracking.also:
         return tracker
     return WithTensorBoard(tracker, settings.home / "tensorboard")
+
+
+def _learner(model: str, settings: Settings, config: TrainConfig) -> Learner:
+    if config.learner.backend == "deepspeed":
+        try:
+            from mappa_core.adapters.deepspeed_learner import DeepspeedLearner
+        except ImportError as error:
+            raise ConfigError(
+                f"learner.backend=deepspeed needs the package {error.name}: install "
+                "requirements/gpu.lock, or set learner.backend=torch"
+            ) from error
+        return DeepspeedLearner(model, settings.checkpoints, config.learner)
+    from mappa_core.adapters.torch_learner import TorchLearner
+
+    return TorchLearner(model, settings.checkpoints, config.learner)
 
 
 def _audit_of(store: PostgresStore, stack: AsyncExitStack) -> PostgresAudit:
@@ -262,7 +277,8 @@ def check_inputs(config: TrainConfig, settings: Settings) -> Team:
     """Refuse what the user can mend, before anything is written; returns the team.
 
     Raises:
-        UserError: Unknown team or prompts, overlapping problem sets, no such model.
+        UserError: Unknown team or prompts, overlapping problem sets, no such model, no GPU where
+            one is asked for by name.
         DiskFull: Too little space for a run.
     """
     team = load_team(config.team, config.prompts)
@@ -272,8 +288,11 @@ def check_inputs(config: TrainConfig, settings: Settings) -> Team:
         check_coach(config.coach.second, settings, team)
     check_space(settings.home)
     from mappa_core.adapters.huggingface.models import resolve_model
+    from mappa_core.adapters.huggingface.weights import resolve_device
 
     resolve_model(config.model, settings.models)
+    for device in (config.engine.device, config.learner.device):
+        resolve_device(device)
     return team
 
 
@@ -416,16 +435,36 @@ def opened_audit(settings: Settings, database: str | None = None) -> Generator[P
         yield audit
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedCoach:
+    """A coach that is questioned before it trains anybody."""
+
+    coach: Coach
+    turned_round: Coach | None = None
+    """The same with its rubric in the opposite order; None where it has none."""
+    rubrics: RubricSet | None = None
+
+
 @asynccontextmanager
-async def opened_coach(config: TrainConfig, settings: Settings) -> AsyncGenerator[Coach]:
+async def opened_coach(config: TrainConfig, settings: Settings) -> AsyncGenerator[ProbedCoach]:
     """The coach of a configuration alone, for who only asks it.
 
     Raises:
         ConfigError: As `check_coach`.
     """
     team = load_team(config.team, config.prompts)
+    rubrics = check_coach(config.coach, settings, team)
+    budget = Budget(config.coach.budget)
     async with AsyncExitStack() as stack:
-        yield open_coach(config.coach, settings, team, Budget(config.coach.budget), stack)
+        coach = open_coach(config.coach, settings, team, budget, stack)
+        if rubrics is None:
+            yield ProbedCoach(coach=coach)
+            return
+        other = LlmCoach(
+            _provider(config.coach, settings), turned_round(rubrics), config.coach, budget
+        )
+        stack.push_async_callback(other.close)
+        yield ProbedCoach(coach=coach, turned_round=other, rubrics=rubrics)
 
 
 def database_url(settings: Settings) -> str:
@@ -518,9 +557,11 @@ def ping_store(settings: Settings, stack: ExitStack) -> str:
     return f"PostgreSQL {ping(_databases(settings, stack).store)}"
 
 
-async def sandbox_tier() -> str:
-    """The strongest isolation this machine offers, by trying it."""
-    sandbox = await choose_sandbox("auto", 1)
+async def sandbox_tier(settings: Settings) -> str:
+    """The isolation that `auto` takes on this machine, by trying it."""
+    sandbox = await choose_sandbox(
+        "auto", 1, fusion_url=settings.sandboxfusion_url, image=settings.sandbox_image
+    )
     await sandbox.close()
     return sandbox.tier
 
@@ -544,7 +585,7 @@ async def _start_engine(
         engine = VllmEngine(
             model=model,
             agents=agents,
-            config=config.engine,
+            config=_serving_whole_models(config),
             end_token_ids=tokenizer.end_token_ids,
             work_directory=settings.home / "engine",
             zygote=_zygote.get() or open_zygote(config.engine, settings.logs),
@@ -553,6 +594,13 @@ async def _start_engine(
     stack.push_async_callback(engine.close)
     await engine.start()
     return engine
+
+
+def _serving_whole_models(config: TrainConfig) -> EngineConfig:
+    """Whole weights need a server per agent on every device; an adapter needs none."""
+    if config.learner.weights == "lora":
+        return config.engine
+    return config.engine.model_copy(update={"serving": "merged"})
 
 
 def code_version() -> str:

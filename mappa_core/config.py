@@ -5,7 +5,7 @@ bounded, and refused when unknown. Nothing here reads the environment.
 """
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -99,6 +99,11 @@ class EngineConfig(Section):
     gpu_memory_utilization: Fraction = Field(
         default=0.6, description="Share of a GPU a server may take."
     )
+    colocate: bool = Field(
+        default=False,
+        description="Learner and servers share a GPU: servers sleep, weights in the CPU's memory, "
+        "while agents learn.",
+    )
     start_seconds: float = Field(
         default=300, gt=0, description="How long a server may take to start."
     )
@@ -110,11 +115,11 @@ class EngineConfig(Section):
 class SandboxConfig(Section):
     """Where model-written code runs."""
 
-    backend: Literal["auto", "bubblewrap", "landlock", "sandbox-fusion", "unsafe-subprocess"] = (
-        Field(
-            default="auto",
-            description="auto: the strongest tier whose probe passes; never the unsafe one.",
-        )
+    backend: Literal[
+        "auto", "sandbox-fusion", "docker", "bubblewrap", "landlock", "unsafe-subprocess"
+    ] = Field(
+        default="auto",
+        description="auto: the first of these whose probe passes; never the unsafe one.",
     )
     runtime: Runtime = Field(
         default="standard-library",
@@ -141,6 +146,20 @@ class PricesConfig(Section):
     )
 
 
+class ContextCacheConfig(Section):
+    """Rubrics kept at the provider (gemini and vertex), beyond what it caches by itself."""
+
+    enabled: bool = Field(
+        default=False, description="Send each agent's rubric once and name it afterwards."
+    )
+    minimum_tokens: Positive = Field(
+        default=2048, description="The provider refuses shorter ones; they are sent as ever."
+    )
+    ttl_seconds: int = Field(
+        default=3600, ge=300, description="A cache's life; it is made anew before it ends."
+    )
+
+
 class CoachModelConfig(Section):
     """One coach: who it is, how it is asked, how hard."""
 
@@ -158,7 +177,13 @@ class CoachModelConfig(Section):
     )
     temperature: float = Field(default=0.0, ge=0, le=2, description="0 is greedy.")
     thinking_budget: int | None = Field(
-        default=None, ge=0, description="Tokens of thinking; null leaves it to the model, 0 is off."
+        default=None,
+        ge=0,
+        description="Tokens of thinking, beside max_output_tokens; null leaves it to the model, 0 "
+        "is off.",
+    )
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(
+        default=None, description="Thinking of an openai coach; null leaves it to the model."
     )
     max_output_tokens: Positive = Field(default=2048, description="Of a reply, at most.")
     expected_reply_tokens: Positive = Field(
@@ -168,6 +193,9 @@ class CoachModelConfig(Section):
         default=False, description="Ask what the agent should have done instead."
     )
     prices: PricesConfig = Field(default=PricesConfig(), description="What tokens cost.")
+    context_cache: ContextCacheConfig = Field(
+        default=ContextCacheConfig(), description="Explicit caching of the rubric."
+    )
     attempt_seconds: float = Field(default=60.0, gt=0, description="Patience with one call.")
     deadline_seconds: float = Field(
         default=600.0, gt=0, description="Patience with one score, retries and waits included."
@@ -184,6 +212,12 @@ class CoachModelConfig(Section):
     def _names_a_model(self) -> "CoachModelConfig":
         if self.backend != "rule" and not self.model:
             raise ValueError(f"backend {self.backend} needs a model: set model to its name")
+        if self.context_cache.enabled and self.backend not in ("gemini", "vertex"):
+            raise ValueError(f"backend {self.backend} has no context_cache: leave it off")
+        if self.reasoning_effort is not None and self.backend != "openai":
+            raise ValueError(f"backend {self.backend} takes thinking_budget, not reasoning_effort")
+        if self.backend == "openai" and self.thinking_budget is not None:
+            raise ValueError("backend openai takes reasoning_effort, not thinking_budget")
         return self
 
 
@@ -228,12 +262,42 @@ class LoraConfig(Section):
     alpha: Positive = Field(default=32, description="Scaling; the update is alpha / r * B A.")
 
 
+class DeepspeedConfig(Section):
+    """How updates are spread (ZeRO, arXiv 1910.02054)."""
+
+    ranks: Positive = Field(default=1, description="Processes on each node; one per GPU.")
+    stage: Literal[1, 2, 3] = Field(
+        default=2, description="Sharded: optimiser state; gradients too; weights too."
+    )
+    offload: bool = Field(
+        default=False, description="Optimiser state (and, at stage 3, weights) in the CPU's memory."
+    )
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        default="auto",
+        description="auto: float32 on a CPU, bfloat16 with float32 masters on a GPU.",
+    )
+    nodes: tuple[str, ...] = Field(
+        default=(),
+        description="Hosts of the ranks, reached by ssh with the same paths; none for this one.",
+    )
+    timeout_seconds: float = Field(
+        default=7200, gt=0, description="How long an update may take before it is given up."
+    )
+
+
 class LearnerConfig(Section):
     """How weights are updated."""
 
-    backend: Literal["torch"] = Field(default="torch", description="In process, on LoRA weights.")
+    backend: Literal["torch", "deepspeed"] = Field(
+        default="torch",
+        description="torch: in this process; deepspeed: ZeRO on ranks of their own.",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="Where it runs.")
+    weights: Literal["lora", "full"] = Field(
+        default="lora", description="What is trained: an adapter on a shared base, or the model."
+    )
     lora: LoraConfig = Field(default=LoraConfig(), description="Adapter shape.")
+    deepspeed: DeepspeedConfig = Field(default=DeepspeedConfig(), description="Ranks and ZeRO.")
     learning_rate: float = Field(default=2e-4, gt=0, description="Peak of the schedule.")
     warmup_fraction: Fraction = Field(
         default=0.0, description="Share of the steps spent warming up."
@@ -250,32 +314,129 @@ class LearnerConfig(Section):
         default=2048,
         description="Distinct tokens per forward pass; changes memory, never the result.",
     )
+    updates_at_once: Positive = Field(
+        default=1,
+        description="Agents whose updates may overlap (deepspeed, with devices for all of them).",
+    )
+    gradient_checkpointing: bool = Field(
+        default=False, description="Compute each layer twice and keep none of it in between."
+    )
+    keep_checkpoints: Positive | None = Field(
+        default=None,
+        description="Of each agent, the last so many and the best stay; null keeps all. Resuming "
+        "needs the last one.",
+    )
+
+
+Estimator = Literal["reinforce++", "reinforce++-baseline", "reinforce", "rloo", "grpo", "dr-grpo"]
+ALONE = ("reinforce++", "reinforce")
+"""Estimators that compare an action with the whole batch, not with others of its problem."""
+
+
+class MismatchConfig(Section):
+    """What is done about a sampler whose probabilities are not quite the trainer's."""
+
+    importance: Literal["none", "token"] = Field(
+        default="token",
+        description="token: weigh each token's loss by the trainer's probability over the "
+        "sampler's, truncated; none: take the sampler's log-probs for the old policy's.",
+    )
+    threshold: float = Field(default=2.0, ge=1, description="The largest such weight.")
+    sequence_mask: float | None = Field(
+        default=None,
+        gt=1,
+        description="Leave an action out of the loss where the geometric mean of its ratios leaves "
+        "[1 / this, this]; null leaves none out.",
+    )
+
+
+class GuardConfig(Section):
+    """Bands; an update that leaves one is not taken. null: no bound."""
+
+    mismatch_kl_max: float | None = Field(
+        default=None, gt=0, description="KL of the sampler to the trainer per token, in nats."
+    )
+    effective_sample_size_min: Fraction | None = Field(
+        default=None, description="Share of the tokens that the ratios leave effective."
+    )
+    clip_fraction_max: Fraction | None = Field(default=None, description="Share of clipped tokens.")
+    entropy_min: float | None = Field(default=None, ge=0, description="Of the policy, in nats.")
+    entropy_max: float | None = Field(default=None, gt=0, description="Of the policy, in nats.")
+    grad_norm_max: float | None = Field(
+        default=None, gt=0, description="Gradient norm before it is clipped."
+    )
 
 
 class AlgorithmConfig(Section):
-    """How scores become gradients (REINFORCE++, arXiv 2501.03262)."""
+    """How scores become gradients; every statistic is over one agent's batch, never a team's."""
 
-    baseline: Literal["none", "group"] = Field(
-        default="group", description="group: subtract the mean score of the problem's actions."
+    estimator: Estimator = Field(
+        default="reinforce++-baseline",
+        description="What an action is worth: reinforce++ (batch mean and deviation), "
+        "reinforce++-baseline (minus the mean of the problem's actions first), reinforce (the "
+        "reward), rloo (minus the mean of the others), grpo (problem's mean and deviation), "
+        "dr-grpo (problem's mean).",
     )
     normalise_over: Literal["samples", "tokens"] = Field(
         default="samples", description="What mean and deviation of an agent's batch are taken over."
     )
-    kl: Literal["none", "k1_reward", "k2_loss"] = Field(
+    kl: Literal["none", "k1_reward", "k2_loss", "k3_loss"] = Field(
         default="none", description="Pull towards the base policy: in the reward, or as a loss."
     )
     kl_coefficient: float = Field(default=0.01, ge=0, description="Its strength.")
+    ratio: Literal["token", "sequence"] = Field(
+        default="token",
+        description="Whose ratio is clipped: each token's (PPO) or the geometric mean over the "
+        "action's tokens (GSPO).",
+    )
     clip: float = Field(
         default=0.2, gt=0, lt=1, description="Half-width of the ratio's trust region."
     )
-    loss_over: Literal["samples", "tokens"] = Field(
+    clip_high: float | None = Field(
+        default=None, gt=0, description="Its half-width upwards, where that differs (DAPO, GSPO)."
+    )
+    loss_over: Literal["samples", "tokens", "budget"] = Field(
         default="samples",
-        description="Mean over each action's tokens then over actions, or over tokens.",
+        description="Mean over each action's tokens then over actions; over tokens; or sum of an "
+        "action's tokens over loss_budget_tokens, then mean over actions (Dr. GRPO).",
     )
-    drop_truncated: bool = Field(
-        default=False,
-        description="Leave actions that hit the token budget out of loss and normaliser.",
+    loss_budget_tokens: Positive = Field(
+        default=4096, description="What budget divides by, whatever an action's length."
     )
+    truncated: Literal["keep", "mask", "penalise"] = Field(
+        default="keep",
+        description="Actions that hit the token budget: as others; out of loss, baseline and "
+        "normaliser; or with truncation_penalty off their reward, in all three.",
+    )
+    truncation_penalty: float = Field(
+        default=0.5, gt=0, le=1, description="Of a reward in [0, 1]; for truncated=penalise."
+    )
+    mismatch: MismatchConfig = Field(
+        default=MismatchConfig(), description="Sampler against trainer."
+    )
+    guard: GuardConfig = Field(default=GuardConfig(), description="When an update is not taken.")
+
+    @property
+    def kl_in_loss(self) -> bool:
+        """Whether the pull moves weights whatever the advantages."""
+        return self.kl in ("k2_loss", "k3_loss")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_an_earlier_version(cls, values: object) -> object:
+        """Runs stored by an earlier version spelt two keys in another way."""
+        if not isinstance(values, dict) or {"estimator", "truncated"} & values.keys():
+            return cast(object, values)
+        older = dict(cast(dict[str, object], values))
+        if older.get("baseline") in BASELINES:
+            older["estimator"] = BASELINES[str(older.pop("baseline"))]
+        if isinstance(older.get("drop_truncated"), bool):
+            older["truncated"] = "mask" if older.pop("drop_truncated") else "keep"
+        return older
+
+
+BASELINES = {"none": "reinforce++", "group": "reinforce++-baseline"}
+"""The estimators by the key they had first."""
 
 
 class EvaluationConfig(Section):
@@ -304,6 +465,10 @@ RESUMABLE = (
 """Keys of `coach` that a resumed run may change: they decide how it is asked, not what."""
 
 
+StopOn = Literal["coach", "rubric", "policy", "health", "divergence", "unscored"]
+"""What an audit may stop a run for."""
+
+
 class TrackingConfig(Section):
     """What is shown in MLflow."""
 
@@ -325,8 +490,35 @@ class AuditConfig(Section):
     repeats: int = Field(
         default=3, ge=2, description="Scorings of each anchor that say what its score is."
     )
-    stop_on: tuple[Literal["coach", "rubric", "policy"], ...] = Field(
-        default=(), description="Stop the run when this has drifted."
+    stop_on: tuple[StopOn, ...] = Field(
+        default=(),
+        description="Stop the run when coach, rubric or policy has drifted, or on an alert about "
+        "score health, divergence or unscored actions; a resumed run may change it.",
+    )
+    most_at_mode: Fraction = Field(
+        default=0.95, description="Share of an agent's scores at one value that raises an alert."
+    )
+    most_at_ceiling: Fraction = Field(
+        default=0.9, description="Share of an agent's scores at 10 that raises an alert."
+    )
+    least_entropy_bits: float = Field(
+        default=0.3,
+        ge=0,
+        description="Entropy of an agent's scores below which an alert is raised.",
+    )
+    most_unparsed: Fraction = Field(
+        default=0.05, description="Share of replies nobody could read that raises an alert."
+    )
+    divergence: float = Field(
+        default=0.1,
+        ge=0,
+        description="Change of score / 10 minus success over the run that raises an alert, once "
+        "its interval lies above.",
+    )
+    unscored_points: float = Field(
+        default=1.0,
+        gt=0,
+        description="Points by which missing scores could bias a task type that raise an alert.",
     )
     correction: str = Field(
         default="",
@@ -363,19 +555,24 @@ class TrainConfig(Section):
 
     @model_validator(mode="after")
     def _can_be_run(self) -> "TrainConfig":
-        if self.algorithm.baseline == "group" and self.rollout.episodes_per_problem < 2:
+        if self.learner.weights == "full" and self.engine.serving == "adapters":
             raise ValueError(
-                "algorithm.baseline=group compares a problem's episodes: set "
-                "rollout.episodes_per_problem to 2 or more, or algorithm.baseline=none"
+                "learner.weights=full trains no adapters: set engine.serving to auto or merged"
+            )
+        estimator = self.algorithm.estimator
+        if estimator not in ALONE and self.rollout.episodes_per_problem < 2:
+            raise ValueError(
+                f"algorithm.estimator={estimator} compares a problem's episodes: set "
+                "rollout.episodes_per_problem to 2 or more, or algorithm.estimator=reinforce++"
             )
         return self
 
     def same_experiment(self, other: "TrainConfig") -> tuple[str, ...]:
         """The sections in which `other` differs; how patient and rich the coach is does not count.
 
-        A run whose budget is spent can be resumed with a larger one.
+        A run whose budget is spent can be resumed with a larger one, and one that the audit
+        stopped with another opinion of what to stop for.
         """
-        ours, theirs = (
-            one.model_dump(mode="json", exclude={"coach": set(RESUMABLE)}) for one in (self, other)
-        )
+        left_out: dict[str, set[str]] = {"coach": {*RESUMABLE}, "audit": {"stop_on"}}
+        ours, theirs = (one.model_dump(mode="json", exclude={**left_out}) for one in (self, other))
         return tuple(sorted(key for key in ours if ours[key] != theirs[key]))

@@ -21,6 +21,7 @@ from mappa_core.domain.audit import (
     Correction,
     Finding,
     HumanLabel,
+    ToLabel,
 )
 from mappa_core.domain.records import (
     Checkpoint,
@@ -31,6 +32,7 @@ from mappa_core.domain.records import (
     Episode,
     EpisodeSummary,
     GenerationRequest,
+    HeldOutEpisode,
     IterationFigures,
     Limits,
     Message,
@@ -104,6 +106,19 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Stop it; safe to call twice."""
+        ...
+
+
+@runtime_checkable
+class SleepingEngine(Protocol):
+    """An engine that can leave a GPU to the learner, beside `Engine`. Both raise `EngineError`."""
+
+    async def sleep(self) -> None:
+        """Give the GPU's memory up; nothing may be asked of it until `wake`."""
+        ...
+
+    async def wake(self) -> None:
+        """Take the memory again, with the policies it served."""
         ...
 
 
@@ -204,6 +219,15 @@ class Learner(Protocol):
         ...
 
 
+@runtime_checkable
+class RetiringLearner(Protocol):
+    """A learner that can let go of what it saved, beside `Learner`."""
+
+    def retire(self, checkpoint: Checkpoint) -> None:
+        """Remove a checkpoint's files; its record, and a registered copy, stay."""
+        ...
+
+
 class ProblemSource(Protocol):
     """Where problems come from; train and held-out sets are disjoint by content."""
 
@@ -285,6 +309,10 @@ class Store(Protocol):
 
     def add_problems(self, problems: Sequence[Problem]) -> None:
         """Add problems that are not there yet."""
+        ...
+
+    def add_manifest(self, run_id: UUID, split: Phase, problems: Sequence[Problem]) -> None:
+        """Write down which problems a run draws from, in their order; a repeat changes nothing."""
         ...
 
     def add_policy_version(self, policy: PolicyVersion) -> None:
@@ -377,10 +405,8 @@ class Store(Protocol):
         """One iteration's numbers, from the rows."""
         ...
 
-    def outcomes(
-        self, run_id: UUID, phase: Phase, iteration: int
-    ) -> Mapping[UUID, tuple[bool, ...]]:
-        """Success of each problem's episodes in rollout order; a failed episode is a failure."""
+    def held_out_episodes(self, run_id: UUID, step: int) -> tuple[HeldOutEpisode, ...]:
+        """The closed held-out episodes of one policy step, by problem and rollout."""
         ...
 
     def close(self) -> None:
@@ -420,6 +446,14 @@ class AuditStore(Protocol):
         """People's labels beside the coach's scores."""
         ...
 
+    def to_label(self, run_id: UUID, limit: int) -> ToLabel:
+        """What a person could look at, each list in an order that never changes by itself."""
+        ...
+
+    def labels(self, run_id: UUID, labeller: str) -> tuple[HumanLabel, ...]:
+        """One person's labels of a run, oldest first."""
+        ...
+
     def add_labels(self, labels: Sequence[HumanLabel]) -> None:
         """Add people's scores; a labeller's later score of an action replaces the earlier."""
         ...
@@ -428,8 +462,12 @@ class AuditStore(Protocol):
         """Replace the run's findings of these kinds, all or none."""
         ...
 
-    def findings(self, run_id: UUID) -> tuple[Finding, ...]:
-        """What was found about a run."""
+    def add_findings(self, found: Sequence[Finding]) -> None:
+        """Add findings that are not there yet."""
+        ...
+
+    def findings(self, run_id: UUID, kind: str | None = None) -> tuple[Finding, ...]:
+        """What was found about a run, of one kind or of all."""
         ...
 
     def add_anchors(self, anchors: Sequence[Anchor]) -> None:

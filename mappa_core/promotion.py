@@ -16,6 +16,7 @@ from mappa_core.domain.audit import Finding
 from mappa_core.domain.errors import ConfigError, NotFound, PromotionRefused
 from mappa_core.domain.records import RegisteredVersion, Run
 from mappa_core.evaluation.comparison import Comparison, compare
+from mappa_core.evaluation.report import successes_of
 from mappa_core.ports import ModelRegistry, Store
 from mappa_core.steps import registered_name
 
@@ -207,7 +208,8 @@ def _compared(
 ) -> tuple[Comparison | None, tuple[str, ...]]:
     """The paired comparison, and why it does not certify a gain."""
     after, before = (
-        store.outcomes(side.run.id, "held_out", side.step) for side in (candidate, champion)
+        successes_of(store.held_out_episodes(side.run.id, side.step))
+        for side in (candidate, champion)
     )
     for side, outcomes in ((candidate, after), (champion, before)):
         if not outcomes:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
+from mappa_core.coaching.facts import facts_of
 from mappa_core.domain import ids
 from mappa_core.domain.records import (
     CoachCase,
@@ -111,6 +112,7 @@ def case_of(
 ) -> CoachCase:
     """The evidence about one action, with as much of the truth as `visibility` allows."""
     full = visibility is LabelVisibility.FULL
+    outcome = None if visibility is LabelVisibility.NEVER else episode.outcome
     return CoachCase(
         statement=episode.problem.statement,
         agent=turn.agent,
@@ -119,7 +121,8 @@ def case_of(
         tool_result=turn.tool_result,
         earlier=episode.turns[: turn.index],
         task_type=episode.problem.task_type,
-        outcome=None if visibility is LabelVisibility.NEVER else episode.outcome,
+        facts=facts_of(episode.turns[: turn.index + 1], duties, outcome),
+        outcome=outcome,
         expected_answer=episode.problem.answer if full else None,
         sample=sample,
         duties=duties,

@@ -36,6 +36,9 @@ class Settings(BaseSettings):
     mlflow_tracking_uri: str | None = Field(default=None, validation_alias="MLFLOW_TRACKING_URI")
     patience_seconds: float = Field(default=600.0, ge=0, validation_alias="MAPPA_PATIENCE_SECONDS")
     sandboxfusion_url: str | None = Field(default=None, validation_alias="MAPPA_SANDBOXFUSION_URL")
+    sandbox_image: str = Field(
+        default="mappa-sandbox:local", validation_alias="MAPPA_SANDBOX_IMAGE"
+    )
     prefect_api_url: str | None = Field(default=None, validation_alias="PREFECT_API_URL")
     google_api_key: SecretStr | None = Field(default=None, validation_alias="GOOGLE_API_KEY")
     vertex_project: str | None = Field(default=None, validation_alias="VERTEX_PROJECT")

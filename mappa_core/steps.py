@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from random import Random
 from uuid import UUID
 
@@ -22,6 +23,7 @@ from mappa_core.domain import ids
 from mappa_core.domain.errors import OutsideError, StoreError
 from mappa_core.domain.records import (
     Action,
+    Checkpoint,
     Duty,
     Episode,
     GenerationRequest,
@@ -48,6 +50,7 @@ from mappa_core.ports import (
     Engine,
     Learner,
     ModelRegistry,
+    RetiringLearner,
     Sandbox,
     Store,
     TaskSource,
@@ -348,9 +351,40 @@ def update_agent(
             replace(entry, score_id=score_ids.get(entry.action_id)) for entry in credit.entries
         ),
         seconds=report.seconds,
+        skipped=report.skipped,
     )
     store.add_update(update, report.policy, report.checkpoint)
     return update
+
+
+def superseded(store: Store, run_id: UUID, agent: str, keep: int) -> tuple[Checkpoint, ...]:
+    """An agent's checkpoints that are still on disk and neither among the last `keep` nor the best.
+
+    The best is the one whose policy sampled the highest mean score; the last one has sampled
+    nothing yet.
+    """
+    there = [
+        (policy, checkpoint)
+        for policy, checkpoint in store.checkpoints(run_id)
+        if policy.agent == agent and Path(checkpoint.directory).is_dir()
+    ]
+    older = there[:-keep]
+    sampled = [(store.update(run_id, agent, policy.step + 1), policy.step) for policy, _ in there]
+    scores = {step: made.metrics["score_mean"] for made, step in sampled if made is not None}
+    best = max(scores, key=scores.__getitem__, default=None)
+    return tuple(checkpoint for policy, checkpoint in older if policy.step != best)
+
+
+def retire_checkpoints(
+    store: Store, learner: Learner, run_id: UUID, agents: Sequence[str], keep: int
+) -> int:
+    """Remove superseded checkpoints, where the learner can; returns how many."""
+    if not isinstance(learner, RetiringLearner):
+        return 0
+    old = [each for agent in agents for each in superseded(store, run_id, agent, keep)]
+    for checkpoint in old:
+        learner.retire(checkpoint)
+    return len(old)
 
 
 def policy_at(store: Store, run_id: UUID, agent: str, step: int) -> PolicyVersion:

@@ -148,11 +148,12 @@ def _anthropic_question(body: Body) -> Question:
     system = body.get("system", "")
     if isinstance(system, list):
         system = "".join(block["text"] for block in cast("list[Body]", system))
+    thinking = cast("Body", body.get("thinking") or {})
     return Question(
         system=str(system),
         user="".join(str(message["content"]) for message in body["messages"]),
         max_output_tokens=int(body["max_tokens"]),
-        thinking_budget=0,
+        thinking_budget=int(thinking.get("budget_tokens", 0)),
     )
 
 
@@ -165,12 +166,14 @@ def _anthropic_blocked(model: str, tokens: Tokens) -> Body:
 
 
 def _anthropic(model: str, text: str, stop: str, tokens: Tokens) -> Body:
+    said: list[Body] = [{"type": "text", "text": text}] if text else []
+    thought: Body = {"type": "thinking", "thinking": "Let me think first.", "signature": "x"}
     return {
         "id": "rehearsal",
         "type": "message",
         "role": "assistant",
         "model": model + VERSION_SUFFIX,
-        "content": [{"type": "text", "text": text}] if text else [],
+        "content": [thought, *said] if tokens.thought else said,
         "stop_reason": stop,
         "stop_sequence": None,
         "usage": {

@@ -1,6 +1,7 @@
 """The stand-in's HTTP server: routes, keys, latency, faults, and a log of what it billed."""
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -9,6 +10,7 @@ from typing import cast
 
 from aiohttp import web
 
+from flows.rehearsal.contexts import CONTEXT_GONE, Contexts, context_named_in
 from flows.rehearsal.dialects import (
     ANTHROPIC,
     GEMINI,
@@ -23,6 +25,8 @@ from flows.rehearsal.script import Fault, Question, Script, no_faults, reply_tex
 
 CHARACTERS_PER_TOKEN = 4
 LISTEN_BACKLOG = 2048
+TIMER_SECONDS = 0.0005
+"""How late a timer is on average: the event loop waits whole milliseconds, rounded up."""
 STATUSES = {
     Fault.RATE_LIMITED: (429, "RESOURCE_EXHAUSTED"),
     Fault.UNAVAILABLE: (503, "UNAVAILABLE"),
@@ -43,6 +47,7 @@ class Log:
     reply_tokens: int = 0
     thought_tokens: int = 0
     keys_in_urls: int = 0
+    caches: int = 0
     in_flight: int = 0
     most_in_flight: int = 0
 
@@ -63,6 +68,7 @@ class Log:
             "reply_tokens": self.reply_tokens,
             "thought_tokens": self.thought_tokens,
             "keys_in_urls": self.keys_in_urls,
+            "caches": self.caches,
             "most_in_flight": self.most_in_flight,
         }
 
@@ -81,6 +87,7 @@ class StandIn:
         self.script, self.log = script, Log()
         self._key, self._latency, self._slow = key, latency_seconds, slow_seconds
         self._systems: set[str] = set()
+        self.contexts = Contexts()
 
     def application(self) -> web.Application:
         """The routes of all dialects."""
@@ -88,6 +95,9 @@ class StandIn:
         app.router.add_post("/{version}/models/{model}:generateContent", self._gemini)
         vertex = "/{version}/projects/{project}/locations/{location}/publishers/google/models/"
         app.router.add_post(vertex + "{model}:generateContent", self._gemini)
+        for prefix in ("/{version}", "/{version}/projects/{project}/locations/{location}"):
+            app.router.add_post(prefix + "/cachedContents", self._keep)
+            app.router.add_delete(prefix + "/cachedContents/{cache}", self._drop)
         app.router.add_post("/v1/chat/completions", self._openai)
         app.router.add_post("/v1/messages", self._anthropic)
         app.router.add_get("/log", self._totals)
@@ -95,6 +105,21 @@ class StandIn:
 
     async def _gemini(self, request: web.Request) -> web.StreamResponse:
         return await self._answer(request, GEMINI, request.match_info["model"])
+
+    async def _keep(self, request: web.Request) -> web.StreamResponse:
+        if not self._may(request, GEMINI):
+            return _error(GEMINI, 401, "UNAUTHENTICATED", "API key not valid.")
+        kept = self.contexts.keep(json.loads(await request.read()), request.path)
+        if kept is None:
+            return _error(GEMINI, 400, "INVALID_ARGUMENT", "Cached content is too small.")
+        self.log.caches += 1
+        self.log.bill(Tokens(prompt=kept.tokens))
+        return web.json_response(kept.as_json())
+
+    async def _drop(self, request: web.Request) -> web.StreamResponse:
+        if not self.contexts.drop(request.path):
+            return _error(GEMINI, 404, "NOT_FOUND", CONTEXT_GONE)
+        return web.json_response({})
 
     async def _openai(self, request: web.Request) -> web.StreamResponse:
         return await self._answer(request, OPENAI, None)
@@ -108,21 +133,25 @@ class StandIn:
     async def _answer(
         self, request: web.Request, dialect: Dialect, model: str | None
     ) -> web.StreamResponse:
+        due = asyncio.get_running_loop().time() + self._latency
         number, self.log.calls = self.log.calls, self.log.calls + 1
         self.log.keys_in_urls += "key" in request.query
         self.log.in_flight += 1
         self.log.most_in_flight = max(self.log.most_in_flight, self.log.in_flight)
         try:
-            body = cast("Body", await request.json())
+            body = cast("Body", json.loads(await request.read()))
             named = str(body.get("model", "")) if model is None else model
             if not self._may(request, dialect):
                 return _error(dialect, 401, "UNAUTHENTICATED", "API key not valid.")
+            if (name := context_named_in(body)) is not None:
+                if (kept := self.contexts.find(name)) is None:
+                    return _error(dialect, 403, "PERMISSION_DENIED", CONTEXT_GONE)
+                body["systemInstruction"] = kept.system
+                self._systems.add(kept.text)
             question = dialect.question(body)
             fault = self.script(question, number)
             self.log.faults[fault.value] += 1
-            if self._latency:
-                await asyncio.sleep(self._latency)
-            return await self._under(fault, request, dialect, named, question)
+            return await self._under(fault, request, dialect, named, question, due)
         finally:
             self.log.in_flight -= 1
 
@@ -131,28 +160,31 @@ class StandIn:
         return self._key is None or sent.removeprefix("Bearer ") == self._key
 
     async def _under(
-        self, fault: Fault, request: web.Request, dialect: Dialect, model: str, question: Question
+        self,
+        fault: Fault,
+        request: web.Request,
+        dialect: Dialect,
+        model: str,
+        question: Question,
+        due: float,
     ) -> web.StreamResponse:
-        if fault in STATUSES:
-            status, name = STATUSES[fault]
-            return _error(dialect, status, name, f"scripted fault: {fault.value}")
-        if fault is Fault.BAD_GATEWAY:
-            page = "<html><body><h1>502 Bad Gateway</h1></body></html>"
-            return web.Response(status=502, text=page, content_type="text/html")
+        """The answer at the moment it is due; what it takes to make it is part of the latency."""
         if fault is Fault.HANGING:
             await asyncio.Event().wait()
-        if fault is Fault.SLOW:
-            await asyncio.sleep(self._slow)
+        if (failure := _failure(fault, dialect)) is not None:
+            await _until(due)
+            return failure
         text = reply_text(question, fault)
         tokens = self._tokens(question, "" if fault is Fault.BLOCKED else text)
         if fault is Fault.BLOCKED:
-            answer = dialect.blocked(model, tokens)
+            answer = as_bytes(dialect.blocked(model, tokens))
         else:
-            answer = dialect.answer(model, text, tokens, fault is Fault.TRUNCATED)
+            answer = as_bytes(dialect.answer(model, text, tokens, fault is Fault.TRUNCATED))
+        await _until(due + (self._slow if fault is Fault.SLOW else 0.0))
         if fault is Fault.CUT_CONNECTION:
-            return await _cut(request, as_bytes(answer))
+            return await _cut(request, answer)
         self.log.bill(tokens)
-        return web.Response(body=as_bytes(answer), content_type="application/json")
+        return web.Response(body=answer, content_type="application/json")
 
     def _tokens(self, question: Question, text: str) -> Tokens:
         """What a call is billed: its characters by four; a system text seen before is cached."""
@@ -181,6 +213,24 @@ async def serving(stand_in: StandIn, port: int = 0) -> AsyncGenerator[str]:
         yield f"http://{host}:{bound}"
     finally:
         await runner.cleanup()
+
+
+async def _until(due: float) -> None:
+    """Wait for a moment of the loop's clock."""
+    left = due - asyncio.get_running_loop().time() - TIMER_SECONDS
+    if left > 0:
+        await asyncio.sleep(left)
+
+
+def _failure(fault: Fault, dialect: Dialect) -> web.Response | None:
+    """What comes instead of an answer, where something does."""
+    if fault in STATUSES:
+        status, name = STATUSES[fault]
+        return _error(dialect, status, name, f"scripted fault: {fault.value}")
+    if fault is Fault.BAD_GATEWAY:
+        page = "<html><body><h1>502 Bad Gateway</h1></body></html>"
+        return web.Response(status=502, text=page, content_type="text/html")
+    return None
 
 
 def _tokens_in(text: str) -> int:

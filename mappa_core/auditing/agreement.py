@@ -12,7 +12,7 @@ import krippendorff
 import numpy as np
 from scipy import stats
 
-from mappa_core.auditing.frame import Floats
+from mappa_core.auditing.frame import Floats, Mask
 
 RESAMPLES = 1_000
 LEVEL = 0.95
@@ -25,6 +25,8 @@ class LabelledScores:
     scores: Floats
     labels: Floats
     """NaN where nobody gave one; the mean where several did."""
+    at_random: Mask
+    """Whether the action was labelled because a random sample drew it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,7 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrectedMean:
-    """A mean of people's scores over all actions, from few of them."""
+    """A mean of people's scores over all actions, from a random sample of them."""
 
     value: float
     low: float
@@ -103,13 +105,14 @@ def weighted_kappa(first: Floats, second: Floats) -> float:
 
 
 def corrected_mean(data: LabelledScores) -> CorrectedMean | None:
-    """The mean score people would give, from all scores and few labels; None below three labels.
+    """The mean score people would give, from all scores and few labels; None below three of them.
 
     mean over all of c s + mean over labelled of (y - c s), with the c in [0, 1] that makes the
-    variance smallest: Cov(y, s) / ((1 + n / N) Var(s)) (PPI++, equation 6, one dimension). The
-    labelled actions must be a random sample.
+    variance smallest: Cov(y, s) / ((1 + n / N) Var(s)) (PPI++, equation 6, one dimension). Only
+    labels of a random sample count; actions that were picked because coaches disagree about them
+    are unlike the rest.
     """
-    labelled = ~np.isnan(data.labels)
+    labelled = ~np.isnan(data.labels) & data.at_random
     truth, beside, rest = data.labels[labelled], data.scores[labelled], data.scores[~labelled]
     count = len(truth)
     if count < 3:

@@ -10,17 +10,17 @@ import numpy as np
 
 from mappa_core.auditing import sql
 from mappa_core.auditing.agreement import LabelledScores, agreement, corrected_mean
-from mappa_core.auditing.debias import correction, points_off
-from mappa_core.auditing.design import Effect, associations, task_type_effects
+from mappa_core.auditing.debias import correction, points_off, points_off_sql
+from mappa_core.auditing.design import Effect, associations, growth, task_type_effects
 from mappa_core.auditing.effects import Estimate
 from mappa_core.auditing.frame import Frame
 from mappa_core.auditing.health import divergences, health, missing
 from mappa_core.auditing.noise import noise
 from mappa_core.auditing.onset import gaps, onset
 from mappa_core.auditing.opinions import Opinions
-from mappa_core.auditing.policy_bias import specialisation, update_shares
+from mappa_core.auditing.policy_bias import update_shares
 from mappa_core.auditing.verdicts import Verdict
-from mappa_core.auditing.watch import AnchorHistory, drift_findings
+from mappa_core.auditing.watch import AnchorHistory, drift_findings, stream
 from mappa_core.auditing.writing import Draft, measured
 from mappa_core.domain.audit import AuditedRun, Finding
 
@@ -52,6 +52,8 @@ class Material:
     anchors: AnchorHistory
     margin: float
     """In points."""
+    alerts: tuple[Finding, ...] = ()
+    """What was said while it trained; shown, never written again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +80,11 @@ def audit(material: Material) -> Audit:
         *_policy(material, effects),
         *_health(material),
         *_others(material),
-        *drift_findings(material.frame, material.anchors),
+        *drift_findings(stream(material.frame), material.anchors),
     ]
     return Audit(
         verdict=overall([each.judged.verdict for each in effects]),
-        findings=tuple(each.finding(material.run.id) for each in drafts),
+        findings=(*(each.finding(material.run.id) for each in drafts), *material.alerts),
         effects=effects,
     )
 
@@ -95,7 +97,6 @@ def overall(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def _effect(kind: str, effect: Effect) -> Draft:
-    query = sql.MEANS_BY_TYPE if kind == "task_type" else sql.association(effect.factor)
     judged = effect.judged
     return measured(
         judged.estimate,
@@ -110,7 +111,7 @@ def _effect(kind: str, effect: Effect) -> Draft:
             margin=judged.margin if kind == "task_type" else None,
             actions=effect.actions,
             problems=effect.problems,
-            sql=query,
+            sql=effect.sql,
             detail={
                 "equivalence_p": judged.equivalence_p,
                 "more_actions": judged.more_actions,
@@ -136,7 +137,7 @@ def _onsets(material: Material, effects: Sequence[Effect]) -> Iterator[Draft]:
                 iteration=found.iteration,
                 actions=len(frame),
                 problems=len(frame.problem.present()),
-                sql=sql.GAP_BY_ITERATION,
+                sql=sql.gap_by_iteration(subject),
                 detail={"points_since": found.size},
             )
 
@@ -148,6 +149,7 @@ def _policy(material: Material, effects: Sequence[Effect]) -> Iterator[Draft]:
     bias = points_off(terms, frame)
     if not bias.any():
         return
+    off = points_off_sql(terms)
     for update in update_shares(frame, bias, by_problem=material.run.baseline != "none"):
         yield Draft(
             kind="update_share",
@@ -156,15 +158,15 @@ def _policy(material: Material, effects: Sequence[Effect]) -> Iterator[Draft]:
             unit="share of the advantage",
             iteration=update.iteration,
             actions=update.actions,
-            sql=sql.UPDATE_SHARE,
+            sql=sql.update_share(
+                update.agent, update.iteration, off, by_problem=material.run.baseline != "none"
+            ),
             detail={"pull": update.pull},
         )
+    known = frame.take(~np.isnan(frame.success))
     for term in terms.terms:
-        grown = (
-            specialisation(frame, frame.task_type.names.index(term.task_type))
-            if term.points
-            else None
-        )
+        code = frame.task_type.names.index(term.task_type)
+        grown = growth(frame, code) if term.points else None
         if grown is not None:
             yield measured(
                 grown.estimate,
@@ -175,9 +177,9 @@ def _policy(material: Material, effects: Sequence[Effect]) -> Iterator[Draft]:
                     stratum=term.stratum,
                     verdict=_grew(grown.estimate),
                     unit="success over the run",
-                    actions=len(frame),
-                    problems=len(frame.problem.present()),
-                    sql=sql.SUCCESS_BY_TYPE,
+                    actions=len(known),
+                    problems=len(known.problem.present()),
+                    sql=grown.sql,
                 ),
             )
 
@@ -193,7 +195,7 @@ def _health(material: Material) -> Iterator[Draft]:
     frame = material.frame
     for code in frame.task_type.present():
         name, rows = frame.task_type.names[code], frame.take(frame.task_type.codes == code)
-        described = health(rows.score)
+        described = health(rows)
         if described is not None:
             yield Draft(
                 kind="health",
@@ -202,12 +204,13 @@ def _health(material: Material) -> Iterator[Draft]:
                 unit=f"share at the mode ({described.mode:g})",
                 actions=described.actions,
                 problems=len(rows.problem.present()),
-                sql=sql.HEALTH,
+                sql=sql.health(f"task_type = {sql.quoted(name)}"),
                 detail={
                     "mean": described.mean,
                     "deviation": described.deviation,
                     "at_ceiling": described.at_ceiling,
                     "entropy_bits": described.entropy_bits,
+                    "unparsed": described.unparsed,
                 },
             )
         worst = missing(frame, code)
@@ -220,7 +223,7 @@ def _health(material: Material) -> Iterator[Draft]:
                 unit="share without a score",
                 actions=len(rows),
                 problems=len(rows.problem.present()),
-                sql=sql.UNSCORED,
+                sql=sql.unscored(name),
                 detail={
                     "gap": worst.gap,
                     "lowest_gap": worst.lowest_gap,
@@ -237,7 +240,7 @@ def _health(material: Material) -> Iterator[Draft]:
                 unit="change of score / 10 minus success",
                 actions=apart.actions,
                 problems=apart.problems,
-                sql=sql.DIVERGENCE,
+                sql=apart.sql,
             ),
         )
 
@@ -251,9 +254,26 @@ def _others(material: Material) -> Iterator[Draft]:
         for code in opinions.scorer.present():
             if code != trainer:
                 yield from _second(opinions, trainer, code)
-    people = corrected_mean(material.labelled)
+    yield from _people(material.labelled)
+
+
+def _people(labelled: LabelledScores) -> Iterator[Draft]:
+    """Whether people agree, and what they would have said on average."""
+    agreed = agreement(labelled.scores, labelled.labels)
+    if agreed is not None:
+        yield Draft(
+            kind="people",
+            subject="the coach and people",
+            estimate=agreed.alpha,
+            unit="Krippendorff's alpha",
+            low=agreed.low,
+            high=agreed.high,
+            actions=agreed.actions,
+            sql=sql.LABELS,
+            detail={"kappa": agreed.kappa, "difference": agreed.difference},
+        )
+    people = corrected_mean(labelled)
     if people is not None:
-        agreed = agreement(material.labelled.scores, material.labelled.labels)
         yield Draft(
             kind="people",
             subject="mean score people would give",
@@ -262,11 +282,8 @@ def _others(material: Material) -> Iterator[Draft]:
             low=people.low,
             high=people.high,
             actions=people.labels,
-            sql=sql.LABELS,
-            detail={
-                "trust": people.trust,
-                **({"alpha": agreed.alpha, "kappa": agreed.kappa} if agreed else {}),
-            },
+            sql=sql.PEOPLES_MEAN,
+            detail={"trust": people.trust},
         )
 
 
@@ -279,7 +296,7 @@ def _repeats(opinions: Opinions, trainer: int) -> Iterator[Draft]:
             estimate=found.within_deviation,
             unit="points within an action",
             actions=found.actions,
-            sql=sql.REPEATS,
+            sql=sql.repeats(opinions.scorer.names[trainer]),
             detail={
                 "reliability": found.reliability,
                 "reliability_low": found.low,
@@ -302,7 +319,7 @@ def _second(opinions: Opinions, trainer: int, code: int) -> Iterator[Draft]:
             low=agreed.low,
             high=agreed.high,
             actions=agreed.actions,
-            sql=sql.REPEATS,
+            sql=sql.second(opinions.scorer.names[trainer], opinions.scorer.names[code]),
             detail={"kappa": agreed.kappa, "difference": agreed.difference},
         )
 

@@ -12,6 +12,7 @@ from uuid import UUID
 
 import numpy as np
 
+from mappa_core.auditing import sql
 from mappa_core.auditing.design import Effect
 from mappa_core.auditing.frame import Floats, Frame
 from mappa_core.domain import ids
@@ -71,6 +72,23 @@ def points_off(correction: Correction, frame: Frame) -> Floats:
                 member = member & (frame.success == (term.stratum == "right"))
             points[member] += term.points
     return points
+
+
+def points_off_sql(correction: Correction) -> str:
+    """What `points_off` gives, as an expression on the columns of `audit.action_scores`."""
+    terms = [
+        f"{term.points!r} * (task_type = {sql.quoted(term.task_type)}{_WHEN[term.stratum]})::int"
+        for term in correction.terms
+        if term.points
+    ]
+    return f"({' + '.join(terms) or '0'})"
+
+
+_WHEN = {
+    "all": "",
+    "right": " AND success IS NOT DISTINCT FROM true",
+    "wrong": " AND success IS NOT DISTINCT FROM false",
+}
 
 
 def corrected(correction: Correction, frame: Frame) -> Floats:

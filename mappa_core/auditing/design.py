@@ -9,10 +9,11 @@ associations and never called bias.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from mappa_core.auditing import sql
 from mappa_core.auditing.effects import Estimate, Fit, cluster_sums, contrast, estimable, fit
 from mappa_core.auditing.frame import Floats, Frame
 from mappa_core.auditing.verdicts import MARGIN_POINTS, Judged, judge
@@ -35,6 +36,8 @@ class Effect:
     problems: int
     types: int = 2
     """How many task types were compared."""
+    sql: str = ""
+    """Gives the estimate from the views."""
 
     @property
     def excess(self) -> float:
@@ -53,6 +56,8 @@ class Columns:
 
     values: Floats
     names: tuple[str, ...]
+    sql: tuple[str, ...]
+    """The columns again, as expressions on `audit.action_scores`."""
 
     def where(self, *parts: tuple[str, float]) -> Floats:
         """A contrast: weights of the named columns, 0 elsewhere."""
@@ -61,6 +66,10 @@ class Columns:
             if name in self.names:
                 weights[self.names.index(name)] += weight
         return weights
+
+    def query(self, fitted: Fit, weights: Floats, counted: str = "true") -> str:
+        """The SQL that gives a contrast of the regression of score on these columns."""
+        return sql.effect(as_sum(fitted, weights, self.sql), "score", counted=counted)
 
 
 def task_type_effects(frame: Frame, margin: float = MARGIN_POINTS) -> tuple[Effect, ...]:
@@ -72,23 +81,24 @@ def task_type_effects(frame: Frame, margin: float = MARGIN_POINTS) -> tuple[Effe
     types = frame.task_type.present()
     if len(types) < 2 or len(frame.problem.present()) < 2:
         return ()
-    found: list[tuple[str, int, Estimate, Frame]] = []
+    found: list[tuple[str, int, Estimate, Frame, str]] = []
     overall, strata = _columns(frame, split=False), _columns(frame, split=True)
-    for stratum, columns, suffix in (
-        ("all", overall, ""),
-        ("right", strata, "/right"),
-        ("wrong", strata, "/wrong"),
+    whole, split = _fitted(overall, frame), _fitted(strata, frame)
+    for stratum, columns, fitted, suffix in (
+        ("all", overall, whole, ""),
+        ("right", strata, split, "/right"),
+        ("wrong", strata, split, "/wrong"),
     ):
-        fitted = _fitted(columns, frame)
         rows = _stratum(frame, stratum)
         for code in _compared(types):
             weights = _against_others(columns, types, code, suffix)
             if estimable(fitted, weights) and _both_sides(rows, code):
-                found.append((stratum, code, contrast(fitted, weights), rows))
+                query = columns.query(fitted, weights, _COUNTED[stratum])
+                found.append((stratum, code, contrast(fitted, weights), rows, query))
     verdicts = judge([each[2] for each in found], [len(each[3]) for each in found], margin)
     return tuple(
-        _effect(frame, types, stratum, code, rows, judged)
-        for (stratum, code, _, rows), judged in zip(found, verdicts, strict=True)
+        replace(_effect(frame, types, stratum, code, rows, judged), sql=query)
+        for (stratum, code, _, rows, query), judged in zip(found, verdicts, strict=True)
     )
 
 
@@ -115,36 +125,55 @@ def associations(frame: Frame, margin: float = MARGIN_POINTS) -> tuple[Effect, .
             judged=judged,
             actions=len(frame),
             problems=len(frame.problem.present()),
+            sql=columns.query(fitted, columns.where((name, 1.0))),
         )
         for name, judged in zip(usable, verdicts, strict=True)
     )
 
 
-def growth(frame: Frame, value: Floats, code: int) -> Estimate | None:
-    """How much faster `value` changes on one task type than on the others, over the whole run.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """How success on one task type changed, less how it changed on the others, over the run."""
+
+    estimate: Estimate
+    sql: str
+
+
+def growth(frame: Frame, code: int) -> Growth | None:
+    """How much faster success changes on one task type than on the others.
 
     Args:
         frame: The actions.
-        value: (N,), e.g. success.
         code: Of the task type.
 
     Returns:
         The difference of the changes from the first to the last iteration, or None where the
         data cannot tell.
     """
-    known = ~np.isnan(value)
-    frame, value = frame.take(known), value[known]
+    frame = frame.take(~np.isnan(frame.success))
+    if len(frame.problem.present()) < 2:
+        return None
     favoured = (frame.task_type.codes == code).astype(float)
-    time = _scaled(frame.iteration)
+    member = f"(task_type = {sql.quoted(frame.task_type.names[code])})::int"
+    time, when = _scaled(frame.iteration)
     columns = Columns(
         values=np.column_stack([np.ones(len(frame)), favoured, time, favoured * time]),
         names=("constant", "favoured", "time", "both"),
+        sql=("1", member, when, f"{member} * {when}"),
     )
-    if len(frame.problem.present()) < 2:
-        return None
-    fitted = fit(cluster_sums(columns.values, value, frame.problem.codes))
+    fitted = fit(cluster_sums(columns.values, frame.success, frame.problem.codes))
     weights = columns.where(("both", 1.0))
-    return contrast(fitted, weights) if estimable(fitted, weights) else None
+    if not estimable(fitted, weights):
+        return None
+    rows = f"{sql.TRAINED} AND success IS NOT NULL"
+    query = sql.effect(as_sum(fitted, weights, columns.sql), "success::int", rows)
+    return Growth(estimate=contrast(fitted, weights), sql=query)
+
+
+def as_sum(fitted: Fit, weights: Floats, columns: Sequence[str]) -> sql.WeightedSum:
+    """A contrast as a weighted sum of what was explained."""
+    used = [columns[int(index)] for index in fitted.used]
+    return sql.WeightedSum(weights=fitted.bread @ weights[fitted.used], columns=used)
 
 
 def columns_reference(frame: Frame) -> str:
@@ -169,34 +198,43 @@ def _fitted(columns: Columns, frame: Frame) -> Fit:
 
 def _columns(frame: Frame, *, split: bool) -> Columns:
     """The regression's columns; `split` gives each task type an effect per outcome."""
-    parts: list[tuple[str, Floats]] = [("constant", np.ones(len(frame)))]
-    parts.append(("outcome:right", frame.success))
+    parts: list[tuple[str, Floats, str]] = [("constant", np.ones(len(frame)), "1")]
+    parts.append(("outcome:right", frame.success, "success::int"))
     for code in frame.task_type.present()[1:]:
         member = (frame.task_type.codes == code).astype(float)
         name = f"task_type:{frame.task_type.names[code]}"
+        asked = f"task_type = {sql.quoted(frame.task_type.names[code])}"
         if split:
-            parts.append((f"{name}/right", member * frame.success))
-            parts.append((f"{name}/wrong", member * (1 - frame.success)))
+            right, wrong = f"({asked} AND success)::int", f"({asked} AND NOT success)::int"
+            parts.append((f"{name}/right", member * frame.success, right))
+            parts.append((f"{name}/wrong", member * (1 - frame.success), wrong))
         else:
-            parts.append((name, member))
+            parts.append((name, member, f"({asked})::int"))
     parts += _controls(frame)
     return Columns(
-        values=np.column_stack([values for _, values in parts]),
-        names=tuple(name for name, _ in parts),
+        values=np.column_stack([values for _, values, _ in parts]),
+        names=tuple(name for name, _, _ in parts),
+        sql=tuple(expression for _, _, expression in parts),
     )
 
 
-def _controls(frame: Frame) -> list[tuple[str, Floats]]:
+def _controls(frame: Frame) -> list[tuple[str, Floats, str]]:
+    failed = "(tool_status IS NOT NULL AND tool_status <> 'ok')::int"
     controls = [
-        ("length", _centred(np.log2(1.0 + frame.tokens))),
-        ("tool:used", frame.tool_used.astype(float)),
-        ("tool:failed", frame.tool_failed.astype(float)),
-        ("level", _centred(frame.level.astype(float))),
-        ("iteration", _scaled(frame.iteration)),
+        (
+            "length",
+            *_centred(np.log2(1.0 + frame.tokens), "ln(1 + sampled_tokens::float8) / ln(2)"),
+        ),
+        ("tool:used", frame.tool_used.astype(float), "(tool_status IS NOT NULL)::int"),
+        ("tool:failed", frame.tool_failed.astype(float), failed),
+        ("level", *_centred(frame.level.astype(float), "level")),
+        ("iteration", *_scaled(frame.iteration)),
     ]
     for agent, turn in _cells(frame)[1:]:
+        name = frame.agent.names[agent]
         member = (frame.agent.codes == agent) & (frame.turn == turn)
-        controls.append((f"agent:{frame.agent.names[agent]}, turn {turn}", member.astype(float)))
+        asked = f"(agent = {sql.quoted(name)} AND turn_index = {turn})::int"
+        controls.append((f"agent:{name}, turn {turn}", member.astype(float), asked))
     return controls
 
 
@@ -249,11 +287,16 @@ def _effect(
     )
 
 
-def _centred(values: Floats) -> Floats:
-    return values - values.mean() if len(values) else values
+_COUNTED = {"all": "true", "right": "success", "wrong": "NOT success"}
 
 
-def _scaled(iteration: np.ndarray) -> Floats:
+def _centred(values: Floats, expression: str) -> tuple[Floats, str]:
+    mean = float(values.mean()) if len(values) else 0.0
+    return values - mean, f"({expression} - {mean!r})"
+
+
+def _scaled(iteration: np.ndarray) -> tuple[Floats, str]:
     """Iterations as 0 (first) to 1 (last)."""
     first, last = int(iteration.min()), int(iteration.max())
-    return (iteration - first) / max(last - first, 1)
+    span = max(last - first, 1)
+    return (iteration - first) / span, f"((iteration - {first}) / {span}::float8)"

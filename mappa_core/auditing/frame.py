@@ -44,6 +44,8 @@ class Frame:
 
     score: Floats
     """In [0, 10]; NaN where the coach gave none."""
+    unparsed: Mask
+    """Whether there is none because its reply could not be read."""
     task_type: Factor
     agent: Factor
     problem: Factor
@@ -71,6 +73,10 @@ class Frame:
             field.name: _taken(getattr(self, field.name), rows) for field in fields(self)
         }
         return Frame(**columns)
+
+    def take_iterations(self, *, upto: int) -> "Frame":
+        """The rows of the iterations up to one."""
+        return self.take(self.iteration <= upto)
 
     def judged(self) -> "Frame":
         """The rows that have both a score and an outcome."""

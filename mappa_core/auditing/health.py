@@ -6,7 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from mappa_core.auditing.effects import Estimate, cluster_sums, contrast, estimable, fit
+from mappa_core.auditing import sql
+from mappa_core.auditing.effects import (
+    ClusterSums,
+    Estimate,
+    cluster_sums,
+    contrast,
+    estimable,
+    fit,
+)
 from mappa_core.auditing.frame import Floats, Frame
 
 LOWEST, HIGHEST = 0.0, 10.0
@@ -26,6 +34,8 @@ class Health:
     """Share that got a 10."""
     entropy_bits: float
     """Of the distribution over half points; 21 equally frequent ones have 4.39 bits."""
+    unparsed: float = 0.0
+    """Share of all replies, of these and of the missing ones, that nobody could read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +68,21 @@ class Divergence:
     """Change of (score / 10 - success) from the first to the last iteration."""
     actions: int
     problems: int
+    sql: str
 
 
-def health(scores: Floats) -> Health | None:
-    """Describe scores; None where there are none."""
-    scores = scores[~np.isnan(scores)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """How much a quantity changed over some iterations."""
+
+    estimate: Estimate
+    weights: Floats
+    """(2,): what each value of the quantity counts, times (1, iteration)."""
+
+
+def health(frame: Frame) -> Health | None:
+    """Describe the scores of some actions; None where there are none."""
+    scores = frame.score[~np.isnan(frame.score)]
     if not len(scores):
         return None
     values, counts = np.unique(np.round(2 * scores) / 2, return_counts=True)
@@ -74,6 +94,7 @@ def health(scores: Floats) -> Health | None:
         mode=float(values[counts.argmax()]),
         at_ceiling=float((scores >= HIGHEST).mean()),
         entropy_bits=float(stats.entropy(counts, base=2)),
+        unparsed=float(frame.unparsed.mean()),
     )
 
 
@@ -107,31 +128,53 @@ def divergences(frame: Frame) -> Iterator[Divergence]:
     for agent in frame.agent.present():
         for task_type in frame.task_type.present():
             rows = frame.take((frame.agent.codes == agent) & (frame.task_type.codes == task_type))
-            estimate = _trend(rows)
-            if estimate is not None:
-                yield Divergence(
+            found = _trend(rows)
+            if found is not None:
+                yield divergence(
+                    found,
                     agent=frame.agent.names[agent],
                     task_type=frame.task_type.names[task_type],
-                    estimate=estimate,
                     actions=len(rows),
                     problems=len(rows.problem.present()),
                 )
 
 
-def _trend(rows: Frame) -> Estimate | None:
-    if not len(rows) or len(rows.problem.present()) < 2:
-        return None
-    first, last = int(rows.iteration.min()), int(rows.iteration.max())
-    time = (rows.iteration - first) / max(last - first, 1)
-    fitted = fit(
-        cluster_sums(
-            np.column_stack([np.ones(len(rows)), time]),
-            rows.score / HIGHEST - rows.success,
-            rows.problem.codes,
-        )
+def divergence(
+    found: Change, *, agent: str, task_type: str, actions: int, problems: int
+) -> Divergence:
+    """A change of score / 10 minus success, with the query that gives it."""
+    rows = f"{sql.JUDGED} AND agent = {sql.quoted(agent)} AND task_type = {sql.quoted(task_type)}"
+    weighted = sql.WeightedSum(weights=found.weights, columns=("1", "iteration"))
+    return Divergence(
+        agent=agent,
+        task_type=task_type,
+        estimate=found.estimate,
+        actions=actions,
+        problems=problems,
+        sql=sql.effect(weighted, "score / 10 - success::int", rows),
     )
-    weights = np.array([0.0, 1.0])
-    return contrast(fitted, weights) if estimable(fitted, weights) else None
+
+
+def _trend(rows: Frame) -> Change | None:
+    if not len(rows):
+        return None
+    time = rows.iteration.astype(float)
+    gap = rows.score / HIGHEST - rows.success
+    sums = cluster_sums(np.column_stack([np.ones(len(rows)), time]), gap, rows.problem.codes)
+    return change(sums, int(rows.iteration.max() - rows.iteration.min()))
+
+
+def change(sums: ClusterSums, span: int) -> Change | None:
+    """How much a quantity changes over `span` iterations, from sums of it on (1, iteration).
+
+    None below two problems or two iterations.
+    """
+    if len(sums.counts) < 2:
+        return None
+    fitted, weights = fit(sums), np.array([0.0, float(span)])
+    if not estimable(fitted, weights):
+        return None
+    return Change(estimate=contrast(fitted, weights), weights=fitted.bread @ weights[fitted.used])
 
 
 def _bounds(scores: Floats) -> tuple[float, float]:

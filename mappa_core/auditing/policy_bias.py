@@ -1,4 +1,4 @@
-"""What the bias did to the policy: its share of each update's advantage, and who grew.
+"""What the bias did to the policy: its share of each update's advantage (who grew: `design`).
 
 Advantages are linear in the scores up to the normaliser, so each splits into what the bias made
 of it and the rest. For one agent's update with scores s, estimated bias b and centring C (by
@@ -15,8 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mappa_core.auditing.design import growth
-from mappa_core.auditing.effects import Estimate
 from mappa_core.auditing.frame import Floats, Frame, Mask
 
 
@@ -35,16 +33,6 @@ class UpdateBias:
     actions: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Specialisation:
-    """Whether the favoured type then grew more than the others."""
-
-    measure: str
-    """`success` or `weight` (its share of the updates)."""
-    estimate: Estimate
-    """Difference of the changes over the run."""
-
-
 def update_shares(frame: Frame, bias: Floats, *, by_problem: bool) -> Iterator[UpdateBias]:
     """The bias's part in every update.
 
@@ -59,12 +47,6 @@ def update_shares(frame: Frame, bias: Floats, *, by_problem: bool) -> Iterator[U
             rows = counted & (frame.agent.codes == agent) & (frame.iteration == iteration)
             if rows.any():
                 yield _update(frame, bias, rows, by_problem=by_problem)
-
-
-def specialisation(frame: Frame, code: int) -> Specialisation | None:
-    """Whether success on one task type grew more than on the others; None if unknown."""
-    estimate = growth(frame, frame.success, code)
-    return None if estimate is None else Specialisation(measure="success", estimate=estimate)
 
 
 def _update(frame: Frame, bias: Floats, rows: Mask, *, by_problem: bool) -> UpdateBias:

@@ -1,7 +1,7 @@
 """Findings as one HTML page that needs nothing else: plots inside, every number beside its SQL."""
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from mappa_core.auditing import sql
 from mappa_core.auditing.audit import Audit, Material, by_scores
 from mappa_core.auditing.selftest import Rate
+from mappa_core.auditing.titles import TITLES, interval
 from mappa_core.domain.audit import Finding
 
 INK, FAINT = "#1f2937", "#9ca3af"
@@ -22,20 +23,6 @@ COLOURS = {
     "coach": "#b91c1c",
     "rubric": "#b91c1c",
 }
-TITLES: Mapping[str, str] = {
-    "task_type": "Does the coach prefer a task type, for equal work?",
-    "onset": "Since when?",
-    "update_share": "How much of each update came from the bias?",
-    "specialisation": "Did the favoured type then grow?",
-    "drift": "Has somebody changed?",
-    "unscored": "What could the missing scores hide?",
-    "health": "Can these scores teach?",
-    "divergence": "Do scores rise where success does not?",
-    "noise": "How much is the coach's mood?",
-    "second_coach": "Would another coach have said so?",
-    "people": "Would people have said so?",
-    "association": "What else goes with the score? (It may be deserved.)",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,82 +31,79 @@ class Plot:
 
     title: str
     svg: str
+    sql: str
+    """Gives the numbers that are drawn."""
 
 
-def html(material: Material, result: Audit, rates: Sequence[Rate]) -> str:
+def html(material: Material, result: Audit, rates: Sequence[Rate], *, recorded: bool) -> str:
     """The whole page.
 
     Args:
         material: What was audited.
         result: What came out.
         rates: How often an audit of a run of this shape is wrong, by simulation.
+        recorded: Whether the findings are rows in the database that was audited.
     """
     run = escape(material.run.name)
     plots = "".join(
-        f"<figure><figcaption>{escape(plot.title)}</figcaption>{plot.svg}</figure>"
+        f"<figure><figcaption>{escape(plot.title)}</figcaption>{plot.svg}"
+        f"{_query('SQL', plot.sql)}</figure>"
         for plot in plots_of(material, result)
     )
     tables = "".join(
-        _table(title, [finding for finding in result.findings if finding.kind == kind])
+        _table(title, [f for f in result.findings if f.kind == kind], recorded=recorded)
         for kind, title in TITLES.items()
     )
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><title>Audit of {run}</title>"
         f"<style>{_CSS}</style><h1>Audit of {run}</h1>{_headline(material, result)}"
-        f"{_rates(rates)}<section class=plots>{plots}</section>{tables}"
-        f"<p class=faint>Click a number for the SQL behind it; it runs on the views of the "
-        f"schema <code>audit</code>.</p></html>"
+        f"{_rates(rates, material.margin)}<section class=plots>{plots}</section>{tables}"
+        f"<p class=faint>Click a number for the SQL behind it; it runs on the views of the schema "
+        f"<code>audit</code>. {_RECORDED if recorded else _NOT_RECORDED}</p></html>"
     )
-
-
-def markdown(material: Material, result: Audit, rates: Sequence[Rate]) -> str:
-    """The same in a few lines, for a Prefect artifact."""
-    family = [finding for finding in result.findings if finding.kind in ("task_type", "onset")]
-    rows = "\n".join(
-        f"| {f.kind} | {f.subject} against {f.against or 'before'} | {f.stratum} "
-        f"| {interval(f)} | {f.verdict} |"
-        for f in family
-    )
-    said = "\n".join(f"* {rate.name}: {rate.share:.1%}" for rate in rates)
-    return (
-        f"# {material.run.name}: {result.verdict}\n\n"
-        f"| figure | of | episodes | estimate, 95 % interval | verdict |\n|---|---|---|---|---|\n"
-        f"{rows}\n\nHow often such an audit is wrong or right, by simulation:\n\n{said}\n"
-    )
-
-
-def interval(finding: Finding) -> str:
-    """An estimate with its interval, in words."""
-    if finding.estimate is None:
-        return "-"
-    whole = finding.unit == "iteration"
-    form = "{:.0f}" if whole else "{:+.2f}" if finding.low is not None else "{:.3g}"
-    text = form.format(finding.estimate)
-    if finding.low is None or finding.high is None:
-        return text
-    return f"{text} ({form.format(finding.low)} to {form.format(finding.high)})"
 
 
 def plots_of(material: Material, result: Audit) -> Sequence[Plot]:
     """All pictures that the material has data for."""
     family = [finding for finding in result.findings if finding.kind == "task_type"]
     drift = [finding for finding in result.findings if finding.kind == "drift"]
-    wanted: list[tuple[str, bool, Callable[[Axes], None]]] = [
+    wanted: list[tuple[str, bool, Callable[[Axes], None], str]] = [
         (
             "Effects of task type, with 95 % intervals; the band is the margin",
             bool(family),
             lambda axes: _draw_effects(axes, family, material.margin),
+            ";\n\n".join(finding.sql for finding in family),
         ),
-        ("Scores by task type", True, lambda axes: _draw_scores(axes, material)),
-        ("Score against outcome", True, lambda axes: _draw_calibration(axes, material)),
-        ("Evidence of drift (e-values)", bool(drift), lambda axes: _draw_drift(axes, drift)),
+        (
+            "Scores by task type",
+            True,
+            lambda axes: _draw_scores(axes, material),
+            sql.SCORES_BY_TYPE,
+        ),
+        (
+            "Score against outcome",
+            True,
+            lambda axes: _draw_calibration(axes, material),
+            sql.OUTCOMES_BY_SCORE,
+        ),
+        (
+            "Evidence of drift (e-values)",
+            bool(drift),
+            lambda axes: _draw_drift(axes, drift),
+            ";\n\n".join(finding.sql for finding in drift),
+        ),
         (
             "Noise floor: deviation of repeats by mean score",
             material.opinions.trainer is not None,
             lambda axes: _draw_noise(axes, material),
+            sql.REPEATS,
         ),
     ]
-    return [Plot(title=title, svg=_svg(draw)) for title, there, draw in wanted if there]
+    return [
+        Plot(title=title, svg=_svg(draw), sql=sql.of_run(query, material.run.id))
+        for title, there, draw, query in wanted
+        if there
+    ]
 
 
 def _svg(draw: Callable[[Axes], None]) -> str:
@@ -189,7 +173,7 @@ def _draw_drift(axes: Axes, drift: Sequence[Finding]) -> None:
             for key, value in finding.detail.items()
             if isinstance(value, float | int)
         }
-        axes.plot(list(steps), list(steps.values()), label=finding.subject, linewidth=2)
+        axes.plot(list(steps), list(steps.values()), "o-", markersize=3, label=finding.subject)
         if finding.margin is not None:
             axes.axhline(finding.margin, color=FAINT, linestyle="--", linewidth=1)
     axes.set_yscale("log")
@@ -211,14 +195,20 @@ def _draw_noise(axes: Axes, material: Material) -> None:
 
 def _headline(material: Material, result: Audit) -> str:
     frame, colour = material.frame, COLOURS[result.verdict]
+    size = f"{len(frame)} actions on {len(frame.problem.present())} problems"
     return (
-        f"<p class=verdict style='color:{colour}'>{result.verdict}</p><p>{len(frame)} actions on "
-        f"{len(frame.problem.present())} problems; biases below {material.margin:g} points do "
-        "not matter to this audit.</p>"
+        f"<p class=verdict style='color:{colour}'>{result.verdict}</p>"
+        f"{_query(size, sql.of_run(sql.SIZE, material.run.id))}<p>Biases below "
+        f"{material.margin:g} points do not matter to this audit.</p>"
     )
 
 
-def _rates(rates: Sequence[Rate]) -> str:
+def _query(summary: str, query: str) -> str:
+    """Something to click, and the SQL behind it."""
+    return f"<details><summary>{escape(summary)}</summary><pre>{escape(query)};</pre></details>"
+
+
+def _rates(rates: Sequence[Rate], margin: float) -> str:
     if not rates:
         return ""
     items = "".join(
@@ -226,35 +216,39 @@ def _rates(rates: Sequence[Rate]) -> str:
         f"{rate.interval()[1]:.1%}, {rate.runs} simulated runs)"
         for rate in rates
     )
-    return f"<p>An audit of a run of this shape, by simulation:</p><ul>{items}</ul>"
+    return (
+        "<p>An audit of a run of this shape, by simulation (<code>mappa audit RUN --margin "
+        f"{margin:g} --simulations {rates[0].runs}</code> gives them again):</p><ul>{items}</ul>"
+    )
 
 
-def _table(title: str, findings: Sequence[Finding]) -> str:
+def _table(title: str, findings: Sequence[Finding], *, recorded: bool) -> str:
     if not findings:
         return ""
-    rows = "".join(_row(finding) for finding in findings)
+    rows = "".join(_row(finding, recorded=recorded) for finding in findings)
     return (
         f"<h2>{escape(title)}</h2><table><tr><th>of<th>against<th>episodes<th>estimate, 95 % "
         f"interval<th>unit<th>p<th>actions<th>problems<th>verdict{rows}</table>"
     )
 
 
-def _row(finding: Finding) -> str:
+def _row(finding: Finding, *, recorded: bool) -> str:
     p_value = "" if finding.p_value is None else f"{finding.p_value:.3g}"
     subject = finding.subject
-    if finding.iteration is not None and finding.kind == "update_share":
+    if finding.iteration is not None and finding.kind in ("update_share", "alert"):
         subject = f"{subject}, iteration {finding.iteration}"
     colour = COLOURS.get(finding.verdict, INK)
     more = finding.detail.get("more_actions")
     hint = f" (about {more:,} more actions would)" if more else ""
     hint = hint if finding.verdict == "cannot tell" and finding.kind == "task_type" else ""
-    stored = sql.FINDING.replace("{finding}", str(finding.id))
+    stored = f"\n\n-- all of it as stored\n{sql.stored(finding.id)};" if recorded else ""
     extra = ", ".join(
         f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}"
         for key, value in finding.detail.items()
         if finding.kind != "drift" and value is not None
     )
-    query = escape(f"-- what it rests on\n{finding.sql};\n\n-- the figure as stored\n{stored};")
+    gives = "gives the figure" if " AS estimate" in finding.sql else "what it was worked out from"
+    query = escape(f"-- {gives}\n{finding.sql};{stored}")
     return (
         f"<tr><td>{escape(subject)}<td>{escape(finding.against)}<td>{finding.stratum}"
         f"<td><details><summary>{escape(interval(finding))}</summary><p>{escape(extra)}</p>"
@@ -264,6 +258,11 @@ def _row(finding: Finding) -> str:
     )
 
 
+_RECORDED = "What was worked out from rows (intervals, an onset, e-values) is a row itself."
+_NOT_RECORDED = (
+    "Intervals, an onset and e-values were worked out from the rows that the queries give; nothing "
+    "was written to this database."
+)
 _CSS = """
 body{font:15px/1.5 system-ui,sans-serif;color:#1f2937;max-width:1180px;margin:2rem auto;padding:0
 1rem}h1,h2{font-weight:600}h2{font-size:1.1rem;margin-top:2rem}.verdict{font-size:1.6rem;

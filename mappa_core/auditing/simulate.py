@@ -51,6 +51,7 @@ def simulate(world: World, rng: np.random.Generator) -> Frame:
     agent = np.arange(count) % len(world.agents)
     return Frame(
         score=_scores(world, rng, problem, success, _bias(world, favoured, success, iteration)),
+        unparsed=np.zeros(count, dtype=bool),
         task_type=Factor(codes=favoured, names=(OTHER, FAVOURED)),
         agent=Factor(codes=agent, names=world.agents),
         problem=Factor(codes=problem, names=tuple(map(str, range(2 * world.problems)))),

@@ -36,6 +36,27 @@ NO_ANCHORS = AnchorHistory(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """The scores of what the policies did; I iterations."""
+
+    iterations: tuple[int, ...]
+    rounds: tuple[Floats, ...]
+    """I arrays of problems' mean scores, of `MOST_PROBLEMS` problems at most."""
+    actions: int
+    problems: frozenset[str]
+
+    def then(self, frame: Frame) -> "Stream":
+        """With the iterations of a further frame, which come after these."""
+        later = stream(frame)
+        return Stream(
+            iterations=self.iterations + later.iterations,
+            rounds=self.rounds + later.rounds,
+            actions=self.actions + later.actions,
+            problems=self.problems | later.problems,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
     """The drift test's state after the latest iteration."""
 
@@ -78,29 +99,35 @@ def history(anchors: Sequence[Anchor], scores: Sequence[AnchorScore]) -> AnchorH
     )
 
 
-def watch(frame: Frame, anchors: AnchorHistory) -> Watched:
+def watch(streamed: Stream, anchors: AnchorHistory) -> Watched:
     """Test for drift on everything there is so far."""
-    iterations, rounds = stream(frame)
     played = drift.bet(anchors.rounds, anchors.known, anchors.baseline_error)
-    streamed = drift.bet_on_stream(rounds)
+    scores = drift.bet_on_stream(streamed.rounds)
+    longer = len(streamed.iterations) >= len(anchors.rounds)
     return Watched(
-        cause=drift.attribute(played, streamed, anchors.rubric_changes),
+        cause=drift.attribute(played, scores, anchors.rubric_changes),
         anchors=played,
-        stream=streamed,
-        iterations=iterations if len(iterations) >= len(anchors.rounds) else anchors.iterations,
+        stream=scores,
+        iterations=streamed.iterations if longer else anchors.iterations,
     )
 
 
-def stream(frame: Frame) -> tuple[tuple[int, ...], list[Floats]]:
-    """Every iteration's mean score of each problem, of `MOST_PROBLEMS` problems at most."""
+def stream(frame: Frame) -> Stream:
+    """Every iteration's mean score of each problem."""
     scored = frame.take(~np.isnan(frame.score))
     iterations = tuple(int(i) for i in np.unique(scored.iteration))
-    return iterations, [_problem_means(scored.take(scored.iteration == i)) for i in iterations]
+    means = (_problem_means(scored.take(scored.iteration == i)) for i in iterations)
+    return Stream(
+        iterations=iterations,
+        rounds=tuple(means),
+        actions=len(frame),
+        problems=frozenset(frame.problem.names[code] for code in frame.problem.present()),
+    )
 
 
-def drift_findings(frame: Frame, anchors: AnchorHistory) -> Iterator[Draft]:
+def drift_findings(streamed: Stream, anchors: AnchorHistory) -> Iterator[Draft]:
     """The state of the drift test as a finding, with an e-value for every iteration."""
-    watched = watch(frame, anchors)
+    watched = watch(streamed, anchors)
     parts = (("anchors", watched.anchors, sql.ANCHORS), ("stream", watched.stream, sql.STREAM))
     for name, wealth, query in parts:
         if not len(wealth.e_values):
@@ -121,8 +148,8 @@ def drift_findings(frame: Frame, anchors: AnchorHistory) -> Iterator[Draft]:
             unit="largest e-value",
             margin=wealth.threshold,
             iteration=watched.since if wealth.alarmed else None,
-            actions=len(frame),
-            problems=len(frame.problem.present()),
+            actions=streamed.actions,
+            problems=len(streamed.problems),
             sql=query,
             detail=detail,
         )

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
+from mappa_core.auditing import sql
 from mappa_core.auditing.effects import Estimate
 from mappa_core.domain import ids
 from mappa_core.domain.audit import Finding
@@ -54,7 +55,7 @@ class Draft:
             actions=self.actions,
             problems=self.problems,
             iteration=self.iteration,
-            sql=self.sql.replace("{run}", str(run_id)).strip(),
+            sql=sql.of_run(self.sql, run_id),
             detail={
                 key: finite(value) if isinstance(value, float) else value
                 for key, value in self.detail.items()

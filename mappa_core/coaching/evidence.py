@@ -94,15 +94,18 @@ def build_prompt(
         limits: What is kept of long texts.
         correction: Whether to ask what the agent should have done.
     """
-    marker = marker_of(case)
+    system, marker = system_text(rubric, correction=correction), marker_of(case)
+    return CoachPrompt(system=system, user=case_text(case, marker, limits), marker=marker)
+
+
+def case_text(case: CoachCase, marker: str, limits: EvidenceLimits) -> str:
+    """The part that is about this case, between fences that carry its marker."""
     fences = [
         f"<<<EVIDENCE {marker} {name}>>>\n{shown(kept(text, limit))}\n<<<END {marker}>>>"
         for name, text, limit in _sections(case, limits)
     ]
     head = f"Case {marker}: an action of the agent `{case.agent}`, task type `{case.task_type}`."
-    user = "\n\n".join((shown(head), *fences, *_truth(case), f"Judge case {marker} now."))
-    system = system_text(rubric, correction=correction)
-    return CoachPrompt(system=system, user=user, marker=marker)
+    return "\n\n".join((shown(head), *fences, *_truth(case), f"Judge case {marker} now."))
 
 
 def marker_of(case: CoachCase) -> str:
@@ -130,7 +133,8 @@ def authored(case: CoachCase) -> tuple[str, ...]:
 
 
 def _result_texts(result: ToolResult) -> tuple[str, ...]:
-    names = [file.name for file in (*result.written, *result.rejected)]
+    files = (*result.written, *result.rejected, *(result.read or ()))
+    names = (*(file.name for file in files), *result.removed)
     return (result.code, result.stdout, result.stderr, *names)
 
 
@@ -149,7 +153,10 @@ def shown(text: str) -> str:
     `<|im_end|>` becomes `<\|im_end|>`, so a coach's own tokenizer reads it as text, and `<<<`
     becomes `<\<<`, so nothing inside a fence looks like one.
     """
-    return _UNSEEN.sub(_escaped, _CONTROL_TOKEN.sub(r"\g<0>\\", text))
+    # Most texts have no bracket to look behind.
+    if "<" in text or "[" in text:
+        text = _CONTROL_TOKEN.sub(r"\g<0>\\", text)
+    return _UNSEEN.sub(_escaped, text)
 
 
 def _escaped(found: re.Match[str]) -> str:
@@ -170,7 +177,7 @@ def _sections(case: CoachCase, limits: EvidenceLimits) -> Iterator[tuple[str, st
         yield "files", "\n".join(trail), limits.output
     if case.facts:
         lines = "\n".join(f"{fact.name}: {fact.text}" for fact in case.facts)
-        yield "what was measured", lines, limits.output
+        yield "what is known of its files and results", lines, limits.output
 
 
 def _seen(messages: Sequence[Message]) -> Sequence[Message]:

@@ -2,11 +2,12 @@
 
 Prompts are built as they will be sent and counted by their characters; replies are expected to
 have the configured length. What nobody can know before a run, how much agents write, is assumed
-and said: half of their token budget, one turn each, programs that print a line.
+and said: half of their token budget, one turn each, programs that print a line; or it is taken
+from the habits of a run that was.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -35,6 +36,17 @@ FILLED = 0.5
 PRINTED = "The result is 1234.\n"
 """What a program is assumed to print."""
 _WORDS = "the plan takes each number of the task and says which one is needed for the next step "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """How the agents and the coach of an earlier run wrote; None where it cannot say."""
+
+    characters: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Of an action, by agent."""
+    calls_per_episode: float | None = None
+    reply_tokens: float | None = None
+    """Of a call, thoughts included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +82,19 @@ class Forecast:
         )
 
 
-def forecast(cases: Iterable[CoachCase], rubrics: RubricSet, config: CoachModelConfig) -> Forecast:
+def forecast(
+    cases: Iterable[CoachCase],
+    rubrics: RubricSet,
+    config: CoachModelConfig,
+    habits: Habits | None = None,
+) -> Forecast:
     """What asking about `cases` once each will take, without failures.
 
     The rubric, the same for all cases of an agent, is taken as cached from its second case on.
     """
+    known = None if habits is None else habits.reply_tokens
+    thought = (config.thinking_budget or 0) // 2 if known is None else 0
+    reply = config.expected_reply_tokens if known is None else round(known)
     total, seen = Forecast(), set[str]()
     for case in cases:
         rubric = rubrics.rubrics.get(case.agent)
@@ -85,8 +105,8 @@ def forecast(cases: Iterable[CoachCase], rubrics: RubricSet, config: CoachModelC
             usage = Usage(
                 prompt=estimated_tokens(prompt.system, prompt.user),
                 cached=cached,
-                reply=config.expected_reply_tokens,
-                thought=(config.thinking_budget or 0) // 2,
+                reply=reply,
+                thought=thought,
             )
             total += Forecast(
                 calls=1,
@@ -98,10 +118,25 @@ def forecast(cases: Iterable[CoachCase], rubrics: RubricSet, config: CoachModelC
 
 
 def assumed_turn(
-    observation: Observation, index: int, policy: UUID, max_tokens: int, *, runs_code: bool
+    observation: Observation,
+    index: int,
+    policy: UUID,
+    max_tokens: int,
+    *,
+    runs_code: bool,
+    characters: float | None = None,
 ) -> Turn:
-    """A turn as it may turn out: half of the token budget written, a program that prints a line."""
-    length = round(max_tokens * CHARACTERS_PER_TOKEN * FILLED)
+    """A turn as it may turn out: so much written, a program that prints a line.
+
+    Args:
+        observation: What the agent sees.
+        index: Of the turn.
+        policy: Whose it is.
+        max_tokens: What the agent may write; half of it is assumed.
+        runs_code: Whether its program is run.
+        characters: What it is known to write.
+    """
+    length = round(max_tokens * CHARACTERS_PER_TOKEN * FILLED if characters is None else characters)
     text = (_WORDS * (length // len(_WORDS) + 1))[:length]
     action = Action(
         prompt_token_ids=(),

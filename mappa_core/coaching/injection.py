@@ -59,6 +59,8 @@ PATTERNS: Mapping[str, re.Pattern[str]] = {
     "lookalike": re.compile(r"(?=\w{0,4}[^\W\x00-\x7f])[sѕｓ][cсϲｃ][oоοｏ][rгｒ][eеｅ]", _I),
 }
 """What to look for, by flag."""
+BEYOND_ASCII = frozenset({"invisible", "lookalike"})
+"""What plain text cannot raise."""
 
 
 def flags_in(texts: Iterable[str]) -> tuple[str, ...]:
@@ -68,4 +70,5 @@ def flags_in(texts: Iterable[str]) -> tuple[str, ...]:
         texts: Everything agents wrote: text, code, output, file names.
     """
     whole = "\n".join(texts)
-    return tuple(sorted(name for name, pattern in PATTERNS.items() if pattern.search(whole)))
+    sought = PATTERNS.keys() - (BEYOND_ASCII if whole.isascii() else frozenset())
+    return tuple(sorted(name for name in sought if PATTERNS[name].search(whole)))

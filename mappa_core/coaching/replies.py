@@ -112,7 +112,7 @@ def read_reply(raw: str, *, marker: str, evidence: Sequence[str]) -> Judged | Un
     try:
         objects, text = _split(_unquoted(raw))
         found = [
-            *_from_objects(objects, marker, shown, _squeezed(raw)),
+            *_from_objects(objects, marker, shown, raw),
             *_from_text(text, marker, shown),
         ]
         return _judged(found)
@@ -149,14 +149,18 @@ def _from_objects(
             continue
         if case is not None and case != marker:
             raise _Spoilt("the reply names another case than the one asked about")
-        itself = _squeezed(json.dumps(found, ensure_ascii=False))
-        if case == marker or not (reply in shown() or itself in shown()):
+        if case == marker or not _is_quoted(found, shown(), reply):
             yield _Candidate(
                 case == marker,
                 _points_of(found["score"]),
                 _text_of(found.get("rationale")),
                 found,
             )
+
+
+def _is_quoted(found: Mapping[str, Json], shown: str, reply: str) -> bool:
+    itself = json.dumps(found, ensure_ascii=False)
+    return _squeezed(reply) in shown or _squeezed(itself) in shown
 
 
 def _from_text(text: str, marker: str, shown: Callable[[], str]) -> Iterator[_Candidate]:

@@ -6,6 +6,8 @@ from typing import Literal, TypeAlias
 from uuid import UUID
 
 Stratum: TypeAlias = Literal["all", "right", "wrong"]
+Picked: TypeAlias = Literal["contested", "unsure", "random"]
+"""Coaches disagree about it, it is of a kind the audit cannot tell about, or a sample drew it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,18 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToLabel:
+    """Actions a person could look at, most wanted first."""
+
+    contested: tuple[Candidate, ...]
+    """Scores of them differ by two points or more."""
+    unsure: tuple[Candidate, ...]
+    """Of task types that the last audit could not tell about."""
+    at_random: tuple[Candidate, ...]
+    """Spread over agents and task types in proportion to their actions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AnchorScore:
     """One scoring of an anchor."""
 
@@ -101,6 +115,8 @@ class HumanLabel:
     score: float
     """In [0, 10]."""
     note: str = ""
+    picked: Picked = "random"
+    """Why the action was shown to the person."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

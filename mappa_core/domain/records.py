@@ -92,7 +92,7 @@ class PolicyVersion:
     base_model: str
     """Directory or hub id of the frozen base weights."""
     adapter_uri: str | None
-    """Directory of the LoRA adapter, or None for the bare base model."""
+    """Directory of the LoRA adapter or of the whole weights; None for the bare base model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -481,6 +481,8 @@ class TrainingSample:
     advantages: tuple[float, ...]
     reference_logprobs: tuple[float, ...] | None = None
     """Under the base policy; None where no KL term needs them."""
+    trainer_logprobs: tuple[float, ...] | None = None
+    """Under the weights before the update, as the learner computes them; None where not asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -534,6 +536,8 @@ class UpdateReport:
     checkpoint: Checkpoint
     policy: PolicyVersion
     seconds: float
+    skipped: str | None = None
+    """Which band the update left, so that the weights stayed as they were; None where none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -549,6 +553,8 @@ class Update:
     metrics: Mapping[str, float]
     entries: tuple[UpdateEntry, ...]
     seconds: float
+    skipped: str | None = None
+    """Which band it left, where the guard did not take it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -625,6 +631,27 @@ class EpisodeSummary:
     """None where the episode failed before it had an outcome."""
     mean_score: float | None
     """Over its actions' training scores, in [0, 10]; None where nothing was scored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutEpisode:
+    """One closed held-out episode, as far as it is measured."""
+
+    problem_id: UUID
+    success: bool
+    failed: bool
+    """Something outside ended it; it has no outcome."""
+    answer: str | None
+    metric: str | None
+    """None where answers are right or wrong."""
+    value: float | None
+    skill: float | None
+
+    @property
+    def invalid(self) -> bool:
+        """Whether it has an outcome, and nothing in it that could be measured."""
+        handed_in = self.answer if self.metric is None else self.value
+        return not self.failed and handed_in is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,11 +23,11 @@ FEWEST_CHANGED = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Success before and after, as shares in [0, 1]."""
+    """Mean success, or skill, before and after, in [0, 1]."""
 
     problems: int
     changed: int
-    """Problems whose share of successes is not what it was."""
+    """Problems whose mean is not what it was."""
     episodes: int
     """On each side."""
     before: float
@@ -46,15 +46,15 @@ class Comparison:
             return "better"
         return "worse" if self.high < 0 else "cannot tell"
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self, prefix: str = "held_out") -> dict[str, float]:
         """For the tracker and for scripts."""
         return {
-            "held_out/problems": float(self.problems),
-            "held_out/before": self.before,
-            "held_out/after": self.after,
-            "held_out/gain": self.difference,
-            "held_out/gain_low": self.low,
-            "held_out/gain_high": self.high,
+            f"{prefix}/problems": float(self.problems),
+            f"{prefix}/before": self.before,
+            f"{prefix}/after": self.after,
+            f"{prefix}/gain": self.difference,
+            f"{prefix}/gain_low": self.low,
+            f"{prefix}/gain_high": self.high,
         }
 
     def table(self) -> list[dict[str, str | float]]:
@@ -70,8 +70,8 @@ class Comparison:
 
 
 def compare(
-    before: Mapping[UUID, Sequence[bool]],
-    after: Mapping[UUID, Sequence[bool]],
+    before: Mapping[UUID, Sequence[float]],
+    after: Mapping[UUID, Sequence[float]],
     *,
     resamples: int,
     seed: int,
@@ -79,7 +79,7 @@ def compare(
     """Compare two sets of episodes on the same problems.
 
     Args:
-        before: Success of each problem's episodes.
+        before: Success, or skill, of each problem's episodes.
         after: The same problems, later.
         resamples: Bootstrap resamples.
         seed: Of the resampling.

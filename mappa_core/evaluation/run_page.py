@@ -135,8 +135,9 @@ def _share(part: int, whole: int) -> float | None:
 
 
 def _lines(series: Series) -> Callable[["Axes"], None]:
+    from matplotlib.ticker import MaxNLocator
+
     def draw(axes: "Axes") -> None:
-        from matplotlib.ticker import MaxNLocator
 
         for name, values in series.items():
             if values:

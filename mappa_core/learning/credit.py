@@ -1,6 +1,6 @@
-"""From scored actions to training samples (REINFORCE++ and its baseline variant, arXiv 2501.03262).
+"""From scored actions to training samples.
 
-    scores / 10 ─▶ minus the problem's mean ─▶ per-token KL, return-to-go ─▶ one normalisation
+    scores / 10 ─▶ less a truncation's penalty ─▶ the estimator, with the KL to come ─▶ advantages
 
 An action that is left out is left out of everything: baseline, normaliser and loss. Every action
 given comes back as an entry that says what it was worth, or why it did not count.
@@ -14,11 +14,11 @@ from uuid import UUID
 import torch
 from torch import Tensor
 
-from mappa_core.config import AlgorithmConfig
+from mappa_core.config import ALONE, AlgorithmConfig
 from mappa_core.domain.records import ScoredAction, TrainingSample, UpdateEntry
-from mappa_core.learning.advantages import group_baseline, normalise
+from mappa_core.learning.estimators import ESTIMATORS, Rewards
 from mappa_core.learning.objective import token_weights
-from mappa_core.learning.returns import SCORE_SCALE, k1, returns_to_go, token_rewards
+from mappa_core.learning.returns import SCORE_SCALE, k1, returns_to_go
 
 Logprobs = Sequence[tuple[float, ...]]
 
@@ -42,12 +42,12 @@ def assign_credit(
 ) -> Credit:
     """Advantages for one agent's actions of one iteration.
 
-    With `baseline=group`, an action whose problem has no other scored action has nothing to be
-    compared with and is left out (`no_peer`); as its own mean it would only shrink the deviation.
+    Where a problem's actions are compared, one that has no other has nothing to be compared with
+    and is left out (`no_peer`); as its own mean it would only shrink the deviation.
 
     Args:
         actions: N actions, scored or not.
-        algorithm: Baseline, normaliser, KL and what to leave out.
+        algorithm: Estimator, normaliser, KL and what to leave out.
         reference_logprobs: N tuples of length T under the base policy; needed where `kl` is on.
 
     Raises:
@@ -57,14 +57,12 @@ def assign_credit(
     kept = [i for i, reason in enumerate(reasons) if reason is None]
     references = _references(actions, algorithm, reference_logprobs)
     counted = [actions[i] for i in kept]
-    raw = _returns(counted, algorithm, [references[i] for i in kept])
-    lengths = [len(action.token_ids) for action in counted]
-    spread = token_weights(lengths, algorithm.normalise_over)
-    advantages = normalise(raw, spread)
+    rewards = _rewards(counted, algorithm, [references[i] for i in kept])
+    advantages = ESTIMATORS[algorithm.estimator](rewards)
 
+    lengths = rewards.lengths.tolist()
     per_action = dict(zip(kept, advantages.split(lengths), strict=True)) if kept else {}
-    shares = token_weights(lengths, algorithm.loss_over).split(lengths) if kept else ()
-    weights = dict(zip(kept, (float(share.sum()) for share in shares), strict=True))
+    weights = dict(zip(kept, _shares(lengths, algorithm), strict=True))
     return Credit(
         samples=tuple(_sample(actions[i], per_action[i], references[i]) for i in kept),
         entries=tuple(
@@ -77,14 +75,14 @@ def assign_credit(
             )
             for i, action in enumerate(actions)
         ),
-        metrics=_metrics(actions, counted, raw, spread, advantages),
+        metrics=_metrics(actions, counted, rewards, advantages),
     )
 
 
 def _left_out(actions: Sequence[ScoredAction], algorithm: AlgorithmConfig) -> list[str | None]:
     """Why each action does not count; None where it does."""
     reasons = [_own_reason(action, algorithm) for action in actions]
-    if algorithm.baseline == "none":
+    if algorithm.estimator in ALONE:
         return reasons
     peers = defaultdict[UUID, list[int]](list)
     for i, action in enumerate(actions):
@@ -100,7 +98,7 @@ def _own_reason(action: ScoredAction, algorithm: AlgorithmConfig) -> str | None:
         return "unscored"
     if not action.token_ids:
         return "empty"
-    return "truncated" if algorithm.drop_truncated and action.truncated else None
+    return "truncated" if algorithm.truncated == "mask" and action.truncated else None
 
 
 def _references(
@@ -114,27 +112,42 @@ def _references(
     return given
 
 
-def _returns(
+def _rewards(
     actions: Sequence[ScoredAction],
     algorithm: AlgorithmConfig,
     references: Sequence[tuple[float, ...] | None],
-) -> Tensor:
-    """Per-token returns before normalisation, action after action; (sum of T,) float64."""
-    rewards = torch.tensor([a.score or 0.0 for a in actions], dtype=torch.float64) / SCORE_SCALE
-    if algorithm.baseline == "group":
-        rewards = group_baseline(rewards, [a.problem_id for a in actions])
-    in_reward = algorithm.kl == "k1_reward"
-    rows = [
-        returns_to_go(
-            token_rewards(
-                reward,
-                _k1(action, reference if in_reward else None),
-                algorithm.kl_coefficient,
-            )
-        )
-        for action, reward, reference in zip(actions, rewards, references, strict=True)
+) -> Rewards:
+    """What the estimators read."""
+    lengths = [len(action.token_ids) for action in actions]
+    penalties = [
+        algorithm.kl_coefficient * returns_to_go(_k1(action, reference))
+        for action, reference in zip(actions, references, strict=True)
     ]
-    return torch.cat([torch.zeros(0, dtype=torch.float64), *rows])
+    if algorithm.kl != "k1_reward":
+        penalties = [torch.zeros(length, dtype=torch.float64) for length in lengths]
+    return Rewards(
+        rewards=torch.tensor([_reward(a, algorithm) for a in actions], dtype=torch.float64),
+        problems=[action.problem_id for action in actions],
+        penalties=torch.cat([torch.zeros(0, dtype=torch.float64), *penalties]),
+        lengths=torch.tensor(lengths, dtype=torch.int64),
+        weights=token_weights(lengths, algorithm.normalise_over),
+    )
+
+
+def _reward(action: ScoredAction, algorithm: AlgorithmConfig) -> float:
+    """R in [0, 1], or less where a truncated action is penalised (cf. DAPO, 2503.14476, eq. 13)."""
+    reward = (action.score or 0.0) / SCORE_SCALE
+    penalised = algorithm.truncated == "penalise" and action.truncated
+    return reward - algorithm.truncation_penalty if penalised else reward
+
+
+def _shares(lengths: Sequence[int], algorithm: AlgorithmConfig) -> list[float]:
+    """Each action's share of the loss; they sum to 1."""
+    if not lengths:
+        return []
+    weights = token_weights(lengths, algorithm.loss_over, algorithm.loss_budget_tokens)
+    shares = torch.stack([part.sum() for part in weights.split(list(lengths))])
+    return (shares / shares.sum()).tolist()
 
 
 def _k1(action: ScoredAction, reference: tuple[float, ...] | None) -> Tensor:
@@ -160,22 +173,25 @@ def _sample(
 def _metrics(
     actions: Sequence[ScoredAction],
     counted: Sequence[ScoredAction],
-    returns: Tensor,
-    weights: Tensor,
+    rewards: Rewards,
     advantages: Tensor,
 ) -> dict[str, float]:
     """The batch in numbers, all finite; `zero_variance_*` say where there was nothing to learn."""
     scores = defaultdict[UUID, set[float]](set)
     for action in counted:
         scores[action.problem_id].add(action.score or 0.0)
+    returns, weights = rewards.returns(rewards.rewards), rewards.weights
     mean = (weights * returns).sum()
     deviation = (weights * (returns - mean).square()).sum().sqrt()
+    same = sum(len(values) == 1 for values in scores.values())
     return {
         "actions": float(len(actions)),
         "left_out": float(len(actions) - len(counted)),
+        "truncated": float(sum(action.truncated for action in actions)),
         "score_mean": sum(a.score or 0.0 for a in counted) / max(len(counted), 1),
         "return_mean": float(mean),
         "return_std": float(deviation),
         "zero_variance_batch": float(not advantages.any()),
-        "zero_variance_groups": float(sum(len(values) == 1 for values in scores.values())),
+        "zero_variance_groups": float(same),
+        "zero_variance_share": same / max(len(scores), 1),
     }

@@ -18,24 +18,6 @@ def k1(logprobs: Tensor, reference: Tensor) -> Tensor:
     return logprobs - reference
 
 
-def token_rewards(reward: Tensor, kl: Tensor, coefficient: float) -> Tensor:
-    """The KL penalty on every token, the action's reward on the last one.
-
-    r_t = -beta kl_t + [t = T] R (arXiv 2501.03262, eq. for the token-level KL penalty).
-
-    Args:
-        reward: () the action's reward R in [0, 1], baseline subtracted or not.
-        kl: (T,) per-token KL estimate.
-        coefficient: beta >= 0.
-
-    Returns:
-        (T,).
-    """
-    rewards = -coefficient * kl
-    rewards[-1] += reward
-    return rewards
-
-
 def returns_to_go(rewards: Tensor) -> Tensor:
     """Undiscounted sum of this token's and all later rewards: G_t = sum_{s >= t} r_s; (T,)."""
     return torch.flip(torch.cumsum(torch.flip(rewards, (0,)), 0), (0,))

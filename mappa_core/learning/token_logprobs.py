@@ -2,11 +2,11 @@
 
     log pi(v | h) = h . w_v - logsumexp_u(h . w_u)
 
-The output weights W are frozen, so the second term's gradient is one vector per row, the expected
-row of W, and it is at hand in the forward pass. Keeping that, (M, D), instead of the logits makes
-the backward pass free:
+The second term's gradient with respect to h is one vector per row, the expected row of W, and it
+is at hand in the forward pass. Keeping that, (M, D), instead of the logits makes the backward pass
+free where W is frozen; where W is trained, it computes the logits again, chunk by chunk:
 
-    d logsumexp / d h = sum_u softmax(h W^T)_u w_u
+    d logsumexp / d h = sum_u softmax(h W^T)_u w_u          d logsumexp / d w_u = softmax_u h
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class TokenLogprobs:
 
 
 class _LogNormaliser(torch.autograd.Function):
-    """logsumexp of each row of h W^T, in chunks; W takes no gradient."""
+    """logsumexp of each row of h W^T, in chunks."""
 
     @staticmethod
     def forward(
@@ -48,14 +48,22 @@ class _LogNormaliser(torch.autograd.Function):
             if differentiable:
                 shares = logits.sub_(normaliser[chunk, None]).exp_()
                 expected[chunk] = shares @ weight
-        ctx.save_for_backward(expected)
+        ctx.save_for_backward(expected, hidden, weight, normaliser)
         ctx.mark_non_differentiable(expected)
         return normaliser, expected
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
-        (expected,) = ctx.saved_tensors
-        return gradients[0][:, None] * expected, None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, None]:  # noqa: ANN401
+        expected, hidden, weight, normaliser = ctx.saved_tensors
+        rows = gradients[0][:, None]
+        if not ctx.needs_input_grad[1]:
+            return rows * expected, None, None
+        of_weight = torch.zeros_like(weight)
+        for start in range(0, len(hidden), ROWS):
+            chunk = slice(start, start + ROWS)
+            shares = (hidden[chunk] @ weight.T).sub_(normaliser[chunk, None]).exp_()
+            of_weight.addmm_(shares.mul_(rows[chunk]).T, hidden[chunk])
+        return rows * expected, of_weight, None
 
 
 def token_logprobs(
@@ -65,11 +73,11 @@ def token_logprobs(
 
     Args:
         hidden: (M, D) last hidden states.
-        weight: (V, D) frozen output embedding.
+        weight: (V, D) output embedding; takes a gradient where it is trained.
         rows: (E,) int64, which hidden state predicts the token.
         token_ids: (E,) int64, the token.
     """
-    hidden, weight = hidden.float(), weight.detach().float()
+    hidden, weight = hidden.float(), weight.float()
     differentiable = torch.is_grad_enabled() and hidden.requires_grad
     normaliser, expected = _LogNormaliser.apply(hidden, weight, differentiable)
     logits = (hidden[rows] * weight[token_ids]).sum(dim=-1)

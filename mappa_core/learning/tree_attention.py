@@ -3,19 +3,25 @@
 A token attends to its ancestors only, and those are few: the dense N x N product would mostly
 compute what the mask throws away. Depth-first order keeps relatives together, so a block of
 neighbouring queries needs just the union of their ancestors as keys. All blocks, padded to the
-longest union, are one batched call. The result is that of dense masked attention.
+longest union, are one batched call, or several where their copies of the keys would take too much
+memory. The result is that of dense masked attention.
 """
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from mappa_core.learning.prefix_tree import ancestor_mask
 
 BLOCK = 64
 """Queries per block: small enough to leave cousins out, large enough to keep the cores busy."""
+
+COPIED = 2**26
+"""Elements of keys copied for one call; 256 MiB in float32. Long sequences take several calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +30,8 @@ class AttentionPlan:
 
     columns: Tensor
     """(blocks, K) int64: the nodes that are the block's keys, padded with node 0."""
-    bias: Tensor
-    """(blocks, 1, Q, K) float32: 0 where a query attends to a key, else -inf."""
+    attends: Tensor
+    """(blocks, 1, Q, K) bool: which keys a query attends to."""
 
 
 def plan(ends: Tensor, block: int = BLOCK) -> AttentionPlan:
@@ -43,12 +49,16 @@ def plan(ends: Tensor, block: int = BLOCK) -> AttentionPlan:
     # A stable sort puts needed columns first, in depth-first order; what follows is padding.
     columns = needed.logical_not().sort(dim=1, stable=True).indices[:, : int(needed.sum(1).max())]
     attends = mask.gather(2, columns[:, None, :].expand(-1, block, -1))
-    bias = torch.zeros(attends.shape, device=ends.device)
-    return AttentionPlan(columns=columns, bias=bias.masked_fill(~attends, -torch.inf)[:, None])
+    return AttentionPlan(columns=columns, attends=attends[:, None])
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, tree: AttentionPlan, scaling: float | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    tree: AttentionPlan,
+    scaling: float | None,
+    copied: int = COPIED,
 ) -> Tensor:
     """Scaled dot-product attention of every node to itself and its ancestors.
 
@@ -58,20 +68,58 @@ def attend(
         value: (1, H_kv, N, D).
         tree: The blocks.
         scaling: Factor on the products; None for 1 / sqrt(D).
+        copied: Elements of keys copied for one call, at most.
 
     Returns:
         (1, H, N, D).
     """
     _, heads, nodes, width = query.shape
-    blocks, _, block, _ = tree.bias.shape
+    blocks, _, block, keys = tree.attends.shape
     filled = functional.pad(query[0], (0, 0, 0, blocks * block - nodes))
-    mixed = functional.scaled_dot_product_attention(
-        filled.view(heads, blocks, block, width).transpose(0, 1),
-        _gather(key[0], tree.columns, heads),
-        _gather(value[0], tree.columns, heads),
-        attn_mask=tree.bias.to(query.dtype),
+    queries = filled.view(heads, blocks, block, width).transpose(0, 1)
+    at_once = max(1, copied // (heads * keys * width))
+    if at_once >= blocks:
+        mixed = _attend(queries, key[0], value[0], tree.columns, tree.attends, scaling)
+        return _unblocked(mixed, nodes)
+    parts = [
+        # The copies of one call are made again in the backward pass instead of kept for it.
+        checkpoint(
+            _attend,
+            queries[part],
+            key[0],
+            value[0],
+            tree.columns[part],
+            tree.attends[part],
+            scaling,
+            use_reentrant=False,
+        )
+        for part in (slice(start, start + at_once) for start in range(0, blocks, at_once))
+    ]
+    return _unblocked(torch.cat(cast(list[Tensor], parts)), nodes)
+
+
+def _attend(
+    queries: Tensor,
+    key: Tensor,
+    value: Tensor,
+    columns: Tensor,
+    attends: Tensor,
+    scaling: float | None,
+) -> Tensor:
+    """(blocks, H, Q, D) of queries to the same of results."""
+    heads = queries.shape[1]
+    return functional.scaled_dot_product_attention(
+        queries,
+        _gather(key, columns, heads),
+        _gather(value, columns, heads),
+        attn_mask=attends,
         scale=scaling,
     )
+
+
+def _unblocked(mixed: Tensor, nodes: int) -> Tensor:
+    """(blocks, H, Q, D) -> (1, H, N, D)."""
+    blocks, heads, block, width = mixed.shape
     return mixed.transpose(0, 1).reshape(1, heads, blocks * block, width)[:, :, :nodes]
 
 

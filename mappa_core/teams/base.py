@@ -8,12 +8,12 @@
 A team is one module with a class that keeps this promise, its prompts, and a line in `TEAMS`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from mappa_core.domain.records import Episode, Message, Observation, StopReason, Turn
-from mappa_core.teams.prompts import Prompt, PromptSet
+from mappa_core.teams.prompts import Prompt, PromptSet, fill, load_prompts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,29 +67,6 @@ class Team(Protocol):
         ...
 
 
-def conversation(
-    prompt: Prompt, question: str, turns: Sequence[Turn], feedback: Callable[[Turn], str]
-) -> tuple[Message, ...]:
-    """What an agent reads before another turn: the question, then its own turns as sampled.
-
-    Each prompt begins with the one before, so that an engine keeps what it has computed.
-
-    Args:
-        prompt: Whose opening comes first.
-        question: What it was asked in the first turn.
-        turns: Its own turns so far.
-        feedback: What it is told after each of them.
-    """
-    messages = [*prompt.opening, Message(role="user", content=question)]
-    for turn in turns:
-        said = turn.action
-        messages += [
-            Message(role="assistant", content=said.text, token_ids=said.token_ids),
-            Message(role="user", content=feedback(turn)),
-        ]
-    return tuple(messages)
-
-
 def next_in_chain(
     agents: tuple[AgentSpec, ...], episode: Episode, hands_over: Callable[[Turn], bool]
 ) -> AgentSpec | None:
@@ -105,3 +82,38 @@ def next_in_chain(
         if not turns or (len(turns) < agent.max_turns and not hands_over(turns[-1])):
             return agent
     return None
+
+
+def conversation(
+    prompt: Prompt,
+    question: Mapping[str, str],
+    own: Sequence[Turn],
+    feedback: Callable[[Turn], str],
+) -> tuple[Message, ...]:
+    """What an agent sees: opening and question as in its first turn, then what came of each turn.
+
+    The question stays as it was, so that the prompt of a later turn begins with that of the first.
+
+    Args:
+        prompt: The agent's.
+        question: What fills the prompt's template.
+        own: The agent's turns so far.
+        feedback: What it is told after one of them.
+    """
+    messages = [*prompt.opening, Message(role="user", content=fill(prompt.template, question))]
+    for turn in own:
+        said = turn.action
+        messages += [
+            Message(role="assistant", content=said.text, token_ids=said.token_ids),
+            Message(role="user", content=feedback(turn)),
+        ]
+    return tuple(messages)
+
+
+def prompts_of(team: str, prompts: str, agents: tuple[AgentSpec, ...]) -> PromptSet:
+    """The prompt set `prompts` of a team, each file quoting only what its agent may see.
+
+    Raises:
+        ConfigError: No such prompt set, or one of its files breaks the format.
+    """
+    return load_prompts(team, prompts, {agent.name: agent.sees for agent in agents})

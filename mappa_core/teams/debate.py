@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from mappa_core.domain.records import Episode, Observation, StopReason, Turn
 from mappa_core.domain.text import clipped, last_boxed, visible
-from mappa_core.teams.base import AgentSpec, conversation
-from mappa_core.teams.prompts import Prompt, PromptSet, fill, load_prompts
+from mappa_core.teams.base import AgentSpec, conversation, prompts_of
+from mappa_core.teams.prompts import Prompt, PromptSet, fill
 
 ROUNDS = 2
 DEBATERS = tuple(
@@ -50,7 +50,7 @@ class Debate:
             key = f"{agent.name}.others"
             return fill(prompt.feedback or f"{{{{{key}}}}}", {key: said})
 
-        question = fill(prompt.template, {"problem": episode.problem.statement})
+        question = {"problem": episode.problem.statement}
         messages = conversation(prompt, question, spoken, feedback)
         return Observation(agent=agent.name, messages=messages)
 
@@ -93,8 +93,7 @@ def load_debate(prompts: str) -> Debate:
     Raises:
         ConfigError: No such prompt set, or one of its files breaks the format.
     """
-    sees = {agent.name: agent.sees for agent in DEBATERS}
-    return Debate(prompts=load_prompts("debate", prompts, sees))
+    return Debate(prompts=prompts_of("debate", prompts, DEBATERS))
 
 
 def _normal(answer: str) -> str:

@@ -23,8 +23,8 @@ from mappa_core.domain.records import (
 )
 from mappa_core.domain.text import clipped, last_program, visible
 from mappa_core.domain.trail import TrackedFile, files_after, missing_files, ran_well
-from mappa_core.teams.base import AgentSpec, next_in_chain
-from mappa_core.teams.prompts import Prompt, PromptSet, fill, load_prompts
+from mappa_core.teams.base import AgentSpec, conversation, next_in_chain, prompts_of
+from mappa_core.teams.prompts import Prompt, PromptSet, fill
 
 SUBMISSION = "submission.csv"
 _TASK_FILES = "train.csv, test.csv, sample_submission.csv"
@@ -81,23 +81,17 @@ class DsBench:
         return StopReason.ANSWERED if found else StopReason.MAX_TURNS
 
     def _messages(self, agent: AgentSpec, episode: Episode) -> tuple[Message, ...]:
-        """Opening and question as in the first turn; then each own turn and what came of it."""
         prompt = self.prompts.prompts[agent.name]
         own = episode.turns_of(agent.name)
         before = episode.turns[: own[0].index] if own else episode.turns
         asked = _asked(prompt, agent, episode, before)
-        messages = [*prompt.opening, Message(role="user", content=fill(prompt.template, asked))]
-        for number, turn in enumerate(own, start=1):
-            so_far = episode.turns[: turn.index + 1]
-            news = _news(prompt, agent, turn, so_far) | {
-                f"{agent.name}.turns_left": str(agent.max_turns - number)
-            }
-            said = turn.action
-            messages += [
-                Message(role="assistant", content=said.text, token_ids=said.token_ids),
-                Message(role="user", content=_feedback(prompt, agent, asked | news)),
-            ]
-        return tuple(messages)
+
+        def feedback(turn: Turn) -> str:
+            left = agent.max_turns - own.index(turn) - 1
+            news = _news(prompt, agent, turn, episode.turns[: turn.index + 1])
+            return _feedback(prompt, agent, asked | news | {f"{agent.name}.turns_left": str(left)})
+
+        return conversation(prompt, asked, own, feedback)
 
 
 def load_dsbench(prompts: str) -> DsBench:
@@ -106,8 +100,7 @@ def load_dsbench(prompts: str) -> DsBench:
     Raises:
         ConfigError: No such prompt set, or one of its files breaks the format.
     """
-    sees = {agent.name: agent.sees for agent in (ENGINEER, MODELER, ANALYST)}
-    return DsBench(prompts=load_prompts("dsbench", prompts, sees))
+    return DsBench(prompts=prompts_of("dsbench", prompts, (ENGINEER, MODELER, ANALYST)))
 
 
 def output_text(result: ToolResult | None, limit: int) -> str:

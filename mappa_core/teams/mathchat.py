@@ -18,8 +18,8 @@ from mappa_core.domain.records import (
     Turn,
 )
 from mappa_core.domain.text import clipped, last_boxed, last_program, visible
-from mappa_core.teams.base import AgentSpec, next_in_chain
-from mappa_core.teams.prompts import Prompt, PromptSet, fill, load_prompts
+from mappa_core.teams.base import AgentSpec, conversation, next_in_chain, prompts_of
+from mappa_core.teams.prompts import Prompt, PromptSet, fill
 
 SOLVER = AgentSpec(
     name="problem_solver",
@@ -75,19 +75,11 @@ class MathChat:
         return StopReason.ANSWERED if spoke else StopReason.MAX_TURNS
 
     def _messages(self, agent: AgentSpec, episode: Episode) -> tuple[Message, ...]:
-        """Opening and question; before a second turn also the first one, as it was sampled."""
         prompt = self.prompts.prompts[agent.name]
+        # What the executor printed is its own news: it belongs into the feedback of its turn.
         values = _values(prompt, agent, episode)
-        # What the executor printed is its own news: it belongs into the feedback of this turn,
-        # and the question must stay as it was, for the prefix to be the first turn's prompt.
-        messages = [*prompt.opening, Message(role="user", content=fill(prompt.template, values))]
-        for turn in episode.turns_of(agent.name):
-            said = turn.action
-            messages += [
-                Message(role="assistant", content=said.text, token_ids=said.token_ids),
-                Message(role="user", content=_feedback(prompt, turn, values)),
-            ]
-        return tuple(messages)
+        own = episode.turns_of(agent.name)
+        return conversation(prompt, values, own, lambda turn: _feedback(prompt, turn, values))
 
 
 def load_mathchat(prompts: str) -> MathChat:
@@ -96,8 +88,7 @@ def load_mathchat(prompts: str) -> MathChat:
     Raises:
         ConfigError: No such prompt set, or one of its files breaks the format.
     """
-    sees = {agent.name: agent.sees for agent in (SOLVER, EXECUTOR, VERIFIER)}
-    return MathChat(prompts=load_prompts("mathchat", prompts, sees))
+    return MathChat(prompts=prompts_of("mathchat", prompts, (SOLVER, EXECUTOR, VERIFIER)))
 
 
 def output_text(result: ToolResult | None, limit: int) -> str:

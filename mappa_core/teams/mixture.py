@@ -8,10 +8,10 @@ After Wang et al. 2024 (arXiv 2406.04692), with one layer. The proposers do not 
 
 from dataclasses import dataclass
 
-from mappa_core.domain.records import Episode, Message, Observation, StopReason, Turn
+from mappa_core.domain.records import Episode, Observation, StopReason, Turn
 from mappa_core.domain.text import clipped, last_boxed, visible
-from mappa_core.teams.base import AgentSpec, next_in_chain
-from mappa_core.teams.prompts import Prompt, PromptSet, fill, load_prompts
+from mappa_core.teams.base import AgentSpec, conversation, next_in_chain, prompts_of
+from mappa_core.teams.prompts import Prompt, PromptSet
 
 PROPOSERS = tuple(
     AgentSpec(
@@ -46,9 +46,8 @@ class Mixture:
         if agent is None:
             return None
         prompt = self.prompts.prompts[agent.name]
-        question = fill(prompt.template, _values(prompt, agent, episode))
-        messages = (*prompt.opening, Message(role="user", content=question))
-        return Observation(agent=agent.name, messages=messages)
+        values = _values(prompt, agent, episode)
+        return Observation(agent=agent.name, messages=conversation(prompt, values, (), _no_news))
 
     def code_in(self, agent: str, text: str) -> str | None:  # noqa: ARG002
         """Nobody runs code."""
@@ -71,12 +70,15 @@ def load_mixture(prompts: str) -> Mixture:
     Raises:
         ConfigError: No such prompt set, or one of its files breaks the format.
     """
-    sees = {agent.name: agent.sees for agent in (*PROPOSERS, AGGREGATOR)}
-    return Mixture(prompts=load_prompts("mixture", prompts, sees))
+    return Mixture(prompts=prompts_of("mixture", prompts, (*PROPOSERS, AGGREGATOR)))
 
 
 def _speaks_once(_turn: Turn) -> bool:
     return True
+
+
+def _no_news(_turn: Turn) -> str:
+    return ""
 
 
 def _values(prompt: Prompt, agent: AgentSpec, episode: Episode) -> dict[str, str]:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from mappa_core.domain.records import Episode, Observation, StopReason, Turn
 from mappa_core.domain.text import last_boxed, last_program
-from mappa_core.teams.base import AgentSpec, conversation, next_in_chain
+from mappa_core.teams.base import AgentSpec, conversation, next_in_chain, prompts_of
 from mappa_core.teams.mathchat import output_text
-from mappa_core.teams.prompts import PromptSet, fill, load_prompts
+from mappa_core.teams.prompts import PromptSet, fill
 
 SOLVER = AgentSpec(
     name="solver",
@@ -41,7 +41,7 @@ class Single:
             output = output_text(turn.tool_result, prompt.output_chars)
             return fill(prompt.feedback or "{{solver.output}}", {"solver.output": output})
 
-        question = fill(prompt.template, {"problem": episode.problem.statement})
+        question = {"problem": episode.problem.statement}
         messages = conversation(prompt, question, episode.turns_of(agent.name), feedback)
         return Observation(agent=agent.name, messages=messages)
 
@@ -65,7 +65,7 @@ def load_single(prompts: str) -> Single:
     Raises:
         ConfigError: No such prompt set, or its file breaks the format.
     """
-    return Single(prompts=load_prompts("single", prompts, {SOLVER.name: SOLVER.sees}))
+    return Single(prompts=prompts_of("single", prompts, (SOLVER,)))
 
 
 def _is_done(turn: Turn) -> bool:

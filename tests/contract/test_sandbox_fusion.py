@@ -1,104 +1,69 @@
-"""The SandboxFusion client keeps the sandbox contract: on a local server that speaks the documented
-API, and on a real one where MAPPA_SANDBOXFUSION_URL names it.
+"""What is particular to the SandboxFusion client; contract and attacks are run on it as on all.
 
-The tests of results and files are those of `test_sandbox`, run on another sandbox.
+Against a local server that speaks the documented API, a real one where MAPPA_SANDBOXFUSION_URL
+names it, and answers that no server should give.
 """
 
 import asyncio
 import base64
 import json
-import os
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import httpx
 import pytest
 
+from mappa_core.adapters.sandboxes.choose import choose_sandbox
 from mappa_core.adapters.sandboxes.fusion import FusionSandbox
 from mappa_core.domain.errors import SandboxError, SandboxUnavailable
 from mappa_core.domain.records import Limits, ToolStatus
 from mappa_core.ports import Sandbox
-from tests.contract.test_sandbox import (  # noqa: F401
-    open_place,
-    run,
-    test_a_file_written_anew_with_the_same_bytes_counts_as_written,
-    test_a_flood_of_output_is_stopped,
-    test_a_folder_may_become_a_file_and_the_program_a_folder,
-    test_a_module_of_an_earlier_turn_can_be_imported,
-    test_a_program_that_ends_well,
-    test_a_program_that_fails_leaves_its_traceback,
-    test_a_signal_is_not_an_exit_code,
-    test_a_workspace_persists_and_what_was_written_is_named,
-    test_any_bytes_survive,
-    test_attack_daemon_left_behind,
-    test_attack_descriptors,
-    test_attack_drown_the_file_trail,
-    test_attack_fork_bomb,
-    test_attack_many_processes,
-    test_attack_one_enormous_file,
-    test_attack_the_environment,
-    test_code_that_is_no_text_is_a_program_that_fails,
-    test_cpu_time_is_bounded_apart_from_wall_time,
-    test_long_output_keeps_both_ends,
-    test_many_files_are_not_all_taken,
-    test_memory_is_bounded,
-    test_memory_of_a_whole_tree_is_bounded,
-    test_only_plain_regular_files_are_taken,
-    test_runs_are_bounded_and_independent,
-    test_standard_input_is_empty,
-    test_the_exit_code_is_the_programs,
-    test_the_standard_library_is_there_and_nothing_else,
-    test_wall_time_ends_a_program_that_ignores_signals,
-    test_what_a_program_read_is_seen_from_outside,
-    test_without_a_workspace_nothing_is_left,
-)
+from tests.backends import FUSION, REAL_FUSION, UNSAFE, WALLED, absent, open_backend, run, tier
 
 pytestmark = pytest.mark.anyio
 
-SERVER = Path(__file__).parents[1] / "fakes" / "fusion_server.py"
-REAL = os.environ.get("MAPPA_SANDBOXFUSION_URL")
 
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-def local_server() -> Iterator[str]:
-    command = [sys.executable, str(SERVER)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout
-        yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
-        process.kill()
-
-
-@pytest.fixture(scope="module", params=["local", "real"] if REAL else ["local"])
-async def sandbox(request: pytest.FixtureRequest, local_server: str) -> AsyncIterator[Sandbox]:
-    chosen = FusionSandbox(REAL if request.param == "real" and REAL else local_server, 4)
-    await chosen.start()
+@pytest.fixture(scope="module", params=[name for name in (FUSION, REAL_FUSION) if name in WALLED])
+async def fusion(request: pytest.FixtureRequest, local_server: str) -> AsyncIterator[Sandbox]:
+    chosen = await open_backend(request.param, 4, fusion_url=local_server)
     yield chosen
     await chosen.close()
 
 
-async def test_the_tier_says_where_it_ran(sandbox: Sandbox):
-    assert sandbox.tier.split("+")[0] == "sandbox-fusion"
-    assert (await run(sandbox, "print(1)")).tier == sandbox.tier
+async def test_the_tier_says_where_it_ran(fusion: Sandbox):
+    assert fusion.tier.split("+")[0] == "sandbox-fusion"
+    assert (await run(fusion, "print(1)")).tier == fusion.tier
 
 
-async def test_a_program_that_kills_its_supervisor_is_a_killed_program(sandbox: Sandbox):
-    result = await run(sandbox, "import os, signal; os.kill(os.getppid(), signal.SIGKILL)")
+async def test_a_program_that_kills_its_supervisor_is_a_killed_program(fusion: Sandbox):
+    result = await run(fusion, "import os, signal; os.kill(os.getppid(), signal.SIGKILL)")
     # As root the program is another user and may not; elsewhere it took the reply down with it.
     assert result.status in (ToolStatus.KILLED, ToolStatus.NONZERO)
-    assert (await run(sandbox, "print('next')")).stdout == "next\n"
+    assert (await run(fusion, "print('next')")).stdout == "next\n"
 
 
-async def test_more_output_than_the_service_can_carry_arrives(sandbox: Sandbox):
-    result = await run(sandbox, "print('x' * 1_000_000)", output_bytes=2**20)
+async def test_more_output_than_the_service_can_carry_arrives(fusion: Sandbox):
+    result = await run(fusion, "print('x' * 1_000_000)", output_bytes=2**20)
     assert result.status is ToolStatus.OK
     assert len(result.stdout) == 1_000_001
+
+
+async def test_auto_takes_a_named_server_that_holds(local_server: str):
+    chosen = await choose_sandbox("auto", 1, fusion_url=local_server)
+    await chosen.close()
+    assert tier(chosen) == FUSION
+
+
+async def test_auto_says_so_where_the_named_server_is_away(caplog: pytest.LogCaptureFixture):
+    try:
+        chosen = await choose_sandbox("auto", 1, fusion_url="http://127.0.0.1:9")
+    except SandboxUnavailable as reason:
+        absent("bubblewrap", reason)
+    await chosen.close()
+    assert tier(chosen) not in (FUSION, UNSAFE)
+    (warning,) = caplog.messages
+    assert "127.0.0.1:9 cannot be reached" in warning
+    assert warning.endswith(f"using {chosen.tier} instead")
 
 
 # --- the client, against answers that a server should not give

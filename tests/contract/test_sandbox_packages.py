@@ -1,16 +1,15 @@
 """The data-science runtime: what a program may import, quickly, on each tier, and nothing else."""
 
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from mappa_core.adapters.sandboxes.choose import choose_sandbox
 from mappa_core.adapters.sandboxes.packages import DATA_SCIENCE, importable
 from mappa_core.domain.errors import SandboxUnavailable
 from mappa_core.domain.records import Limits, ToolStatus
 from mappa_core.ports import Sandbox
+from tests.backends import DOCKER, EMBEDDED, open_backend
 
 pytestmark = pytest.mark.anyio
 
@@ -33,14 +32,9 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(scope="module", params=["bubblewrap", "landlock", "unsafe-subprocess"])
+@pytest.fixture(scope="module", params=[*EMBEDDED, DOCKER])
 async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[Sandbox]:
-    try:
-        chosen = await choose_sandbox(request.param, 2, "data-science")
-    except SandboxUnavailable as reason:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(reason))
+    chosen = await open_backend(request.param, 2, "data-science")
     yield chosen
     await chosen.close()
 

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
-from uuid import UUID
 
 import pytest
 
@@ -353,7 +352,9 @@ class TestUpdates:
     ) -> None:
         entries = (entry(play(1), 0, 0.5, 1.0), entry(play(0), 0, None))
         update, policy, checkpoint = make_update(run, "solver", 1, entries)
-        update = replace(update, metrics={"loss": 2.0, "kl": float("inf")})
+        update = replace(
+            update, metrics={"loss": 2.0, "kl": float("inf")}, skipped="kl is above its bound"
+        )
         store.add_update(update, policy, checkpoint)
         store.add_update(update, policy, checkpoint)
         assert store.update(run.id, "solver", 1) == update
@@ -442,16 +443,34 @@ class TestFigures:
         ]
         assert {summary.task_type for summary in summaries} == {"addition"}
 
-    def test_outcomes_in_rollout_order(
+    def test_held_out_episodes_in_rollout_order(
         self, store: Store, run: Run, play: Callable[..., Episode]
     ) -> None:
-        play(2, reason=StopReason.FAILED, outcome=None)
+        measured = Outcome(
+            success=False, answer="submission.csv", method="csv", metric="rmse", value=None,
+            charged=2.0, skill=0.0, detail="an id twice",
+        )  # fmt: skip
+        play(2, phase="held_out", reason=StopReason.FAILED, outcome=None)
+        play(0, phase="held_out")
+        play(1, phase="held_out", outcome=WRONG)
+        play(3, phase="held_out", outcome=measured)
+        play(4, phase="held_out", reason=None)
         play(0)
-        play(1, outcome=WRONG)
-        play(3)
-        expected: dict[UUID, tuple[bool, ...]] = {make_problem().id: (True, False, False, True)}
-        assert store.outcomes(run.id, "train", 1) == expected
-        assert store.outcomes(run.id, "train", 2) == {}
+        found = store.held_out_episodes(run.id, 1)
+        assert {one.problem_id for one in found} == {make_problem().id}
+        assert [(o.success, o.failed, o.invalid, o.metric) for o in found] == [
+            (True, False, False, "rmse"),
+            (False, False, True, None),
+            (False, True, False, None),
+            (False, False, True, "rmse"),
+        ]
+        assert store.held_out_episodes(run.id, 2) == ()
+
+    def test_the_manifest_of_a_run_may_be_written_twice(self, store: Store, run: Run) -> None:
+        problems = [make_problem("one"), make_problem("two")]
+        for _ in range(2):
+            store.add_manifest(run.id, "train", problems)
+            store.add_manifest(run.id, "held_out", problems[:1])
 
 
 def test_a_killed_tool_call_comes_back(store: Store, run: Run) -> None:

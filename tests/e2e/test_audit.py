@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from prefect import get_client
 
 from flows.auditing import audit
 from flows.train import train
@@ -18,6 +19,23 @@ from tests.e2e.toy import LetterCoach, letter_share
 
 EPISODES = 16
 """Of two iterations: two problems, four rollouts each."""
+
+
+async def events_of(run: str) -> list[dict[str, object]]:
+    """The audit's events about a run, as an automation would see them; they take a moment."""
+    wanted = {"filter": {"event": {"prefix": ["mappa.audit."]}}}
+    for _ in range(100):
+        async with get_client() as client:
+            answer = await client._client.post("/events/filter", json=wanted)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        found = [
+            {**event["payload"], "event": event["event"]}
+            for event in answer.json()["events"]
+            if event["resource"]["prefect.resource.name"] == run
+        ]
+        if any(event["event"] == "mappa.audit.drift" for event in found):
+            return found
+        await asyncio.sleep(0.1)
+    raise AssertionError("no event arrived")
 
 
 class Hardening(LetterCoach):
@@ -54,8 +72,30 @@ def test_drift_stops_the_run_where_the_configuration_says_so(
     (run,) = store.runs()
     assert run.status is RunStatus.FAILED
     assert services.audit is not None
+    drifts = [
+        event for event in asyncio.run(events_of(run.name)) if event["event"] == "mappa.audit.drift"
+    ]
+    assert {(event["cause"], event["since"]) for event in drifts} == {("coach", 3)}
+    alerts = services.audit.findings(run.id, "alert")
+    assert {f.verdict for f in alerts if f.subject == "drift: coach"} == {"coach"}
     (anchors,) = [f for f in services.audit.findings(run.id) if f.subject == "anchors"]
     assert (anchors.verdict, anchors.iteration) == ("coach", 3)
+    stopped_at = max(f.iteration for f in alerts if f.iteration is not None)
+
+    # It goes on where the configuration no longer says so, and finds what it had left.
+    lenient = watched.model_copy(update={"stop_on": ()})
+    again = replace(make_services(config, Hardening()), audit=services.audit)
+
+    async def resume() -> None:
+        await again.engine.start()
+        with bootstrap.use(again):
+            await train(config.model_copy(update={"audit": lenient}), resume=run.name)
+
+    asyncio.run(resume())
+    (run,) = store.runs()
+    assert run.status is RunStatus.COMPLETED
+    seen = {f.iteration for f in services.audit.findings(run.id, "alert")}
+    assert stopped_at in seen
     services.audit.close()
 
     monkeypatch.setenv("MAPPA_DATABASE_URL", database_url)

@@ -1,6 +1,7 @@
 """A training run whose coach dies in the middle ends with the scores of an undisturbed one."""
 
 import asyncio
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,12 +28,17 @@ PROBLEM_SOLVER = (
 
 
 @pytest.fixture
-def rubrics(tmp_path: Path) -> RubricSet:
+def rubric_folder(tmp_path: Path) -> Path:
     folder = tmp_path / "speaker-1"
     folder.mkdir()
     words = yaml.safe_load(PROBLEM_SOLVER.read_text()) | {"agent": "speaker"}
     (folder / "speaker.yaml").write_text(yaml.safe_dump(words))
-    return load_rubrics("monologue", str(folder))
+    return folder
+
+
+@pytest.fixture
+def rubrics(rubric_folder: Path) -> RubricSet:
+    return load_rubrics("monologue", str(rubric_folder))
 
 
 @pytest.fixture
@@ -122,13 +128,20 @@ def weights(store: PostgresStore) -> list[str]:
     return [checkpoint.sha256 for _, checkpoint in store.checkpoints(run.id)]
 
 
-def test_an_outage_in_the_middle_changes_nothing(store: PostgresStore, trainer: Trainer) -> None:
+@pytest.mark.parametrize(
+    "seconds",
+    [pytest.param(1.5, id="short"), pytest.param(120.0, id="two-minutes", marks=pytest.mark.slow)],
+)
+def test_an_outage_in_the_middle_changes_nothing(
+    seconds: float, store: PostgresStore, trainer: Trainer
+) -> None:
     undisturbed = trainer(no_faults)
     expected, trained = scored_set(store), weights(store)
     assert len(expected) == 8
-    # The two minutes of a real outage, scaled down; the clock test rides out the whole of them.
-    script = DiesAt(call=undisturbed.log.calls // 2, seconds=1.5)
-    disturbed = trainer(script)
+    script = DiesAt(call=undisturbed.log.calls // 2, seconds=seconds)
+    began = time.monotonic()
+    disturbed = trainer(script, deadline_seconds=max(60.0, 5 * seconds))
+    assert time.monotonic() - began > seconds
     assert script.refused > 0
     assert disturbed.log.calls == undisturbed.log.calls + script.refused
     assert scored_set(store) == expected

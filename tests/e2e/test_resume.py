@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -49,10 +50,27 @@ def weights(store: PostgresStore) -> list[str]:
     return [checkpoint.sha256 for _, checkpoint in store.checkpoints(newest.id)]
 
 
+def assert_only_the_last_and_the_best_are_kept(store: PostgresStore) -> None:
+    (newest, *_) = store.runs()
+    kept = {
+        policy.step
+        for policy, checkpoint in store.checkpoints(newest.id)
+        if Path(checkpoint.directory).exists()
+    }
+    scores = {}
+    for step in (1, 2):
+        update = store.update(newest.id, "speaker", step + 1)
+        assert update is not None
+        scores[step] = update.metrics["score_mean"]
+    # What was best so far was kept each time, so the best of all is.
+    assert kept == {max(scores, key=scores.__getitem__), 3}
+
+
 @pytest.fixture
 def config(toy_config: TrainConfig) -> TrainConfig:
     shorter = toy_config.rollout.model_copy(update={"iterations": 3, "episodes_per_problem": 4})
-    return toy_config.model_copy(update={"rollout": shorter})
+    frugal = toy_config.learner.model_copy(update={"keep_checkpoints": 1})
+    return toy_config.model_copy(update={"rollout": shorter, "learner": frugal})
 
 
 def test_a_broken_run_is_recorded_and_resumed_to_the_same_weights(
@@ -61,6 +79,7 @@ def test_a_broken_run_is_recorded_and_resumed_to_the_same_weights(
     run(make_services(config), config)
     undisturbed = weights(store)
     assert len(undisturbed) == 3
+    assert_only_the_last_and_the_best_are_kept(store)
 
     with pytest.raises(CoachError, match="has left"):
         run(make_services(config, Dying(calls_left=13)), config)

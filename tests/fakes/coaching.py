@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from flows.rehearsal.script import Question, judgement
-from mappa_core.adapters.llm_coach.patience import Time
 from mappa_core.adapters.llm_coach.provider import ProviderError, ProviderReply
+from mappa_core.adapters.llm_coach.retries import Time
 from mappa_core.coaching.prices import Usage
 
 Answer = Callable[[Question, int], str | ProviderError]

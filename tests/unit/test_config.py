@@ -81,8 +81,8 @@ def test_overrides_on_a_configuration_keep_the_rest() -> None:
         ("rollout.top_p=1.5", "rollout.top_p=1.5: input should be less than or equal to 1"),
         ("algorithm.clip=1", "algorithm.clip=1: input should be less than 1"),
         (
-            "algorithm.baseline=grup",
-            "algorithm.baseline=grup: input should be 'none' or 'group': did you mean group?",
+            "algorithm.estimator=grup",
+            "algorithm.estimator=grup: input should be 'reinforce++', 'reinforce++-baseline', ",
         ),
         (
             "learner.learning_rate=.nan",
@@ -115,8 +115,10 @@ def test_several_slips_say_how_many_more() -> None:
 
 def test_the_group_baseline_needs_a_group() -> None:
     message = complaint(None, "rollout.episodes_per_problem=1")
-    assert message.startswith("algorithm.baseline=group compares a problem's episodes: set ")
-    alone = load_config(None, ["rollout.episodes_per_problem=1", "algorithm.baseline=none"])
+    assert message.startswith(
+        "algorithm.estimator=reinforce++-baseline compares a problem's episodes: "
+    )
+    alone = load_config(None, ["rollout.episodes_per_problem=1", "algorithm.estimator=reinforce++"])
     assert alone.rollout.episodes_per_problem == 1
 
 
@@ -194,6 +196,26 @@ def test_a_model_coach_needs_a_model() -> None:
         TrainConfig.model_validate({"coach": {"second": second}})
 
 
+@pytest.mark.parametrize(
+    ("older", "estimator", "truncated"),
+    [
+        ({"baseline": "none", "drop_truncated": True}, "reinforce++", "mask"),
+        ({"baseline": "group"}, "reinforce++-baseline", "keep"),
+        ({"drop_truncated": False}, "reinforce++-baseline", "keep"),
+    ],
+)
+def test_a_run_of_an_earlier_version_is_read_as_it_was(
+    older: dict[str, object], estimator: str, truncated: str
+) -> None:
+    config = TrainConfig.model_validate({"algorithm": older}).algorithm
+    assert (config.estimator, config.truncated) == (estimator, truncated)
+
+
+def test_whole_weights_are_not_served_as_adapters() -> None:
+    message = complaint(None, "learner.weights=full", "engine.serving=adapters")
+    assert message.startswith("learner.weights=full trains no adapters: set engine.serving")
+
+
 def test_the_reference_page_is_what_the_models_say() -> None:
     written = Path(__file__).parents[2] / "docs" / "configuration.md"
     assert written.read_text() == page(), "run: mappa config docs > docs/configuration.md"
@@ -204,7 +226,7 @@ def test_the_reference_says_kinds_and_bounds_in_words() -> None:
     values = {key.path: key.values for key in reference()}
     assert values["rollout.iterations"] == "integer, at least 1"
     assert values["rollout.temperature"] == "number, above 0, at most 2"
-    assert values["algorithm.baseline"] == "`none`, `group`"
+    assert values["engine.serving"] == "`auto`, `merged`, `adapters`"
     assert values["coach.budget.dollars"] == "number, above 0 or null"
     assert values["learner.betas"] == "list of 2: number, at least 0, below 1"
     assert values["problems.levels"] == "list (at least 1) of integer, at least 1"

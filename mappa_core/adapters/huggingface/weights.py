@@ -20,6 +20,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from mappa_core.domain.errors import ConfigError
+
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 _PEFT_PREFIX = "base_model.model."
@@ -66,7 +68,13 @@ def no_progress_bars() -> Generator[None]:
 
 
 def resolve_device(device: str) -> str:
-    """`cuda` where `auto` finds a GPU, otherwise `cpu`; anything else as it is."""
+    """`cuda` where `auto` finds a GPU, otherwise `cpu`; anything else as it is.
+
+    Raises:
+        ConfigError: `cuda` is asked for by name and there is none.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device=cuda, and torch sees no GPU here: set it to cpu or auto")
     if device != "auto":
         return device
     return "cuda" if torch.cuda.is_available() else "cpu"
@@ -104,6 +112,28 @@ def read_adapter(directory: Path) -> dict[str, LowRankUpdate]:
 def _scale(config: dict[str, float], down: torch.Tensor) -> float:
     rank = down.shape[0]
     return config["lora_alpha"] / (math.sqrt(rank) if config.get("use_rslora") else rank)
+
+
+def is_whole_model(checkpoint: Path) -> bool:
+    """Whether a checkpoint holds all weights, not an adapter's."""
+    return (checkpoint / "config.json").exists()
+
+
+def servable(base: Path | str, checkpoint: Path, target: Path) -> None:
+    """Make `target` a model directory with a checkpoint's weights and nothing else.
+
+    An adapter is merged into `base`; whole weights are linked to, without what lies beside them.
+
+    Raises:
+        ValueError: An adapter does not fit the base model.
+        OSError: A file is missing, or the disk is full.
+    """
+    if not is_whole_model(checkpoint):
+        merge_adapter(base, checkpoint, target)
+        return
+    target.mkdir(parents=True)
+    for name in ("config.json", "model.safetensors"):
+        (target / name).symlink_to((checkpoint / name).resolve(strict=True))
 
 
 def merge_adapter(base: Path | str, adapter: Path | str, target: Path) -> None:

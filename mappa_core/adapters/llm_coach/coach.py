@@ -7,10 +7,10 @@ from dataclasses import replace
 from random import Random
 from weakref import WeakValueDictionary
 
+from mappa_core.adapters.llm_coach.asking import Asking
 from mappa_core.adapters.llm_coach.budget import Bill, Budget
 from mappa_core.adapters.llm_coach.ledger import Ledger
 from mappa_core.adapters.llm_coach.limits import Rates, Slots
-from mappa_core.adapters.llm_coach.patience import Time, retrying
 from mappa_core.adapters.llm_coach.provider import (
     Final,
     Passing,
@@ -18,14 +18,8 @@ from mappa_core.adapters.llm_coach.provider import (
     ProviderError,
     ProviderReply,
 )
-from mappa_core.coaching.evidence import (
-    CoachPrompt,
-    EvidenceLimits,
-    authored,
-    build_prompt,
-    case_texts,
-)
-from mappa_core.coaching.injection import flags_in
+from mappa_core.adapters.llm_coach.retries import Time, repeated
+from mappa_core.coaching.evidence import EvidenceLimits, authored, case_texts, system_text
 from mappa_core.coaching.prices import Usage, cost, estimated_tokens
 from mappa_core.coaching.replies import Judged, read_reply
 from mappa_core.coaching.rubrics import RubricSet
@@ -43,11 +37,6 @@ REASKS = 1
 """After a reply that cannot be read; the case is sent again as a whole."""
 REMEMBERED = 2048
 """Scores kept for identical requests; a run's repeats lie close together."""
-
-REASK = """
-
-Your last reply to this case could not be read: {why}. Judge the case above again and answer in the
-form you were told."""
 
 
 def wall_clock() -> Time:
@@ -76,6 +65,10 @@ class LlmCoach:
         )
         self._time = time or wall_clock()
         self._evidence = evidence or EvidenceLimits()
+        self._systems = {
+            agent: system_text(rubric, correction=config.correction)
+            for agent, rubric in rubrics.rubrics.items()
+        }
         self._slots = Slots(config.concurrency)
         self._rates = Rates(config.requests_per_minute, config.tokens_per_minute)
         self._jitter = Random()  # noqa: S311 (spreads retries; decides nothing)
@@ -104,18 +97,18 @@ class LlmCoach:
 
     async def score(self, case: CoachCase) -> CoachScore | Unscored:
         """Ask about one action; an identical request that was answered is not asked again."""
-        rubric = self._rubrics.rubrics.get(case.agent)
-        if rubric is None:
+        if case.agent not in self._systems:
             detail = f"rubric set {self._rubrics.name} has no file for agent {case.agent}"
             return Unscored(reason="refused", detail=detail, attempts=0)
-        prompt = build_prompt(case, rubric, self._evidence, correction=self._config.correction)
-        key = f"{case.agent}/{prompt.marker}/{case.sample}"
+        asking = Asking(case, self._systems[case.agent], self._evidence, self._config, self._time)
+        key = f"{case.agent}/{asking.marker}/{case.sample}"
         lock = self._asking.setdefault(key, asyncio.Lock())
         async with lock:
             known = self._known.get(key)
-            if known and known.request and known.request.prompt == prompt.user:
+            # What had to be asked twice begins with the same words.
+            if known and known.request and known.request.prompt.startswith(asking.prompt.user):
                 return _again(known)
-            result = await self._asked(case, prompt)
+            result = await self._asked(asking)
             if isinstance(result, CoachScore):
                 self._remember(key, result)
             return result
@@ -129,59 +122,49 @@ class LlmCoach:
         while len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
 
-    async def _asked(self, case: CoachCase, prompt: CoachPrompt) -> CoachScore | Unscored:
-        ledger = Ledger(
-            self._config.prices, self._request(prompt.system, prompt.user), flags_in(authored(case))
-        )
-        evidence = (*case_texts(case), prompt.user)
-        asking = _Asking(self._time)
+    async def _asked(self, asking: Asking) -> CoachScore | Unscored:
+        ledger = Ledger(self._config.prices, authored(asking.case))
         why = ""
-        for ask in range(1 + REASKS):
-            user = prompt.user + (REASK.format(why=why) if ask else "")
-            ledger.request = self._request(prompt.system, user)
+        for _ in range(1 + REASKS):
             try:
-                reply = await self._with_patience(asking, ledger, case.sample)
+                reply = await self._with_patience(asking, ledger, why)
             except ProviderError as error:
                 return ledger.unscored(error.reason, str(error), asking.seconds())
+            prompt = asking.prompt
+            evidence = (*case_texts(asking.case), prompt.user)
             read = read_reply(reply.text, marker=prompt.marker, evidence=evidence)
             if isinstance(read, Judged):
                 return ledger.scored(read, asking.seconds())
             why = read.why
         return ledger.unscored("unparsable", why, asking.seconds())
 
-    def _request(self, system: str, user: str) -> CoachRequest:
-        settings = {
-            "model": self._config.model,
-            "temperature": self._config.temperature,
-            "thinking_budget": self._config.thinking_budget,
-            "max_output_tokens": self._config.max_output_tokens,
-        }
-        return CoachRequest(system=system, prompt=user, settings=settings)
+    async def _with_patience(self, asking: Asking, ledger: Ledger, why: str) -> ProviderReply:
+        return await repeated(
+            lambda: self._attempt(asking, ledger, why),
+            deadline=lambda: asking.begun() + self._config.deadline_seconds,
+            time=self._time,
+            jitter=self._jitter,
+        )
 
-    async def _with_patience(self, asking: "_Asking", ledger: Ledger, sample: int) -> ProviderReply:
-        def deadline() -> float:
-            return asking.begun() + self._config.deadline_seconds
-
-        tries = retrying(deadline, self._time, self._jitter)
-        return await tries(self._attempt, asking, ledger, sample)
-
-    async def _attempt(self, asking: "_Asking", ledger: Ledger, sample: int) -> ProviderReply:
+    async def _attempt(self, asking: Asking, ledger: Ledger, why: str) -> ProviderReply:
         """One call within slots, rates and budget.
 
         Raises:
             ProviderError: It gave no reply.
         """
-        expected = self._expected(ledger.request)
         async with self._slots.slot() as era:
+            # In words only now: a thousand cases that wait for a slot are no thousand prompts.
+            ledger.request = request = asking.request(why)
+            expected = self._expected(request)
             await self._rates.acquire(expected.total)
             reserved = self._bill(expected)
-            if (why := self._budget.reserve(reserved)) is not None:
-                raise Final("out_of_budget", why)
+            if (refused := self._budget.reserve(reserved)) is not None:
+                raise Final("out_of_budget", refused)
             asking.begun()
             ledger.attempt()
             used = Usage()
             try:
-                reply = await self._called(ledger.request, sample)
+                reply = await self._called(request, asking.case.sample)
                 used = reply.usage
                 ledger.replied(reply)
             except ProviderError as error:
@@ -212,24 +195,6 @@ class LlmCoach:
 
     def _bill(self, usage: Usage) -> Bill:
         return Bill(tokens=usage.total, picodollars=cost(usage, self._config.prices))
-
-
-class _Asking:
-    """When the first call about one action began; waiting for a slot is not its fault."""
-
-    def __init__(self, time: Time) -> None:
-        self._time = time
-        self._began: float | None = None
-
-    def begun(self) -> float:
-        """The moment of the first call, now if this is it."""
-        if self._began is None:
-            self._began = self._time.now()
-        return self._began
-
-    def seconds(self) -> float:
-        """Since the first call began."""
-        return 0.0 if self._began is None else self._time.now() - self._began
 
 
 def _again(known: CoachScore) -> CoachScore:

@@ -1,6 +1,7 @@
 """What asking about one action took, over all its attempts."""
 
 from mappa_core.adapters.llm_coach.provider import ProviderReply
+from mappa_core.coaching.injection import flags_in
 from mappa_core.coaching.prices import Usage, cost, dollars
 from mappa_core.coaching.replies import Judged
 from mappa_core.config import PricesConfig
@@ -10,9 +11,9 @@ from mappa_core.domain.records import CoachRequest, CoachScore, Unscored, Unscor
 class Ledger:
     """Attempts, tokens and the last reply of one score; it becomes the score's record."""
 
-    def __init__(self, prices: PricesConfig, request: CoachRequest, flags: tuple[str, ...]) -> None:
-        self._prices, self._flags = prices, flags
-        self.request = request
+    def __init__(self, prices: PricesConfig, authored: tuple[str, ...]) -> None:
+        self._prices, self._authored = prices, authored
+        self.request: CoachRequest | None = None
         self._attempts = 0
         self._usage = Usage()
         self._picodollars = 0
@@ -49,7 +50,7 @@ class Ledger:
             cost_usd=dollars(self._picodollars),
             request=self.request,
             attempts=self._attempts,
-            flags=self._flags,
+            flags=flags_in(self._authored),
         )
 
     def unscored(self, reason: UnscoredReason, detail: str, seconds: float) -> Unscored:
@@ -67,5 +68,5 @@ class Ledger:
             cost_usd=dollars(self._picodollars),
             request=self.request,
             attempts=self._attempts,
-            flags=self._flags,
+            flags=flags_in(self._authored),
         )

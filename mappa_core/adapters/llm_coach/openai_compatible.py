@@ -53,6 +53,7 @@ class OpenAiProvider:
                 ],
                 temperature=self._config.temperature,
                 max_completion_tokens=self._config.max_output_tokens,
+                reasoning_effort=self._config.reasoning_effort or openai.omit,
                 response_format=_FORMAT,
                 seed=seed,
             )

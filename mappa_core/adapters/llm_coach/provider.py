@@ -33,9 +33,14 @@ class Passing(ProviderError):
     """Trying again may help: overload, a lost connection, too slow an answer."""
 
     def __init__(
-        self, reason: UnscoredReason, detail: str, *, retry_after_seconds: float | None = None
+        self,
+        reason: UnscoredReason,
+        detail: str,
+        *,
+        retry_after_seconds: float | None = None,
+        usage: Usage | None = None,
     ) -> None:
-        super().__init__(reason, detail)
+        super().__init__(reason, detail, usage=usage)
         self.retry_after_seconds = retry_after_seconds
 
 

@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mappa_core.domain.records import Limits
@@ -55,6 +55,10 @@ class Group:
     version: int
     folders: Mapping[str, Path]
     """By controller: memory, pids, cpuacct."""
+    ours: bool = True
+    """Whether we made it; a container's holds ourselves too, and is only read."""
+    cpu_seconds_before: float = 0.0
+    """What it had used before the run."""
 
     def create(self, limits: Limits) -> None:
         """Make it, with its limits.
@@ -76,6 +80,8 @@ class Group:
 
     def doors(self) -> list[int]:
         """Open files through which `enter` lets in a process that has lost the right to open."""
+        if not self.ours:
+            return []
         folders = dict.fromkeys(self.folders.values())
         return [os.open(folder / "cgroup.procs", os.O_WRONLY) for folder in folders]
 
@@ -83,8 +89,10 @@ class Group:
         """CPU time of the whole tree so far."""
         folder = self.folders["cpuacct"]
         if self.version == 1:
-            return int((folder / "cpuacct.usage").read_text()) / 1e9
-        return _figure(folder / "cpu.stat", "usage_usec") / 1e6
+            used = int((folder / "cpuacct.usage").read_text()) / 1e9
+        else:
+            used = _figure(folder / "cpu.stat", "usage_usec") / 1e6
+        return used - self.cpu_seconds_before
 
     def peak_memory_bytes(self) -> int | None:
         """The most memory the tree held at once; None on kernels that do not tell."""
@@ -99,6 +107,8 @@ class Group:
 
     def kill(self) -> None:
         """Kill every process in it, now."""
+        if not self.ours:
+            return
         for pid in self._members():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -127,6 +137,23 @@ def enter(doors: list[int]) -> None:
     for door in doors:
         os.write(door, b"0")
         os.close(door)
+
+
+def enclosing_group(system: Path = _SYSTEM) -> Group | None:
+    """The group that a container's maker put us in, or None where it does not show.
+
+    Args:
+        system: The root of the file system, for tests.
+    """
+    for candidate in _candidates(system):
+        group = Group(version=candidate.version, folders=candidate.parents, ours=False)
+        try:
+            before = group.cpu_seconds()
+            group.out_of_memory()
+        except (OSError, ValueError):
+            continue
+        return replace(group, cpu_seconds_before=before)
+    return None
 
 
 def find_hierarchy(system: Path = _SYSTEM) -> Hierarchy | None:

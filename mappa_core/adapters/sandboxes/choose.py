@@ -1,15 +1,16 @@
 """Picks the strongest sandbox that proves itself on this machine, or refuses."""
 
 import asyncio
+import logging
 import socket
 import subprocess
 import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import TypeAlias, get_args
 
-from mappa_core.adapters.sandboxes import fusion
+from mappa_core.adapters.sandboxes import docker, fusion
 from mappa_core.adapters.sandboxes.client import SupervisedSandbox
 from mappa_core.adapters.sandboxes.launch import Backend
 from mappa_core.adapters.sandboxes.packages import DATA_SCIENCE, importable
@@ -18,8 +19,12 @@ from mappa_core.domain.errors import SandboxError, SandboxUnavailable
 from mappa_core.domain.records import Limits, ToolStatus
 from mappa_core.ports import Sandbox
 
-_STRONGEST_FIRST: tuple[Backend, ...] = ("bubblewrap", "landlock")
+_log = logging.getLogger(__name__)
+_STRONGEST_FIRST = (fusion.NAME, docker.NAME, "bubblewrap", "landlock")
+"""Those that somebody has set up first: a server's address, then an engine with our image."""
 _UNSAFE: Backend = "unsafe-subprocess"
+_WITHOUT_WALLS = (fusion.NAME, _UNSAFE)
+"""Taken by name as they are: a server's walls are the business of who runs it."""
 _HOW_TO = (
     "install bubblewrap (apt install bubblewrap), or set sandbox.backend=unsafe-subprocess "
     "to run model-written code unprotected"
@@ -46,50 +51,62 @@ async def choose_sandbox(
     backend: str,
     concurrency: int,
     runtime: Runtime = "standard-library",
+    *,
     fusion_url: str | None = None,
+    image: str = docker.IMAGE,
 ) -> Sandbox:
     """The sandbox to use, started and probed.
 
     Args:
-        backend: `auto` for the strongest tier that passes its probe, or a tier's name.
+        backend: `auto` for the first tier that passes its probe, or a tier's name.
         concurrency: Runs at once.
         runtime: What programs may import.
-        fusion_url: Where SandboxFusion is, for the backend of that name.
+        fusion_url: Where SandboxFusion is; `auto` passes it over where there is none.
+        image: What Docker makes containers of.
 
     Raises:
         SandboxUnavailable: No tier, or not the named one, holds on this machine.
     """
-    if backend == fusion.NAME:
-        return await _choose_fusion(fusion_url, concurrency, packages=runtime == "data-science")
-    packages = importable(DATA_SCIENCE if runtime == "data-science" else ())
-    names = [name for name in get_args(Backend) if name == backend]
-    objections: list[str] = []
-    for name in names or _STRONGEST_FIRST:
-        sandbox = SupervisedSandbox(name, concurrency, packages)
-        objection = await _objection(sandbox, walls=name != _UNSAFE)
-        if objection is None:
-            return sandbox
-        await sandbox.close()
-        objections.append(f"{name}: {objection}")
-    raise SandboxUnavailable(f"{'; '.join(objections)}. To mend it, {_HOW_TO}")
-
-
-async def _choose_fusion(url: str | None, concurrency: int, *, packages: bool) -> Sandbox:
-    if url is None:
+    if backend == fusion.NAME and fusion_url is None:
         raise SandboxUnavailable(
             "sandbox.backend=sandbox-fusion needs the server's address in MAPPA_SANDBOXFUSION_URL"
         )
-    sandbox = fusion.FusionSandbox(url, concurrency, packages=packages)
-    objection = await _objection(sandbox, walls=False)
-    if objection is not None:
+    named = backend != "auto"
+    objections: list[str] = []
+    for name in (backend,) if named else _STRONGEST_FIRST:
+        if name == fusion.NAME and fusion_url is None:
+            continue
+        sandbox = _made(name, concurrency, runtime, fusion_url or "", image)
+        objection = await _objection(sandbox, walls=not (named and name in _WITHOUT_WALLS))
+        if objection is None:
+            _report(objections, sandbox.tier, asked=fusion_url)
+            return sandbox
         await sandbox.close()
-        raise SandboxUnavailable(f"{fusion.NAME}: {objection}")
-    return sandbox
+        objections.append(objection if objection.startswith(name) else f"{name}: {objection}")
+    raise SandboxUnavailable(f"{'; '.join(objections)}. To mend it, {_HOW_TO}")
 
 
-async def _objection(
-    sandbox: SupervisedSandbox | fusion.FusionSandbox, *, walls: bool
-) -> str | None:
+_Startable: TypeAlias = SupervisedSandbox | fusion.FusionSandbox | docker.DockerSandbox
+
+
+def _made(name: str, concurrency: int, runtime: Runtime, fusion_url: str, image: str) -> _Startable:
+    packages = runtime == "data-science"
+    if name == fusion.NAME:
+        return fusion.FusionSandbox(fusion_url, concurrency, packages=packages)
+    if name == docker.NAME:
+        return docker.DockerSandbox(concurrency, packages=packages, image=image)
+    (tier,) = (tier for tier in get_args(Backend) if tier == name)
+    return SupervisedSandbox(tier, concurrency, importable(DATA_SCIENCE if packages else ()))
+
+
+def _report(objections: list[str], tier: str, asked: str | None) -> None:
+    """Say so where the server that was set up by its address is not what is used."""
+    refused = [objection for objection in objections if objection.startswith(fusion.NAME)]
+    if asked and refused:
+        _log.warning("%s; using %s instead", refused[0], tier)
+
+
+async def _objection(sandbox: _Startable, *, walls: bool) -> str | None:
     """Why `sandbox` may not be used here; None where it may."""
     try:
         await sandbox.start()

@@ -118,6 +118,8 @@ def _accepted(path: Path, name: str, limit_bytes: int) -> Artifact:
     kind = stat.S_IFMT(status.st_mode)
     if kind != stat.S_IFREG:
         kinds = {stat.S_IFLNK: "link", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
+        if kind == stat.S_IFDIR:
+            raise _Objection(f"over {_MAX_DEPTH} folders deep")
         raise _Objection(f"a {kinds.get(kind, 'device')}, not a regular file")
     if status.st_nlink > 1:
         raise _Objection("has several names (hard links)")
@@ -137,12 +139,17 @@ def _check_name(name: str) -> None:
 
 
 def _walk(root: Path) -> Iterator[Path]:
-    """Everything below `root` that is not a folder, in order of name; links are not followed."""
+    """What is below `root`, in order of name, but for folders; links are not followed.
+
+    A folder that lies too deep for anything in it to be accepted stands for all that is in it.
+    """
     for folder, folders, names in os.walk(root):
+        depth = len(Path(folder).relative_to(root).parts)
         # A link to a folder is listed among the folders, yet must be judged as a link.
         links = [name for name in folders if (Path(folder) / name).is_symlink()]
-        folders.sort()
-        for name in sorted(names + links):
+        deep = [name for name in folders if depth >= _MAX_DEPTH and name not in links]
+        folders[:] = sorted(set(folders) - set(deep))
+        for name in sorted(names + links + deep):
             yield Path(folder) / name
 
 
@@ -170,9 +177,10 @@ def _printable(name: str) -> str:
 
 def make_readable(folder: Path) -> None:
     """Undo what a program did to the permissions of its own folders; links are not followed."""
-    for parent, folders, _ in os.walk(folder):
-        for name in folders:
-            path = Path(parent) / name
-            if not path.is_symlink():
-                with contextlib.suppress(OSError):
-                    path.chmod(0o700)
+    waiting = [str(folder)]
+    while waiting:  # not by recursion: a program can nest folders deeper than Python can recurse
+        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    Path(entry.path).chmod(0o700)
+                    waiting.append(entry.path)

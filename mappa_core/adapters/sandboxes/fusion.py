@@ -11,20 +11,17 @@ import asyncio
 import base64
 import binascii
 import hashlib
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from functools import cache
-from pathlib import Path, PurePosixPath
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 import httpx
 from pydantic import BaseModel, ValidationError
 
-import mappa_core
-from mappa_core.adapters.sandboxes import remote, wire
+from mappa_core.adapters.sandboxes import parcel, remote, unsafe, wire
 from mappa_core.domain.errors import SandboxError, SandboxUnavailable
-from mappa_core.domain.records import Artifact, Limits, ToolResult, ToolStatus
+from mappa_core.domain.records import Limits, ToolResult, ToolStatus
 
 NAME = "sandbox-fusion"
 GRACE_SECONDS = 30.0
@@ -32,28 +29,6 @@ _NETWORK_SHARE = 1.5
 """How much longer than the service we wait, in units of its grace."""
 _CONNECT_TRIES, _CONNECT_PAUSE_SECONDS = 3, 0.3
 _LARGEST_ANSWER_BYTES = 2**28
-_SHIPPED = (
-    "__init__.py",
-    "domain/__init__.py",
-    "domain/errors.py",
-    "domain/records.py",
-    "adapters/__init__.py",
-    "adapters/sandboxes/__init__.py",
-    "adapters/sandboxes/cgroups.py",
-    "adapters/sandboxes/files.py",
-    "adapters/sandboxes/footprints.py",
-    "adapters/sandboxes/launch.py",
-    "adapters/sandboxes/linux.py",
-    "adapters/sandboxes/programs.py",
-    "adapters/sandboxes/remote.py",
-    "adapters/sandboxes/rooms.py",
-    "adapters/sandboxes/streams.py",
-    "adapters/sandboxes/supervisor.py",
-    "adapters/sandboxes/unsafe.py",
-    "adapters/sandboxes/verdicts.py",
-    "adapters/sandboxes/wire.py",
-)
-"""All that `remote` imports; it runs where MAPPA is not installed."""
 _BOOT = (
     "import os, sys; sys.path.insert(0, os.path.abspath('.mappa/source')); "
     "from mappa_core.adapters.sandboxes import remote; remote.main(os.getcwd())"
@@ -134,15 +109,15 @@ class FusionSandbox:
         """
         if self._closed:
             raise SandboxError("the sandbox is closed")
-        files = await asyncio.to_thread(_sent, code, workspace, limits, self._packages)
+        files = await asyncio.to_thread(_sent, code, workspace, limits, packages=self._packages)
         async with self._turns:
             answer = await self._ask(files, limits.wall_seconds)
         reply = _opened(answer, limits)
         if isinstance(reply, ToolResult):
-            return replace(reply, code=code)
+            return replace(reply, code=code, tier=self._tier)
         if workspace:
-            await asyncio.to_thread(_bring_back, reply, workspace)
-        _, _, held = reply.result.tier.partition("+")
+            await asyncio.to_thread(parcel.bring_back, reply.result, reply.contents, workspace)
+        held = reply.result.tier.removeprefix(unsafe.TIER.name).removeprefix("+")
         tier = f"{NAME}+{held}" if held else NAME
         return replace(reply.result, code=code, tier=tier)
 
@@ -193,30 +168,10 @@ class FusionSandbox:
         raise SandboxError(f"{self._url} cannot be reached")
 
 
-def _sent(code: str, workspace: Path | None, limits: Limits, packages: bool) -> dict[str, str]:
+def _sent(code: str, workspace: Path | None, limits: Limits, *, packages: bool) -> dict[str, str]:
     """Everything the service puts into its folder, in base64."""
-    request = {
-        "code": code,
-        "workspace": None,
-        "limits": asdict(limits),
-        "packages": packages,
-    }
-    files = {remote.REQUEST: json.dumps(request).encode("ascii"), **_source()}
-    if workspace:
-        workspace.mkdir(parents=True, exist_ok=True)
-        for path in sorted(workspace.rglob("*")):
-            if path.is_file() and not path.is_symlink():
-                files[f"{remote.WORKSPACE}/{path.relative_to(workspace)}"] = path.read_bytes()
-    return {name: base64.b64encode(data).decode() for name, data in files.items()}
-
-
-@cache
-def _source() -> dict[str, bytes]:
-    package = Path(mappa_core.__file__).parent
-    return {
-        f"{remote.FOLDER}/source/mappa_core/{name}": (package / name).read_bytes()
-        for name in _SHIPPED
-    }
+    source = {f"{remote.FOLDER}/source/{name}": data for name, data in parcel.source().items()}
+    return parcel.as_text(parcel.packed(code, workspace, limits, packages=packages) | source)
 
 
 def _opened(answer: _Answer, limits: Limits) -> _Reply | ToolResult:
@@ -229,13 +184,13 @@ def _opened(answer: _Answer, limits: Limits) -> _Reply | ToolResult:
     if answer.status == "SandboxError" or ran is None or ran.status == "Error":
         raise SandboxError(f"SandboxFusion failed: {' '.join(answer.message.split()) or 'no word'}")
     if ran.status == "TimeLimitExceeded":
-        return _without_reply(ToolStatus.TIMEOUT, "the service ended it", limits)
+        return parcel.without_reply(ToolStatus.TIMEOUT, "the service ended it", limits)
     reply = _fetched(answer, remote.REPLY)
     sealed = f"{remote.SEAL}{hashlib.sha256(reply).hexdigest()}"
     if (ran.stdout or "").rstrip("\n").rpartition("\n")[2] != sealed:
         # Either the service cut its answer off, or the program took its supervisor down.
         said = (ran.stderr or "").strip()[-300:]
-        return _without_reply(ToolStatus.KILLED, f"it left no sealed reply {said}", limits)
+        return parcel.without_reply(ToolStatus.KILLED, f"it left no sealed reply {said}", limits)
     result = wire.decode_reply(reply)
     if isinstance(result, wire.Failure):
         raise SandboxError(f"SandboxFusion: {result.reason}")
@@ -247,53 +202,3 @@ def _fetched(answer: _Answer, name: str) -> bytes:
         return base64.b64decode(answer.files.get(name, ""), validate=True)
     except binascii.Error:
         raise SandboxError(f"SandboxFusion sent {name} in no base64") from None
-
-
-def _without_reply(status: ToolStatus, reason: str, limits: Limits) -> ToolResult:
-    return ToolResult(
-        code="",
-        status=status,
-        exit_code=None,
-        stdout="",
-        stderr=f"[{reason}]",
-        stdout_omitted_bytes=0,
-        stderr_omitted_bytes=0,
-        seconds=limits.wall_seconds,
-        cpu_seconds=None,
-        peak_memory_bytes=None,
-        tier=NAME,
-    )
-
-
-def _bring_back(reply: _Reply, workspace: Path) -> None:
-    """Make the workspace what the reply says it is; nothing outside it can be meant.
-
-    Raises:
-        SandboxError: A name or a content is not what it claims to be.
-    """
-    for name in reply.result.removed:
-        (workspace / _plain(name)).unlink(missing_ok=True)
-    begin = 0
-    for file in reply.result.written:
-        data = reply.contents[begin : begin + file.size_bytes]
-        begin += file.size_bytes
-        _put(workspace / _plain(file.name), file, data)
-    for folder in sorted((p for p in workspace.rglob("*") if p.is_dir()), reverse=True):
-        if not any(folder.iterdir()):
-            folder.rmdir()
-
-
-def _plain(name: str) -> str:
-    parts = PurePosixPath(name).parts
-    if not parts or name.startswith("/") or ".." in parts or not name.isprintable():
-        raise SandboxError(f"SandboxFusion names a file {name[:80]!r}, which is no plain name")
-    return name
-
-
-def _put(path: Path, file: Artifact, data: bytes) -> None:
-    if hashlib.sha256(data).hexdigest() != file.sha256:
-        raise SandboxError(f"SandboxFusion sent {file.name!r} with another content than it says")
-    if path.is_dir():
-        path.rmdir()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)

@@ -63,6 +63,14 @@ def _execute(start: Launch) -> NoReturn:
     os.execve(folder / "python", launch.arguments("python"), variables)  # noqa: S606
 
 
+def available() -> bool:
+    """Whether this kernel has Landlock switched on."""
+    try:
+        return linux.syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG) > 0
+    except OSError:
+        return False
+
+
 def _restrict_files(*, readable: list[Path], writable: list[Path]) -> None:
     version = linux.syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG)
     everything = (1 << _RIGHTS_BY_VERSION.get(version, max(_RIGHTS_BY_VERSION.values()))) - 1

@@ -29,6 +29,8 @@ class Launch:
     room: Room
     limits: Limits
     user: int
+    grouped: bool
+    """Whether a control group holds the memory of the whole tree."""
     started: int
     """Pipe end; a byte says that the program is confined and about to run."""
 
@@ -78,7 +80,7 @@ def run_user() -> int:
 
     The numbers belong to nobody by convention; within a container's range, to nobody likely.
     """
-    if os.geteuid() != 0:
+    if os.geteuid() != 0 or not linux.may_change_user():
         return os.geteuid()
     pid = os.getpid()
     wanted = (_FIRST_RUN_USER + pid, _FIRST_RUN_USER_IN_CONTAINER + pid % _USERS_IN_CONTAINER)
@@ -106,12 +108,13 @@ def become_the_run(launch: Launch, doors: list[int], processes: int, parent: int
     Raises:
         OSError: The kernel refused.
     """
-    grouped = bool(doors)
     cgroups.enter(doors)
-    _limit(launch.limits, processes, per_process_memory=not grouped)
-    if launch.user == 0:  # a rootless container without a spare user
+    # Where memory runs out, the kernel is to take the program and not its supervisor.
+    Path("/proc/self/oom_score_adj").write_text("1000")
+    _limit(launch.limits, processes, per_process_memory=not launch.grouped)
+    if launch.user == 0 and linux.may_change_user():  # a rootless container, no spare user
         linux.lose_root_at_exec()
-    elif os.geteuid() == 0:
+    elif os.geteuid() != launch.user:
         os.setgroups([])
         os.setresgid(launch.user, launch.user, launch.user)
         os.setresuid(launch.user, launch.user, launch.user)

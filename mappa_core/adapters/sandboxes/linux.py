@@ -10,6 +10,7 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
 _PR_SET_SECUREBITS, _NO_ROOT_FOR_EVER = 28, 0b11
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _IN_ONESHOT = 1 << 31
+_CAP_SETUID = 1 << 7
 _MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -67,6 +68,13 @@ def forbid_new_privileges() -> None:
 def lose_root_at_exec() -> None:
     """Make user 0 a user like any other from the next `execve` on."""
     prctl(_PR_SET_SECUREBITS, _NO_ROOT_FOR_EVER)
+
+
+def may_change_user() -> bool:
+    """Whether this process holds CAP_SETUID; root of a container that dropped it does not."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    held = next(line for line in lines if line.startswith("CapEff:")).split()[1]
+    return bool(int(held, 16) & _CAP_SETUID)
 
 
 def enter_private_mounts() -> None:

@@ -51,7 +51,9 @@ def start(tier: Tier, room: Room, limits: Limits, group: Group | None, user: int
     if not pid:
         try:
             _take_outputs(out, err)
-            confined = Launch(room=room, limits=limits, user=user, started=announce)
+            confined = Launch(
+                room=room, limits=limits, user=user, grouped=group is not None, started=announce
+            )
             launch.become_the_run(confined, doors, processes, parent)
             tier.execute(confined)
         except (OSError, MappaError) as error:

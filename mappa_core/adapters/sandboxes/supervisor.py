@@ -49,14 +49,18 @@ class Facilities:
     private_rooms: bool
     packages: Mapping[str, Path]
     """Entries of site-packages that programs may import from."""
+    enclosing: Group | None = None
+    """The group of the container we are in, whose maker set its limits."""
+    bounded_rooms: bool = False
+    """Whether /tmp itself has a quota, so that plain rooms have one too."""
 
     @property
     def name(self) -> str:
         """The isolation that holds, e.g. `bubblewrap+cgroup+seccomp`."""
         parts = {
             self.tier.name: True,
-            "cgroup": self.hierarchy is not None,
-            "tmpfs": self.private_rooms and not self.tier.private_room,
+            "cgroup": bool(self.hierarchy or self.enclosing),
+            "tmpfs": self.bounded_rooms or (self.private_rooms and not self.tier.private_room),
             "seccomp": self.tier.seccomp,
         }
         return "+".join(part for part, held in parts.items() if held)
@@ -70,19 +74,34 @@ def serve(
     connection: socket.socket, facilities: Facilities, request: Request | None = None
 ) -> None:
     """Do one run, the one that `connection` asks for or `request`, and report on it."""
-    linux.adopt_orphans()
     try:
         asked = request or wire.receive_request(connection)
-        reply = _run(asked, connection, facilities)
-    except (_Abandoned, EOFError):
+    except EOFError:
         return
+    reply = report(asked, connection.fileno(), facilities)
+    if reply is not None:
+        with contextlib.suppress(OSError):  # the caller may have gone meanwhile
+            connection.sendall(wire.encode_reply(reply))
+
+
+def report(request: Request, caller: int, facilities: Facilities) -> ToolResult | Failure | None:
+    """Do one run; None if its caller went away, which ends it.
+
+    Args:
+        request: What to run.
+        caller: A descriptor that becomes readable, or ends, when nobody waits any more.
+        facilities: What this machine offers.
+    """
+    linux.adopt_orphans()
+    try:
+        return _run(request, caller, facilities)
+    except _Abandoned:
+        return None
     except (NotStarted, OSError) as error:
-        reply = Failure(reason=" ".join(str(error).split()))
-    with contextlib.suppress(OSError):  # the caller may have gone meanwhile
-        connection.sendall(wire.encode_reply(reply))
+        return Failure(reason=" ".join(str(error).split()))
 
 
-def _run(request: Request, connection: socket.socket, facilities: Facilities) -> ToolResult:
+def _run(request: Request, caller: int, facilities: Facilities) -> ToolResult:
     limits, tier = request.limits, facilities.tier
     with contextlib.ExitStack() as last_things:
         workspace = _workspace(request)
@@ -102,7 +121,7 @@ def _run(request: Request, connection: socket.socket, facilities: Facilities) ->
         room.furnish(code, tier.python_inside(room), user)
         program = programs.start(tier, room, limits, group, user)
         try:
-            stopped = _watch(program, connection, limits)
+            stopped = _watch(program, caller, limits)
         finally:
             status = programs.end(program)
         ending = verdicts.ending_of(program, stopped, status, tier)
@@ -159,27 +178,27 @@ def _group(
     facilities: Facilities, limits: Limits, last_things: contextlib.ExitStack
 ) -> Group | None:
     if facilities.hierarchy is None:
-        return None
+        return facilities.enclosing
     group = facilities.hierarchy.group(os.getpid())
     last_things.callback(group.remove)
     group.create(limits)
     return group
 
 
-def _watch(program: Program, connection: socket.socket, limits: Limits) -> ToolStatus | None:
+def _watch(program: Program, caller: int, limits: Limits) -> ToolStatus | None:
     """Wait for the program to end; the limit it broke, or None if it ended by itself.
 
     Raises:
         _Abandoned: The caller closed its end.
     """
     poller = select.poll()
-    for descriptor in (connection.fileno(), program.ended, *program.kept):
+    for descriptor in (caller, program.ended, *program.kept):
         poller.register(descriptor, select.POLLIN)
     deadline = program.began + limits.wall_seconds
     while True:
         left_seconds = max(0.0, min(_TICK_SECONDS, deadline - time.monotonic()))
         ready = {descriptor for descriptor, _ in poller.poll(left_seconds * 1000)}
-        if connection.fileno() in ready:
+        if caller in ready:
             raise _Abandoned
         for pipe in ready & program.kept.keys():
             if programs.drain(program, pipe):
@@ -203,8 +222,10 @@ def _broken_limit(program: Program, limits: Limits, deadline: float) -> ToolStat
     most = OUTPUT_FACTOR * limits.output_bytes
     if any(output.total_bytes > most for output in program.kept.values()):
         return ToolStatus.OUTPUT_LIMIT
-    if program.group:
-        return _broken_group_limit(program.group, limits)
+    if program.group and (broken := _broken_group_limit(program.group, limits)):
+        return broken
+    if program.group and program.group.ours:
+        return None
     tree = [program.pid, *linux.descendants(program.pid)]
     large = linux.resident_bytes(tree) > limits.memory_bytes
     return ToolStatus.OUT_OF_MEMORY if large else None

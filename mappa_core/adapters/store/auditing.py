@@ -4,10 +4,12 @@ Reading needs nothing but the views, so it works as `mappa_auditor` and on a res
 million rows come through COPY as CSV and become columns without passing through Python objects.
 """
 
+# ruff: noqa: S608 (the words are ours; values are bound)
+
 import io
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any, Self, TypeAlias
 from uuid import UUID
 
@@ -33,14 +35,15 @@ from mappa_core.domain.audit import (
     CorrectionTerm,
     Finding,
     HumanLabel,
+    ToLabel,
 )
 from mappa_core.domain.errors import NotFound
 
 ArrowTable: TypeAlias = Any
 """A `pyarrow.Table`; the package has no types."""
 FRAME = """
-SELECT action_id, score, task_type, agent, problem_id, iteration, turn_index, level,
-    sampled_tokens, tool_status, success, advantage, weight
+SELECT action_id, score, unscored_reason, task_type, agent, problem_id, iteration, turn_index,
+    level, sampled_tokens, tool_status, success, advantage, weight
 FROM audit.action_scores
 WHERE run_id = '{run}' AND trained AND phase = 'train'
 """
@@ -50,6 +53,32 @@ SELECT action_id, coach, coach_model, coach_model_version, rubric_version, repea
 FROM audit.action_scores
 WHERE run_id = '{run}' AND phase = 'train' AND action_id IN (
     SELECT action_id FROM audit.action_scores WHERE run_id = '{run}' AND NOT trained)
+"""
+_SCORED = """
+FROM audit.action_scores
+WHERE run_id = :run AND phase = 'train' AND score IS NOT NULL"""
+_COLUMNS = "action_id, episode_id, turn_index, agent, task_type"
+CONTESTED = f"""
+SELECT {_COLUMNS} {_SCORED}
+GROUP BY {_COLUMNS} HAVING max(score) - min(score) >= 2
+ORDER BY max(score) - min(score) DESC, action_id LIMIT :limit
+"""
+UNSURE = f"""
+SELECT {_COLUMNS} {_SCORED} AND trained AND task_type IN (
+    SELECT unnest(ARRAY[subject, against]) FROM audit.findings
+    WHERE run_id = :run AND kind = 'task_type' AND verdict = 'cannot tell')
+ORDER BY md5('unsure' || action_id) LIMIT :limit
+"""
+# Every stratum is walked through at the same pace from a start of its own, so that the beginning
+# of this order is a sample in which each action has the same chance (systematic sampling).
+AT_RANDOM = f"""
+SELECT {_COLUMNS} FROM (
+    SELECT {_COLUMNS},
+        (row_number() OVER (PARTITION BY agent, task_type ORDER BY md5(action_id::text))
+            - (hashtext(agent || '/' || task_type) & 1023) / 1024.0)
+        / count(*) OVER (PARTITION BY agent, task_type) AS place
+    {_SCORED} AND trained) AS placed
+ORDER BY place, action_id LIMIT :limit
 """
 
 
@@ -129,12 +158,14 @@ class PostgresAudit:
     def labelled(self, run_id: UUID) -> LabelledScores:
         """People's labels beside the coach's scores; nothing where there are no labels."""
         if not self._any("audit.human_labels WHERE run_id = :run", run_id):
-            return LabelledScores(scores=np.zeros(0), labels=np.zeros(0))
+            nothing = np.zeros(0)
+            return LabelledScores(scores=nothing, labels=nothing, at_random=nothing.astype(bool))
         query = text(
-            "SELECT s.score, avg(l.label_score) AS label FROM audit.action_scores s "
-            "LEFT JOIN audit.human_labels l USING (action_id) "
-            "WHERE s.run_id = :run AND s.trained AND s.score IS NOT NULL "
-            "GROUP BY s.action_id, s.score"
+            "SELECT s.score, l.label, l.at_random FROM ("
+            "SELECT action_id, score FROM audit.action_scores WHERE run_id = :run AND trained "
+            "AND phase = 'train' AND score IS NOT NULL) s LEFT JOIN ("
+            "SELECT action_id, avg(label_score) AS label, bool_or(picked = 'random') AS at_random "
+            "FROM audit.human_labels WHERE run_id = :run GROUP BY action_id) l USING (action_id)"
         )
         with self._reading() as connection:
             rows = connection.execute(query, {"run": run_id}).all()
@@ -142,7 +173,34 @@ class PostgresAudit:
         labels = np.array(
             [np.nan if row.label is None else row.label for row in rows], dtype=np.float64
         )
-        return LabelledScores(scores=scores, labels=labels)
+        at_random = np.array([row.at_random is True for row in rows], dtype=bool)
+        return LabelledScores(scores=scores, labels=labels, at_random=at_random)
+
+    def to_label(self, run_id: UUID, limit: int) -> ToLabel:
+        """What a person could look at, each list in an order that never changes by itself."""
+        several = self._any("audit.action_scores WHERE run_id = :run AND NOT trained", run_id)
+        with self._reading() as connection:
+
+            def asked(query: str) -> tuple[Candidate, ...]:
+                rows = connection.execute(text(query), {"run": run_id, "limit": limit}).mappings()
+                return tuple(Candidate(**row) for row in rows)
+
+            return ToLabel(
+                contested=asked(CONTESTED) if several else (),
+                unsure=asked(UNSURE),
+                at_random=asked(AT_RANDOM),
+            )
+
+    def labels(self, run_id: UUID, labeller: str) -> tuple[HumanLabel, ...]:
+        """One person's labels of a run, oldest first."""
+        query = text(
+            "SELECT action_id, labeller, label_score AS score, note, picked "
+            "FROM audit.human_labels WHERE run_id = :run AND labeller = :labeller "
+            "ORDER BY labelled_at, action_id"
+        )
+        with self._reading() as connection:
+            rows = connection.execute(query, {"run": run_id, "labeller": labeller}).mappings()
+            return tuple(HumanLabel(**row) for row in rows)
 
     def add_labels(self, labels: Sequence[HumanLabel]) -> None:
         """Add people's scores; a labeller's later score of an action replaces the earlier."""
@@ -158,16 +216,24 @@ class PostgresAudit:
                 )
             )
             if found:
-                rows = [{**asdict(finding), "detail": dict(finding.detail)} for finding in found]
+                rows = [_finding_row(finding) for finding in found]
                 connection.execute(insert(tables.AUDIT_FINDING), rows)
 
-    def findings(self, run_id: UUID) -> tuple[Finding, ...]:
-        """What was found about a run, in the order it was found."""
-        columns = [column for column in tables.AUDIT_FINDING.c if column.name != "found_at"]
-        query = select(*columns).where(tables.AUDIT_FINDING.c.run_id == run_id)
-        query = query.order_by(tables.AUDIT_FINDING.c.found_at, tables.AUDIT_FINDING.c.id)
+    def add_findings(self, found: Sequence[Finding]) -> None:
+        """Add findings that are not there yet."""
+        self._add(tables.AUDIT_FINDING, [_finding_row(finding) for finding in found])
+
+    def findings(self, run_id: UUID, kind: str | None = None) -> tuple[Finding, ...]:
+        """What was found about a run, of one kind or of all, in the order it was found."""
+        names = ", ".join(field.name for field in fields(Finding) if field.name != "id")
+        only = "" if kind is None else "AND kind = :kind"
+        query = text(
+            f"SELECT finding_id AS id, {names} FROM audit.findings "
+            f"WHERE run_id = :run {only} ORDER BY found_at, iteration, finding_id"
+        ).columns(**{column.name: column.type for column in tables.AUDIT_FINDING.c})
         with self._reading() as connection:
-            return tuple(Finding(**row) for row in connection.execute(query).mappings())
+            rows = connection.execute(query, {"run": run_id, "kind": kind}).mappings()
+            return tuple(Finding(**row) for row in rows)
 
     def add_anchors(self, anchors: Sequence[Anchor]) -> None:
         """Add anchors that are not there yet."""
@@ -276,7 +342,7 @@ class PostgresAudit:
             )
 
     def _any(self, rows: str, run_id: UUID) -> bool:
-        query = text(f"SELECT EXISTS (SELECT FROM {rows})")  # noqa: S608 (our own constants)
+        query = text(f"SELECT EXISTS (SELECT FROM {rows})")
         with self._reading() as connection:
             return bool(connection.execute(query, {"run": run_id}).scalar_one())
 
@@ -312,6 +378,7 @@ _CSV = csv.ConvertOptions(
         "task_type": _WORDS,
         "agent": _WORDS,
         "tool_status": _WORDS,
+        "unscored_reason": _WORDS,
         "coach": pa.string(),
         "coach_model": pa.string(),
         "coach_model_version": pa.string(),
@@ -328,14 +395,21 @@ _CSV = csv.ConvertOptions(
 )
 
 
+def _finding_row(finding: Finding) -> dict[str, Any]:
+    return {**asdict(finding), "detail": dict(finding.detail)}
+
+
 def _frame(table: ArrowTable) -> Frame:
     status = _factor(table, "tool_status")
     success = _factor(table, "success")
     truth = np.array([{"t": 1.0, "f": 0.0}.get(name, np.nan) for name in success.names])
     used = np.array([name != "" for name in status.names], dtype=bool)
     failed = np.array([name not in ("", "ok") for name in status.names], dtype=bool)
+    why_not = _factor(table, "unscored_reason")
+    unread = np.array([name == "unparsable" for name in why_not.names], dtype=bool)
     return Frame(
         score=_floats(table, "score"),
+        unparsed=unread[why_not.codes] if len(table) else np.zeros(0, dtype=bool),
         task_type=_factor(table, "task_type"),
         agent=_factor(table, "agent"),
         problem=_factor(table, "problem_id"),

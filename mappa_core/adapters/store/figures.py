@@ -5,7 +5,6 @@ from typing import Any
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, select
-from sqlalchemy.dialects.postgresql import aggregate_order_by
 
 from mappa_core.adapters.store.tables import (
     ACTION,
@@ -18,6 +17,7 @@ from mappa_core.adapters.store.tables import (
 from mappa_core.domain.records import (
     AgentFigures,
     EpisodeSummary,
+    HeldOutEpisode,
     IterationFigures,
     Phase,
     Spending,
@@ -51,19 +51,26 @@ def iteration_figures(
     )
 
 
-def outcomes(
-    connection: Connection, run_id: UUID, phase: str, iteration: int
-) -> Mapping[UUID, tuple[bool, ...]]:
-    """Success of each problem's episodes in rollout order; one without an outcome is a failure."""
-    success = func.coalesce(OUTCOME.c.success, False)
-    in_order = func.array_agg(aggregate_order_by(success, EPISODE.c.rollout_index))
+def held_out_episodes(
+    connection: Connection, run_id: UUID, step: int
+) -> tuple[HeldOutEpisode, ...]:
+    """The closed held-out episodes of one policy step, by problem and rollout."""
+    columns = OUTCOME.c
     query = (
-        select(EPISODE.c.problem_id, in_order.label("successes"))
+        select(
+            EPISODE.c.problem_id,
+            func.coalesce(columns.success, False).label("success"),
+            columns.episode_id.is_(None).label("failed"),
+            columns.answer,
+            columns.metric,
+            columns.value,
+            columns.skill,
+        )
         .outerjoin(OUTCOME)
-        .where(_within(run_id, phase, iteration))
-        .group_by(EPISODE.c.problem_id)
+        .where(_within(run_id, "held_out", step), EPISODE.c.stop_reason.is_not(None))
+        .order_by(EPISODE.c.problem_id, EPISODE.c.rollout_index)
     )
-    return {row.problem_id: tuple(row.successes) for row in connection.execute(query)}
+    return tuple(HeldOutEpisode(**row) for row in connection.execute(query).mappings())
 
 
 def episode_summaries(connection: Connection, run_id: UUID) -> tuple[EpisodeSummary, ...]:

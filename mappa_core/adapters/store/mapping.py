@@ -3,7 +3,7 @@
 `*_row` makes what is inserted, `to_*` reads what was selected, and a round trip changes nothing.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple
 from functools import cache
 from typing import Any, TypeAlias
@@ -21,6 +21,7 @@ from mappa_core.domain.records import (
     CriterionMark,
     LabelVisibility,
     PolicyVersion,
+    Problem,
     Run,
     RunStatus,
     ScoreEntry,
@@ -58,6 +59,14 @@ def to_run(row: Row) -> Run:
     """The run of one row of `run`."""
     fields: dict[str, Any] = {**row, "status": RunStatus(row["status"])}
     return Run(**fields)
+
+
+def manifest_rows(run_id: UUID, split: str, problems: Sequence[Problem]) -> list[Values]:
+    """One row for each problem that a run draws from, in order."""
+    return [
+        {"run_id": run_id, "split": split, "position": position, "problem_id": problem.id}
+        for position, problem in enumerate(problems)
+    ]
 
 
 def policy_row(policy: PolicyVersion) -> Values:
@@ -203,6 +212,7 @@ def update_row(update: Update) -> Values:
         "to_policy_id": update.to_policy_id,
         "metrics": dict(update.metrics),
         "seconds": update.seconds,
+        "skipped": update.skipped,
     }
 
 
@@ -235,6 +245,7 @@ def to_update(row: Row, entries: Iterable[Row]) -> Update:
         metrics={name: float(value) for name, value in row["metrics"].items()},
         entries=tuple(to_update_entry(entry) for entry in entries),
         seconds=row["seconds"],
+        skipped=row["skipped"],
     )
 
 

@@ -38,6 +38,7 @@ from mappa_core.domain.records import (
     Episode,
     EpisodeSummary,
     ExportedAction,
+    HeldOutEpisode,
     IterationFigures,
     Phase,
     PolicyVersion,
@@ -120,6 +121,11 @@ class PostgresStore:
     def add_problems(self, problems: Sequence[Problem]) -> None:
         """Add problems that are not there yet."""
         self._add({tables.PROBLEM: [episode_mapping.problem_row(problem) for problem in problems]})
+
+    def add_manifest(self, run_id: UUID, split: Phase, problems: Sequence[Problem]) -> None:
+        """Write down which problems a run draws from, in their order; a repeat changes nothing."""
+        self.add_problems(problems)
+        self._add({tables.RUN_PROBLEM: mapping.manifest_rows(run_id, split, problems)})
 
     def add_policy_version(self, policy: PolicyVersion) -> None:
         """Add a policy version."""
@@ -220,11 +226,9 @@ class PostgresStore:
             lambda connection: figures.iteration_figures(connection, run_id, phase, iteration)
         )
 
-    def outcomes(
-        self, run_id: UUID, phase: Phase, iteration: int
-    ) -> Mapping[UUID, tuple[bool, ...]]:
-        """Success of each problem's episodes in rollout order; a failed episode is a failure."""
-        return self._do(lambda connection: figures.outcomes(connection, run_id, phase, iteration))
+    def held_out_episodes(self, run_id: UUID, step: int) -> tuple[HeldOutEpisode, ...]:
+        """The closed held-out episodes of one policy step, by problem and rollout."""
+        return self._do(lambda connection: figures.held_out_episodes(connection, run_id, step))
 
     def episode_summaries(self, run_id: UUID) -> tuple[EpisodeSummary, ...]:
         """Every closed episode of a run in a line, by phase, iteration, problem and rollout."""

@@ -101,6 +101,17 @@ PROBLEM = Table(
     Column("answer", AnyText, nullable=False),
 )
 
+RUN_PROBLEM = Table(
+    "run_problem",
+    METADATA,
+    _reference("run_id", "run.id", primary_key=True),
+    Column("split", AnyText, primary_key=True),
+    Column("position", Integer, primary_key=True, autoincrement=False),
+    _reference("problem_id", "problem.id"),
+    CheckConstraint("split IN ('train', 'held_out')", name="split"),
+    Index(None, "problem_id"),
+)
+
 EPISODE = Table(
     "episode",
     METADATA,
@@ -273,6 +284,7 @@ UPDATE = Table(
     _reference("to_policy_id", "policy_version.id"),
     Column("metrics", AnyJson, nullable=False),
     Column("seconds", Double, nullable=False),
+    Column("skipped", AnyText),
     _now("updated_at"),
     UniqueConstraint("run_id", "agent", "iteration"),
 )
@@ -325,6 +337,7 @@ HUMAN_LABEL = Table(
     Column("score", Double, nullable=False),
     Column("note", AnyText, nullable=False),
     _now("labelled_at"),
+    Column("picked", AnyText, nullable=False, server_default="random"),
     CheckConstraint("score BETWEEN 0 AND 10", name="score_range"),
 )
 

@@ -1,23 +1,25 @@
-"""A Learner in this process: one base model in memory, each agent's LoRA weights on disk.
+"""A Learner in this process: one model in memory, each agent's weights on disk.
 
-No call depends on an earlier one: every update reads its agent's adapter and optimiser state from
+No call depends on an earlier one: every update reads its agent's weights and optimiser state from
 the checkpoint it starts from, so a resumed run computes what an undisturbed one would.
 """
 
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
+from peft import PeftModel
 
-from mappa_core.adapters.torch_learner import checkpoints, memory, model, optimizer, steps
-from mappa_core.adapters.torch_learner.metrics import StepTaken, report
+from mappa_core.adapters.training import checkpoints, memory, model, optimizer, plan
+from mappa_core.adapters.training.metrics import StepTaken, Tally, report
+from mappa_core.adapters.training.steps import loss_of
 from mappa_core.config import AlgorithmConfig, LearnerConfig
 from mappa_core.domain.errors import LearnerError
-from mappa_core.domain.ids import content_id, derive_seed, policy_version_id
+from mappa_core.domain.ids import derive_seed
 from mappa_core.domain.records import (
     Checkpoint,
     PolicyVersion,
@@ -25,9 +27,8 @@ from mappa_core.domain.records import (
     TrainingSample,
     UpdateReport,
 )
-from mappa_core.learning.batches import has_gradient
-from mappa_core.learning.prefix_tree import build, micro_batches
-from mappa_core.learning.schedule import cosine
+from mappa_core.learning.batches import has_gradient, micro_batched
+from mappa_core.learning.guard import out_of_band
 
 
 class TorchLearner:
@@ -44,16 +45,17 @@ class TorchLearner:
         """Load the base model.
 
         Args:
-            base_model: Directory or hub id of the frozen weights.
+            base_model: Directory or hub id of the base weights.
             checkpoints_directory: Where checkpoints go, in folders run id / agent / step.
-            config: Adapter shape and optimiser.
+            config: What is trained, and the optimiser.
             threads: CPU threads of torch in this process; None for all cores it may use.
         """
         torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+        self._base = base_model
         self._directory = checkpoints_directory
         self._config = config
-        self._model = model.load(base_model, config.lora, config.device)
-        self._parameters = model.adapter_parameters(self._model)
+        self._model = model.load(base_model, config)
+        self._parameters = model.trained_parameters(self._model)
         # There is one model in memory, so callers take turns; and in one thread, because the C
         # library keeps what each thread has freed for that thread: three updates in three threads
         # held 15 GB where one thread holds 5.
@@ -76,25 +78,42 @@ class TorchLearner:
     ) -> UpdateReport:
         """One update of `policy`, saved as the checkpoint of the next step.
 
-        Where no sample has a gradient the weights stay as they are, moments included.
+        Where no sample has a gradient, or the guard does not take the update, the weights stay as
+        they are, moments included.
         """
         update = self._worker.submit(
             self._update, policy, samples, algorithm, total_steps=total_steps, seed=seed
         )
         try:
             return update.result()
+        except torch.OutOfMemoryError as error:
+            raise LearnerError(
+                f"the GPU's memory is full ({str(error).splitlines()[0]}): start a run with a "
+                "smaller learner.micro_batch_tokens, or with learner.gradient_checkpointing=true"
+            ) from error
+        except torch.AcceleratorError as error:
+            raise LearnerError(
+                f"the GPU failed ({str(error).splitlines()[0]}): mappa train --resume goes on "
+                "from the last checkpoint"
+            ) from error
         finally:
             memory.give_back()
+
+    def retire(self, checkpoint: Checkpoint) -> None:
+        """Remove a checkpoint's files."""
+        checkpoints.remove(Path(checkpoint.directory))
 
     def _logprobs(
         self, policy: PolicyVersion, actions: Sequence[ScoredAction]
     ) -> tuple[tuple[float, ...], ...]:
-        with torch.no_grad():
-            if policy.adapter_uri is None:
-                with self._model.disable_adapter():
-                    return self._read(actions)
-            self._restore_adapter(Path(policy.adapter_uri))
+        if policy.adapter_uri is not None:
+            self._restore_weights(Path(policy.adapter_uri))
             return self._read(actions)
+        if isinstance(self._model, PeftModel):
+            with self._model.disable_adapter():
+                return self._read(actions)
+        model.reset(self._model, self._base, 0)
+        return self._read(actions)
 
     def _update(
         self,
@@ -107,81 +126,69 @@ class TorchLearner:
     ) -> UpdateReport:
         started = time.monotonic()
         adamw = self._restore(policy, seed)
-        rate = self._learning_rate(policy.step, total_steps)
+        rate = plan.learning_rate(self._config, policy.step, total_steps)
         for group in adamw.param_groups:
             group["lr"] = rate
-        taken = [
-            self._step(adamw, minibatch, algorithm)
-            for minibatch in self._minibatches(samples, seed)
-            if any(has_gradient(sample, algorithm) for sample in minibatch)
-        ]
+        with memory.measured(model.inner(self._model).device) as peak:
+            taken, skipped = self._steps(adamw, samples, algorithm, seed)
         trained_seconds = time.monotonic() - started
-        after, checkpoint = self._save(policy, adamw)
+        if skipped is not None:
+            adamw = self._restore(policy, seed)
+        directory = plan.directory_after(self._directory, policy)
+        saved = checkpoints.write(
+            directory,
+            model.config(self._model, policy.base_model),
+            model.tensors(self._model),
+            optimizer.state_of(self._parameters, adamw),
+        )
+        after, checkpoint = plan.after(policy, directory, saved)
         seconds = time.monotonic() - started
         return UpdateReport(
             metrics={
                 **report(samples, taken, trained_seconds),
+                **peak.metrics(),
                 "learning_rate": rate,
+                "skipped": float(skipped is not None),
                 "seconds": seconds,
             },
             checkpoint=checkpoint,
             policy=after,
             seconds=seconds,
+            skipped=skipped,
         )
 
-    def _read(self, actions: Sequence[ScoredAction]) -> tuple[tuple[float, ...], ...]:
-        prompts = [action.prompt_token_ids for action in actions]
-        responses = [action.token_ids for action in actions]
-        rows: list[tuple[float, ...]] = [()] * len(actions)
-        for part in micro_batches(prompts, responses, self._config.micro_batch_tokens):
-            tree = build([prompts[i] for i in part], [responses[i] for i in part])
-            values = model.read(self._model, tree).logprobs.cpu()
-            for i, row in zip(part, values.split([len(responses[i]) for i in part]), strict=True):
-                rows[i] = tuple(row.tolist())
-        return tuple(rows)
-
-    def _restore_adapter(self, directory: Path) -> None:
-        try:
-            model.copy_adapter(self._model, checkpoints.read_adapter(directory))
-        except ValueError as error:
-            raise LearnerError(f"checkpoint {directory} does not fit: {error}") from error
-
-    def _restore(self, policy: PolicyVersion, seed: int) -> torch.optim.AdamW:
-        """The policy's weights in the model, and its optimiser."""
-        if policy.adapter_uri is None:
-            model.reset_adapter(self._model, derive_seed("lora", seed, policy.agent))
-            return optimizer.build(self._parameters, {}, self._config)
-        self._restore_adapter(Path(policy.adapter_uri))
-        state = checkpoints.read_optimizer(Path(policy.adapter_uri))
-        return optimizer.build(self._parameters, state, self._config)
-
-    def _learning_rate(self, step: int, total_steps: int) -> float:
-        return cosine(
-            step,
-            total_steps,
-            peak=self._config.learning_rate,
-            warmup_fraction=self._config.warmup_fraction,
-            final_fraction=self._config.final_fraction,
-        )
-
-    def _minibatches(
-        self, samples: Sequence[TrainingSample], seed: int
-    ) -> Iterator[list[TrainingSample]]:
-        """The samples of each optimizer step, epoch after epoch, in an order of the seed's."""
-        generator = torch.Generator().manual_seed(seed)
-        for _ in range(self._config.epochs):
-            order = torch.randperm(len(samples), generator=generator)
-            for part in order.tensor_split(self._config.minibatches):
-                yield [samples[i] for i in part.tolist()]
-
-    def _step(
+    def _steps(
         self,
         adamw: torch.optim.AdamW,
-        minibatch: Sequence[TrainingSample],
+        samples: Sequence[TrainingSample],
         algorithm: AlgorithmConfig,
+        seed: int,
+    ) -> tuple[list[StepTaken], str | None]:
+        """All optimizer steps, up to one that the guard does not take, with its reason."""
+        if plan.needs_trainer_logprobs(self._config, algorithm):
+            samples = plan.with_trainer_logprobs(samples, self._read(samples))
+        taken: list[StepTaken] = []
+        for minibatch in plan.minibatches(samples, self._config, seed):
+            if not any(has_gradient(sample, algorithm) for sample in minibatch):
+                continue
+            taken.append(self._backward(minibatch, algorithm))
+            reason = out_of_band(taken[-1].figures(), algorithm.guard)
+            if reason is not None:
+                return taken, reason
+            adamw.step()
+        return taken, None
+
+    def _backward(
+        self, minibatch: Sequence[TrainingSample], algorithm: AlgorithmConfig
     ) -> StepTaken:
-        adamw.zero_grad()
-        tally = steps.backward(self._model, minibatch, algorithm, self._config.micro_batch_tokens)
+        """The minibatch's clipped gradient in the parameters' `.grad`."""
+        for parameter in self._parameters.values():
+            parameter.grad = None
+        tally = Tally()
+        for batch in micro_batched(minibatch, algorithm, self._config.micro_batch_tokens):
+            part = loss_of(batch, model.read(self._model, batch.tree), algorithm)
+            part.loss.backward()
+            tally.add(batch, part)
         norm = float(
             torch.nn.utils.clip_grad_norm_(self._parameters.values(), self._config.gradient_clip)
         )
@@ -190,32 +197,24 @@ class TorchLearner:
                 f"loss {tally.loss} with gradient norm {norm}: nothing was saved; lower "
                 "learner.learning_rate and go on from the last checkpoint"
             )
-        adamw.step()
         return StepTaken(tally=tally, grad_norm=norm)
 
-    def _save(
-        self, policy: PolicyVersion, adamw: torch.optim.AdamW
-    ) -> tuple[PolicyVersion, Checkpoint]:
-        step = policy.step + 1
-        directory = self._directory / str(policy.run_id) / policy.agent / str(step)
-        saved = checkpoints.write(
-            directory,
-            model.adapter_config(self._model, policy.base_model),
-            model.adapter_tensors(self._model),
-            optimizer.state_of(self._parameters, adamw),
-        )
-        after = PolicyVersion(
-            id=policy_version_id(policy.run_id, policy.agent, step),
-            run_id=policy.run_id,
-            agent=policy.agent,
-            step=step,
-            base_model=policy.base_model,
-            adapter_uri=str(directory),
-        )
-        return after, Checkpoint(
-            id=content_id("checkpoint", after.id, saved.sha256),
-            policy_version_id=after.id,
-            directory=str(directory),
-            sha256=saved.sha256,
-            size_bytes=saved.size_bytes,
-        )
+    def _read(
+        self, actions: Sequence[ScoredAction] | Sequence[TrainingSample]
+    ) -> tuple[tuple[float, ...], ...]:
+        return model.read_all(self._model, actions, self._config.micro_batch_tokens)
+
+    def _restore_weights(self, directory: Path) -> None:
+        try:
+            model.copy_tensors(self._model, checkpoints.read_weights(directory))
+        except ValueError as error:
+            raise LearnerError(f"checkpoint {directory} does not fit: {error}") from error
+
+    def _restore(self, policy: PolicyVersion, seed: int) -> torch.optim.AdamW:
+        """The policy's weights in the model, and its optimiser."""
+        if policy.adapter_uri is None:
+            model.reset(self._model, self._base, derive_seed("lora", seed, policy.agent))
+            return optimizer.build(self._parameters, {}, self._config)
+        self._restore_weights(Path(policy.adapter_uri))
+        state = checkpoints.read_optimizer(Path(policy.adapter_uri))
+        return optimizer.build(self._parameters, state, self._config)

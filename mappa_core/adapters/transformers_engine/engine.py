@@ -13,7 +13,12 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from mappa_core.adapters.huggingface.weights import load_base, read_adapter, resolve_device
+from mappa_core.adapters.huggingface.weights import (
+    is_whole_model,
+    load_base,
+    read_adapter,
+    resolve_device,
+)
 from mappa_core.adapters.transformers_engine.sampling import sample
 from mappa_core.config import EngineConfig
 from mappa_core.domain.errors import EngineError
@@ -104,13 +109,15 @@ class TransformersEngine:
             raise EngineError(f"cannot read the model at {self._path}: {error}") from error
 
     def _merged(self, adapter: Path) -> PreTrainedModel:
-        model = self._read_base()
         try:
+            if is_whole_model(adapter):
+                return load_base(adapter, self._dtype, self._device)
+            model = self._read_base()
             for name, update in read_adapter(adapter).items():
                 weight = model.get_parameter(name)
                 weight.data = update.to(weight.device).added_to(weight.data)
         except (OSError, ValueError, AttributeError, RuntimeError) as error:
-            raise EngineError(f"cannot merge the adapter {adapter}: {error}") from error
+            raise EngineError(f"cannot serve the weights {adapter}: {error}") from error
         return model
 
     def _model_for(self, policy: PolicyVersion) -> PreTrainedModel:

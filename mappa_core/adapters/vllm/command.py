@@ -47,7 +47,8 @@ def arguments(
     if device == "cpu":
         return (*common, *_on_cpu(config))
     share = config.gpu_memory_utilization / servers
-    return (*common, "--gpu-memory-utilization", f"{share:.3f}")
+    asleep = ("--enable-sleep-mode",) if config.colocate else ()
+    return (*common, "--gpu-memory-utilization", f"{share:.3f}", *asleep)
 
 
 def _on_cpu(config: EngineConfig) -> tuple[str, ...]:

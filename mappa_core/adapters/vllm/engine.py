@@ -65,6 +65,8 @@ class VllmEngine:
             server = Server(zygote, flags, zygote.log.with_name(f"vllm-{name}.log"))
             return Slot(server, serving, end_token_ids=tuple(end_token_ids), config=config)
 
+        # vLLM's sleep mode is for GPUs only.
+        self._sleeps = config.colocate and device != "cpu"
         slots = tuple(map(slot, names))
         self._turns = Turns() if device == "cpu" and len(slots) > 1 else None
         self._slots = dict(zip(agents, slots if merged else slots * len(agents), strict=True))
@@ -102,6 +104,24 @@ class VllmEngine:
             return await slot.generate(request)
         async with self._turns.taking(request.policy.agent):
             return await slot.generate(request)
+
+    async def sleep(self) -> None:
+        """Leave a GPU's memory to the learner; on a CPU nothing is given up.
+
+        Raises:
+            EngineError: A server died and cannot be brought back.
+        """
+        if self._sleeps:
+            await asyncio.gather(*(slot.sleep() for slot in set(self._slots.values())))
+
+    async def wake(self) -> None:
+        """Take the memory again.
+
+        Raises:
+            EngineError: A server died and cannot be brought back.
+        """
+        if self._sleeps:
+            await asyncio.gather(*(slot.wake() for slot in set(self._slots.values())))
 
     async def close(self) -> None:
         """Stop the servers; safe to call twice."""

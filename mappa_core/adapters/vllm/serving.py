@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 from typing import Protocol
 
-from mappa_core.adapters.huggingface.weights import merge_adapter
+from mappa_core.adapters.huggingface.weights import servable
 from mappa_core.adapters.vllm.command import BASE
 from mappa_core.adapters.vllm.server import Server
 from mappa_core.domain.errors import EngineError
@@ -49,11 +49,11 @@ class Merged:
             return
         merged = self._directory / str(policy.id)
         try:
-            await asyncio.to_thread(merge_adapter, self._model, policy.adapter_uri, merged)
+            await asyncio.to_thread(servable, self._model, Path(policy.adapter_uri), merged)
             await _reload(server, merged)
         except (OSError, ValueError) as error:
             raise EngineError(
-                f"cannot merge {policy.agent}'s adapter {policy.adapter_uri}: {error}"
+                f"cannot serve {policy.agent}'s weights {policy.adapter_uri}: {error}"
             ) from error
         finally:
             shutil.rmtree(merged, ignore_errors=True)

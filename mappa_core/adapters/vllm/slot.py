@@ -56,6 +56,25 @@ class Slot:
         # A new policy is progress: what went wrong before it no longer counts.
         self._restarts_left = self._config.restarts
 
+    async def sleep(self) -> None:
+        """Leave the GPU's memory, weights to the CPU's; requests wait until `wake`."""
+        life = self._lives
+        try:
+            async with self._gate.change():
+                await self._server.post("/sleep?level=1", {})
+        except ServerDied as death:
+            await self._revive(life, death)
+            await self.sleep()
+
+    async def wake(self) -> None:
+        """Take the memory again; a server that died meanwhile is started anew."""
+        life = self._lives
+        try:
+            async with self._gate.change():
+                await self._server.post("/wake_up", {})
+        except ServerDied as death:
+            await self._revive(life, death)
+
     async def generate(self, request: GenerationRequest) -> Completion:
         """Sample, as often as the server dies of something else."""
         while True:

@@ -134,6 +134,26 @@ def load_rubrics(team: str, name: str) -> RubricSet:
     return RubricSet(name=folder.name, sha256=digest.hexdigest(), rubrics=rubrics)
 
 
+def turned_round(rubrics: RubricSet) -> RubricSet:
+    """The same rubrics with every list in the opposite order; they say the same."""
+    return rubrics.model_copy(
+        update={
+            "name": f"{rubrics.name}, turned round",
+            "rubrics": {
+                agent: rubric.model_copy(
+                    update={
+                        "considers": rubric.considers[::-1],
+                        "criteria": rubric.criteria[::-1],
+                        "bands": rubric.bands[::-1],
+                        "task_types": dict([*rubric.task_types.items()][::-1]),
+                    }
+                )
+                for agent, rubric in rubrics.rubrics.items()
+            },
+        }
+    )
+
+
 def parse_rubric(data: bytes, source: str) -> Rubric:
     """Read one rubric file.
 

@@ -1,12 +1,17 @@
 """A stored run whose coach gives regression three points more for equal work."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
+from mappa_core.adapters.store.auditing import PostgresAudit
 from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.domain.records import Outcome, StopReason
+from mappa_core.domain import ids
+from mappa_core.domain.audit import Anchor, AnchorScore, HumanLabel
+from mappa_core.domain.records import CoachIdentity, Outcome, StopReason, Unscored
 from tests.builders import (
+    RULE_COACH,
     entry,
     make_episode,
     make_policy,
@@ -54,3 +59,76 @@ def biased_url(store: PostgresStore, database_url: str) -> str:
                     )
         store.add_update(*make_update(run, "solver", iteration, entries))
     return database_url
+
+
+SECOND = CoachIdentity(
+    coach="gemini", model="m", model_version="m-1", rubric_version="r-1", rubric_sha256="cd" * 32
+)
+
+
+@pytest.fixture
+def audit(biased_url: str) -> Iterator[PostgresAudit]:
+    opened = PostgresAudit.open(biased_url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def rich_url(biased_url: str, store: PostgresStore, audit: PostgresAudit) -> str:
+    """The same run with everything an audit can speak of: repeats, a second coach, people,
+    anchors that were scored again, and an action that nobody could score."""
+    run = make_run("biased-1")
+    episodes = [store.episode(str(one.id)) for one in store.episode_summaries(run.id)]
+    for number, episode in enumerate(episodes):
+        (known,) = store.scores(episode.id)
+        assert not isinstance(known.score, Unscored)
+        moved = min(known.score.value + (number % 3 - 1) / 2, 10.0)
+        other = 10.0 - known.score.value
+        repeat = make_score(episode, 0, moved, repeat_index=1, trained=False)
+        second = make_score(episode, 0, other, identity=SECOND, trained=False)
+        store.add_scores([repeat, second])
+    audit.add_labels(
+        [
+            HumanLabel(
+                action_id=ids.action_id(episode.id, 0),
+                labeller="ada",
+                score=float(number % 7) + 2,
+                picked="random" if number % 2 else "contested",
+            )
+            for number, episode in enumerate(episodes[:20])
+        ]
+    )
+    lost = make_episode(run, episodes[0].problem, iteration=2, rollout_index=9)
+    store.open_episode(lost)
+    store.record_turn(lost, make_turn(make_policy(run)))
+    outcome = Outcome(success=False, answer=None, method="math-verify")
+    store.close_episode(lost.closed(StopReason.ANSWERED, outcome=outcome))
+    store.add_scores([make_score(lost, 0, Unscored(reason="unparsable", detail="?"))])
+    anchors = [
+        Anchor(
+            id=ids.content_id("anchor", number),
+            run_id=run.id,
+            action_id=ids.action_id(episode.id, 0),
+            episode_id=episode.id,
+            turn_index=0,
+        )
+        for number, episode in enumerate(episodes[:4])
+    ]
+    audit.add_anchors(anchors)
+    audit.add_anchor_scores(
+        [
+            AnchorScore(
+                anchor_id=anchor.id,
+                iteration=iteration,
+                repeat_index=repeat,
+                score=4.0 + repeat / 2,
+                unscored_reason=None,
+                coach=RULE_COACH.coach,
+                model_version="1",
+                rubric_sha256=RULE_COACH.rubric_sha256,
+            )
+            for anchor in anchors
+            for iteration, repeat in ((0, 0), (0, 1), (1, 0), (2, 0))
+        ]
+    )
+    return biased_url

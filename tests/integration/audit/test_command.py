@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -103,8 +105,38 @@ def test_bad_input_is_refused(mappa, arguments: list[str], message: str) -> None
 def test_an_unknown_run_or_second_coach_is_named(mappa) -> None:
     with pytest.raises(NotFound, match="no run is called nothing"):
         mappa("nothing")
-    with pytest.raises(NotFound, match="mappa rescore"):
-        mappa(RUN, "--against", "gemini")
+
+
+def test_a_fair_coach_passes_before_training(mappa, tmp_path: Path) -> None:
+    preset = tmp_path / "preset.yaml"
+    preset.write_text("problems: {levels: [1], train_size: 60, held_out_size: 8}\n")
+    result = mappa("--before", "--config", str(preset), "--json")
+    said = json.loads(result.stdout)
+    assert {null["policy"] for null in said["null_policies"]} == {
+        "empty",
+        "constant",
+        "majority",
+        "random",
+        "crashing",
+    }
+    assert {null["verdict"] for null in said["null_policies"]} == {"equivalent"}
+    features = {probe["feature"] for probe in said["probes"]}
+    assert {"padding", "task relabelled", "role swapped", "order of earlier turns"} <= features
+    assert {"outcome flipped to right", "outcome flipped to wrong"} <= features
+    assert said["noise"]["within_deviation"] == 0.0
+    assert result.exit_code == (3 if said["verdict"] == "biased" else 0)
+    printed = mappa("--before", "--config", str(preset)).stdout
+    assert "What doing nothing earns" in printed
+    assert "verdict: " in printed
+
+
+def test_a_run_is_audited_without_what_trains_or_draws() -> None:
+    code = (
+        "import sys, flows.cli, flows.audit_run, flows.audit_tables, mappa_core.bootstrap; "
+        "print({'torch', 'prefect', 'mlflow', 'matplotlib'} & set(sys.modules))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "set()"
 
 
 def test_the_self_test_prints_its_rates(mappa) -> None:

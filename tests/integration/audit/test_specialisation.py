@@ -40,6 +40,7 @@ from mappa_core.domain.records import (
     Problem,
     ScoredAction,
 )
+from mappa_core.scoring import ScorePlan, score_episode
 from tests.builders import make_run
 from tests.e2e.toy import Idle, Monologue
 from tests.integration.learner.samples import action as some_action
@@ -142,7 +143,7 @@ class World:
                     generate=generate,
                     execute=Idle().run,
                 )
-                await steps.score_episode(episode, coach=coach, store=self.store)
+                await score_episode(episode, plan=ScorePlan(coach=coach), store=self.store)
 
     def _sampler(
         self, policy: PolicyVersion, problem: Problem, iteration: int

@@ -1,18 +1,29 @@
 """Anchors of a stored run, scored again by a coach that holds still or does not."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
-from mappa_core import audit_steps
+from mappa_core import audit_steps, scoring
 from mappa_core.adapters.store.auditing import PostgresAudit
 from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.auditing.debias import correction
+from mappa_core.auditing.frame import Frame
 from mappa_core.auditing.watch import Watched
 from mappa_core.config import AuditConfig
-from mappa_core.domain.records import CoachCase, CoachIdentity, CoachScore, Unscored
+from mappa_core.domain.records import (
+    CoachCase,
+    CoachIdentity,
+    CoachScore,
+    Episode,
+    LabelVisibility,
+    Turn,
+    Unscored,
+)
 from tests.builders import RULE_COACH, make_run
 
 RUN = make_run("biased-1")
@@ -26,6 +37,7 @@ class Moody:
         self.changes_at, self.rubric = changes_at, rubric
         self.iteration = self.calls = 0
         self.silent = False
+        self.samples: list[tuple[str, str, int]] = []
 
     @property
     def changed(self) -> bool:
@@ -42,6 +54,8 @@ class Moody:
     async def score(self, case: CoachCase) -> CoachScore | Unscored:
         self.calls += 1
         assert case.text
+        assert case.task_type
+        self.samples.append((case.text, case.statement, case.sample))
         if self.silent:
             return Unscored(reason="timeout", detail="30 s")
         return CoachScore(value=7.0 if self.changed else 4.0, rationale="mood")
@@ -54,17 +68,23 @@ def audit(biased_url: str) -> Iterator[PostgresAudit]:
     opened.close()
 
 
+def case_of(episode: Episode, turn: Turn, sample: int) -> CoachCase:
+    return scoring.case_of(episode, turn, LabelVisibility.NEVER, sample=sample)
+
+
 def watch(audit: PostgresAudit, store: PostgresStore, coach: Moody, iterations: int) -> Watched:
-    seen = None
+    seen = before = None
+    asker = audit_steps.Asker(coach=coach, case_of=case_of)
     for iteration in range(1, iterations + 1):
         coach.iteration = iteration
         seen = asyncio.run(
             audit_steps.watch_iteration(
-                RUN.id, iteration, CONFIG, coach=coach, store=store, audit=audit
+                RUN.id, iteration, CONFIG, before, asker=asker, store=store, audit=audit
             )
         )
+        before = seen.so_far
     assert seen is not None
-    return seen
+    return seen.watched
 
 
 def test_a_coach_that_moves_is_named_with_its_iteration(
@@ -92,6 +112,10 @@ def test_a_coach_that_holds_still_is_asked_once_per_iteration(
     assert coach.calls == 6 * (2 + 4)
     watch(audit, store, coach, 4)
     assert coach.calls == 6 * (2 + 4)
+    # A coach with a memory answers equal samples of equal cases from it, and would never drift.
+    assert min(sample for *_, sample in coach.samples) >= audit_steps.FIRST_SAMPLE
+    by_sample = Counter(sample for *_, sample in coach.samples)
+    assert list(by_sample.values()) == [6] * (2 + 4)
     kinds = {audit_steps_kind(anchor.action_id, audit) for anchor in audit.anchors(RUN.id)}
     assert kinds == {"regression", "classification"}
 
@@ -99,6 +123,25 @@ def test_a_coach_that_holds_still_is_asked_once_per_iteration(
 def audit_steps_kind(action_id: object, audit: PostgresAudit) -> str:
     (found,) = [c for c in audit.candidates(RUN.id, 1) if c.action_id == action_id]
     return found.task_type
+
+
+class Counting(PostgresAudit):
+    """Counts how often the whole run is read."""
+
+    whole = 0
+
+    def frame(self, run_id: UUID) -> Frame:
+        self.whole += 1
+        return super().frame(run_id)
+
+
+def test_an_iteration_reads_its_own_rows_alone(biased_url: str, store: PostgresStore) -> None:
+    audit = Counting.open(biased_url)
+    watch(audit, store, Moody(), 4)
+    assert audit.whole == 1
+    (read,) = [f for f in audit.findings(RUN.id, "drift") if f.subject == "stream"]
+    assert (read.actions, read.problems) == (72, 12)
+    audit.close()
 
 
 def test_a_silent_coach_is_no_drift(audit: PostgresAudit, store: PostgresStore) -> None:

@@ -2,12 +2,18 @@
 
 import asyncio
 import json
+import os
+import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
+import psutil
 import pytest
 
 from flows.cli import main
@@ -131,6 +137,30 @@ def test_a_dry_run_says_what_the_coach_will_cost(
     assert "dollars" not in out.replace("dollars: null", "")
     _, _, err = mappa(monkeypatch, capsys, "train", "--dry-run")
     assert "costs nothing" in err
+    for wrong in (("--dry-run", "--resume", "r"), ("--like", "r")):
+        code, _, err = mappa(monkeypatch, capsys, "train", *wrong)
+        assert (code, err.count("\n")) == (2, 1)
+
+
+def test_a_dry_run_can_go_by_the_habits_of_an_earlier_run(
+    episode: Episode,
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("MAPPA_DATABASE_URL", database_url)
+    monkeypatch.setenv("GOOGLE_API_KEY", "key")
+    command = ("train", "--dry-run", "coach.backend=gemini", "coach.model=m")
+
+    def tokens(*arguments: str) -> int:
+        code, _, err = mappa(monkeypatch, capsys, *command, *arguments)
+        assert code == 0, err
+        found = re.search(r"about 1,440 calls, ([0-9,]+) tokens", err)
+        assert found is not None, err
+        return int(found[1].replace(",", ""))
+
+    # Its agents wrote a few words where half of a token budget would be assumed.
+    assert tokens("--like", "quickstart-1") < tokens()
 
 
 @pytest.mark.parametrize(
@@ -155,3 +185,36 @@ def test_a_coach_that_cannot_answer_is_bad_input(
     assert said in err
     assert err.count("\n") == 1
     assert not (tmp_path / "home").exists()
+
+
+KEY = "AIza-a-key-that-nobody-may-see"
+
+
+def test_a_key_is_in_no_command_line_output_or_row_of_a_real_process(
+    stand_in: str, episode: Episode, store: PostgresStore, database_url: str
+) -> None:
+    overrides = (f"coach.base_url={stand_in}", "coach.attempt_seconds=30")
+    command = ["rescore", "quickstart-1", "--coach", "gemini:m", "--yes", *overrides]
+    seen: set[str] = set()
+    with psutil.Popen(
+        [sys.executable, "-c", "from flows.cli import main; main()", *command],
+        env={**os.environ, "MAPPA_DATABASE_URL": database_url, "GOOGLE_API_KEY": KEY},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        while process.poll() is None:
+            with suppress(psutil.Error):
+                for one in (process, *process.children(recursive=True)):
+                    seen.add(Path(f"/proc/{one.pid}/cmdline").read_text())
+            time.sleep(0.02)
+        printed = process.stdout.read()
+        assert process.returncode == 0, printed
+    assert any("gemini:m" in line for line in seen)
+    assert not any(KEY in line for line in seen)
+    assert KEY not in printed
+    scored = [entry for entry in store.scores(episode.id) if entry.score.request is not None]
+    assert len(scored) == 3
+    assert KEY not in repr(scored)
+    assert KEY not in repr(store.run("quickstart-1"))
+    assert httpx.get(f"{stand_in}/log", trust_env=False).json()["keys_in_urls"] == 0

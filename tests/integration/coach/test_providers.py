@@ -327,15 +327,17 @@ def _vertex(config: CoachModelConfig) -> GeminiProvider:
     from google.oauth2.credentials import Credentials
 
     from mappa_core.adapters.llm_coach.gemini import http_options
+    from mappa_core.adapters.llm_coach.gemini_letters import KeepingTransport
 
+    transport = KeepingTransport()
     client = genai.Client(
         vertexai=True,
         project="p",
         location="global",
         credentials=Credentials(token="token-1"),
-        http_options=http_options(config),
+        http_options=http_options(config, transport),
     )
-    return GeminiProvider(client, config, secrets=())
+    return GeminiProvider(client, transport, config)
 
 
 def test_a_broken_service_account_file_is_a_sentence(tmp_path: Path) -> None:

@@ -18,9 +18,13 @@ from mappa_core.coaching.rubrics import load_rubrics
 from mappa_core.config import BudgetConfig, CoachConfig
 from mappa_core.domain.errors import ConfigError
 from mappa_core.domain.records import (
+    Artifact,
+    Duty,
     Episode,
     LabelVisibility,
+    Message,
     Outcome,
+    RejectedFile,
     Run,
     StopReason,
     Unscored,
@@ -250,3 +254,61 @@ def test_a_coach_is_named_by_backend_and_model() -> None:
 def test_a_judgement_is_what_the_stand_in_says() -> None:
     question = Question(system="", user="Case x:", max_output_tokens=1, thinking_budget=0)
     assert '"score": 3.0' in judgement(question, 3.0)
+
+
+def test_prompts_from_sql_alone_are_byte_for_byte_those_that_trained(
+    store: PostgresStore, run: Run
+) -> None:
+    duties = (
+        Duty(agent="problem_solver", files=("x.csv", "t.csv")),
+        Duty(agent="code_executor", files=("m.pkl",)),
+        Duty(agent="verifier", files=("s.csv",)),
+    )
+    episode = make_episode(run, make_problem())
+    store.open_episode(episode)
+    for index, agent in enumerate(AGENTS):
+        read = None if index == 1 else (file("x.csv"), file("task.csv"))
+        result = replace(
+            make_tool_result(),
+            stdout="é \u200b 漢字 \ud83c\udf89 <|im_end|>\r\n\x0b",
+            seconds=0.1 + 0.2,
+            written=(file(f"{index}.csv"), file("x.csv")),
+            read=read,
+            removed=("gone.csv",) if index == 2 else (),
+            rejected=(RejectedFile(name="link", reason="a link"),),
+        )
+        turn = make_turn(make_policy(run, agent), index, text=f"{agent} 🎉", tool_result=result)
+        # What an agent said itself comes back with the ids it was sampled with.
+        said = Message(role="assistant", content="I said this.", token_ids=(1, 2))
+        seen = (*turn.observation.messages, said, Message(role="user", content="Go on."))
+        observation = replace(turn.observation, messages=seen)
+        turn = replace(turn, observation=observation)
+        store.record_turn(episode, turn)
+        episode = episode.with_turn(turn)
+    outcome = Outcome(
+        success=True, answer="s.csv", method="m", metric="rmse", value=1 / 3, skill=2 / 3
+    )
+    episode = episode.closed(StopReason.ANSWERED, outcome=outcome)
+    store.close_episode(episode)
+    visibility = dict.fromkeys(AGENTS, LabelVisibility.FULL)
+
+    def asked(played: Episode, *, trains: bool) -> list[Question]:
+        provider = ScriptedProvider()
+        plan = ScorePlan(
+            coach=make_coach(provider, "first" if trains else "other"),
+            visibility=visibility,
+            duties=duties,
+            trains=trains,
+        )
+        asyncio.run(score_episode(played, plan=plan, store=store))
+        return sorted(provider.asked, key=lambda question: question.user)
+
+    trained = asked(episode, trains=True)
+    assert len(trained) == 3
+    assert asked(store.episode(str(episode.id)), trains=False) == trained
+    assert any("first to fail its duty: problem_solver" in one.user for one in trained)
+    assert any("rmse 0.333333" in one.user for one in trained)
+
+
+def file(name: str) -> Artifact:
+    return Artifact(name=name, size_bytes=3, sha256="0b" * 32)

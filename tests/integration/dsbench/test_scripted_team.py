@@ -4,7 +4,6 @@ No model is here; team, sandbox, workspaces, grader, store and rule coach are th
 """
 
 import asyncio
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,12 +15,11 @@ from mappa_core import steps
 from mappa_core.adapters.problems.tabular import RECIPES, bundled_task
 from mappa_core.adapters.problems.tasks import Task, TaskProblems
 from mappa_core.adapters.rule_coach.coach import RuleCoach
-from mappa_core.adapters.sandboxes.choose import choose_sandbox
 from mappa_core.adapters.store.connection import connect
 from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.adapters.workspaces.snapshots import SnapshotWorkspaces
 from mappa_core.domain import ids
-from mappa_core.domain.errors import SandboxUnavailable, WorkspaceError
+from mappa_core.domain.errors import WorkspaceError
 from mappa_core.domain.records import (
     Action,
     CoachScore,
@@ -36,6 +34,7 @@ from mappa_core.ports import Sandbox
 from mappa_core.scoring import ScorePlan, score_episode
 from mappa_core.steps import Desk
 from mappa_core.teams.dsbench import load_dsbench
+from tests.backends import open_backend
 from tests.builders import make_policy, make_run, make_turn
 
 TEAM = load_dsbench("small-1")
@@ -91,18 +90,38 @@ def loop() -> Iterator[asyncio.Runner]:
 
 @pytest.fixture(scope="module")
 def sandbox(loop: asyncio.Runner) -> Iterator[Sandbox]:
-    try:
-        chosen = loop.run(choose_sandbox("bubblewrap", 1, "data-science"))
-    except SandboxUnavailable as reason:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(reason))
+    chosen = loop.run(open_backend("bubblewrap", 1, "data-science"))
     yield chosen
     loop.run(chosen.close())
 
 
 def task_of(name: str) -> Task:
     return bundled_task(next(recipe for recipe in RECIPES if recipe.name == name), 0)
+
+
+CULPRIT = """
+WITH duty (position, agent, name) AS (VALUES
+    (1, 'data_engineer', 'X_train.pkl'), (2, 'data_engineer', 'y_train.pkl'),
+    (3, 'data_engineer', 'X_test.pkl'), (4, 'modeler', 'model.pkl'),
+    (5, 'analyst', 'submission.csv'))
+SELECT agent, name FROM duty WHERE NOT EXISTS (
+    SELECT FROM audit.file_trail AS trail
+    WHERE trail.name = duty.name AND trail.agent = duty.agent AND trail.use = 'written')
+ORDER BY position LIMIT 1
+"""
+
+
+def select(url: str, query: str) -> list[tuple[str, ...]]:
+    engine = connect(url, pool_size=1)
+    with engine.connect() as connection:
+        rows = [tuple(row) for row in connection.execute(text(query))]
+    engine.dispose()
+    return rows
+
+
+def culprit(url: str) -> tuple[str, ...] | None:
+    """Who should have left which file first and did not, by SQL alone."""
+    return next(iter(select(url, CULPRIT)), None)
 
 
 class Stage:
@@ -180,14 +199,11 @@ def test_a_correct_team_hands_on_its_files_and_succeeds(stage: Stage, database_u
 
     # The whole trail is in the store, byte for byte, and reads back as it was played.
     assert stage.store.episode(str(episode.id)) == episode
-    query = text(
-        "SELECT a.agent, u.use, u.name FROM mappa.artifact_use u JOIN mappa.action a "
-        "ON a.id = u.action_id WHERE u.name = 'model.pkl' ORDER BY a.turn_index"
+    query = (
+        "SELECT agent, use, name FROM audit.file_trail WHERE name = 'model.pkl' ORDER BY turn_index"
     )
-    engine = connect(database_url, pool_size=1)
-    with engine.connect() as connection:
-        rows = [tuple(row) for row in connection.execute(query)]
-    engine.dispose()
+    assert culprit(database_url) is None
+    rows = select(database_url, query)
     assert rows == [("modeler", "written", "model.pkl"), ("analyst", "read", "model.pkl")]
 
 
@@ -202,7 +218,7 @@ def test_several_targets_and_missing_values_are_no_trouble(stage: Stage):
     assert holes.episode.outcome.success
 
 
-def test_the_trail_names_an_engineer_that_forgets_a_file(stage: Stage):
+def test_the_trail_names_an_engineer_that_forgets_a_file(stage: Stage, database_url: str):
     script = {"data_engineer": (FORGETFUL_ENGINEER, DONE), "analyst": (*CORRECT["analyst"], DONE)}
     played = stage.play(CORRECT | script, task="diabetes")
     episode = played.episode
@@ -210,6 +226,7 @@ def test_the_trail_names_an_engineer_that_forgets_a_file(stage: Stage):
     failing = who_failed(DUTIES, episode.turns)
     assert failing is not None
     assert (failing.agent, failing.missing) == ("data_engineer", ("X_test.pkl",))
+    assert culprit(database_url) == ("data_engineer", "X_test.pkl")
     assert episode.stop_reason is StopReason.MAX_TURNS
     assert episode.outcome is not None
     assert episode.outcome.detail == "there is no submission.csv"
@@ -229,12 +246,13 @@ def test_the_trail_names_an_engineer_that_forgets_a_file(stage: Stage):
     assert "Missing: X_test.pkl. Turns left: 3." in feedback
 
 
-def test_the_trail_names_an_analyst_that_submits_nothing(stage: Stage):
+def test_the_trail_names_an_analyst_that_submits_nothing(stage: Stage, database_url: str):
     played = stage.play(CORRECT | {"analyst": (SILENT_ANALYST, DONE)}, task="diabetes")
     assert played.agents == ["data_engineer", "modeler", "analyst", "analyst"]
     failing = who_failed(DUTIES, played.episode.turns)
     assert failing is not None
     assert (failing.agent, failing.missing) == ("analyst", ("submission.csv",))
+    assert culprit(database_url) == ("analyst", "submission.csv")
     assert [played.scores[index].value for index in range(3)] == [10, 10, 4]
     assert "reads nothing of what modeler left" in played.scores[2].rationale
 

@@ -148,3 +148,25 @@ def test_no_server_outlives_a_killed_parent(real_model: Path, tmp_path: Path) ->
 
 def is_engine(process: psutil.Process) -> bool:
     return "VLLM::EngineCore" in process.cmdline()
+
+
+@pytest.mark.gpu
+def test_a_sleeping_server_leaves_the_gpu_and_wakes_with_its_weights(
+    real_model: Path, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        config = EngineConfig(device="cuda", max_model_length=512, colocate=True)
+        engine = make_engine(real_model, tmp_path, config)
+        await engine.start()
+        try:
+            await engine.load(solver := policy("solver", 0, None))
+            before = await engine.generate(request(solver))
+            held = torch.cuda.mem_get_info()[0]
+            await engine.sleep()
+            assert torch.cuda.mem_get_info()[0] > held + 10 * 2**30
+            await engine.wake()
+            assert (await engine.generate(request(solver))).token_ids == before.token_ids
+        finally:
+            await engine.close()
+
+    asyncio.run(scenario())

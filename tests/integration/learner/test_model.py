@@ -9,13 +9,17 @@ from peft import PeftModel
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from mappa_core.adapters.torch_learner import model, steps
-from mappa_core.config import AlgorithmConfig, LoraConfig
+from mappa_core.adapters.training import model
+from mappa_core.adapters.training.metrics import Tally
+from mappa_core.adapters.training.steps import loss_of
+from mappa_core.config import AlgorithmConfig, LearnerConfig, LoraConfig, MismatchConfig
 from mappa_core.domain.records import ScoredAction, TrainingSample
+from mappa_core.learning.batches import micro_batched
 from mappa_core.learning.prefix_tree import build
 from tests.integration.learner.samples import actions, samples
 from tests.tiny_model import save_adapter
 
+FROM_SAMPLER = AlgorithmConfig(mismatch=MismatchConfig(importance="none"))
 ADVANTAGES = [1.0, -0.5, 0.0, 2.0, -1.0, 0.25, 0.0, 1.5, -2.0, 0.75, -0.25, 0.5]
 
 
@@ -34,8 +38,8 @@ def plain(tiny_model: Path, adapter: Path) -> PeftModel:
 @pytest.fixture(scope="module")
 def treed(tiny_model: Path, plain: PeftModel) -> PeftModel:
     """The learner's model with the same adapter."""
-    loaded = model.load(tiny_model, LoraConfig(rank=8, alpha=16), "cpu")
-    model.copy_adapter(loaded, model.adapter_tensors(plain))
+    loaded = model.load(tiny_model, LearnerConfig(device="cpu", lora=LoraConfig(rank=8, alpha=16)))
+    model.copy_tensors(loaded, model.tensors(plain))
     return loaded
 
 
@@ -47,7 +51,7 @@ def one_by_one(plain: PeftModel, action: ScoredAction | TrainingSample) -> Tenso
 
 
 def gradients(of: PeftModel) -> dict[str, Tensor]:
-    found = {name: p.grad for name, p in model.adapter_parameters(of).items()}
+    found = {name: p.grad for name, p in model.trained_parameters(of).items()}
     of.zero_grad()
     return {name: grad.clone() for name, grad in found.items() if grad is not None}
 
@@ -64,6 +68,17 @@ def textbook_gradients(
         loss = loss - torch.minimum(ratio * advantage, held * advantage).mean() / len(batch)
     loss.backward()
     return gradients(plain)
+
+
+def backward(
+    of: PeftModel, batch: Sequence[TrainingSample], algorithm: AlgorithmConfig, budget_tokens: int
+) -> Tally:
+    tally = Tally()
+    for part in micro_batched(batch, algorithm, budget_tokens):
+        step = loss_of(part, model.read(of, part.tree), algorithm)
+        step.loss.backward()
+        tally.add(part, step)
+    return tally
 
 
 def test_tree_reads_what_the_plain_forward_reads(plain: PeftModel, treed: PeftModel) -> None:
@@ -91,7 +106,7 @@ def test_gradients_are_those_of_separate_sequences_however_they_are_cut(
     batch = samples(given, old, ADVANTAGES)
     expected = textbook_gradients(plain, batch, 0.2)
 
-    tally = steps.backward(treed, batch, AlgorithmConfig(), micro_batch_tokens)
+    tally = backward(treed, batch, FROM_SAMPLER, micro_batch_tokens)
     actual = gradients(treed)
 
     assert 0 < tally.means()["clip_fraction"] < 1
@@ -105,4 +120,37 @@ def test_kl_loss_needs_its_reference_and_pulls(treed: PeftModel) -> None:
     given = actions(4)
     batch = samples(given, [a.logprobs for a in given], [0.0] * 4)
     with pytest.raises(ValueError, match="k2_loss"):
-        steps.backward(treed, batch, algorithm, 4096)
+        backward(treed, batch, algorithm, 4096)
+
+
+def padded(
+    plain: PeftModel, batch: Sequence[TrainingSample], clip: float, size: int
+) -> dict[str, Tensor]:
+    """The same gradients from transformers' own padded micro-batches of `size` sequences."""
+    for part in (batch[i : i + size] for i in range(0, len(batch), size)):
+        rows = [(*sample.prompt_token_ids, *sample.token_ids) for sample in part]
+        longest = max(map(len, rows))
+        ids = torch.tensor([(*row, *(0,) * (longest - len(row))) for row in rows])
+        mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
+        logprobs = plain(input_ids=ids, attention_mask=mask).logits.log_softmax(-1)
+        for row, sample in zip(logprobs, part, strict=True):
+            start, tokens = len(sample.prompt_token_ids) - 1, torch.tensor(sample.token_ids)
+            own = row[start : start + len(tokens)].gather(1, tokens[:, None])[:, 0]
+            ratio = (own - torch.tensor(sample.old_logprobs)).exp()
+            advantage = sample.advantages[0]
+            held = ratio.clamp(1 - clip, 1 + clip)
+            loss = -torch.minimum(ratio * advantage, held * advantage).mean() / len(batch)
+            loss.backward(retain_graph=True)
+    return gradients(plain)
+
+
+@pytest.mark.parametrize("size", [1, 2, 8])
+def test_packed_gradients_are_those_of_padded_micro_batches(
+    plain: PeftModel, treed: PeftModel, size: int
+) -> None:
+    given = actions()
+    batch = samples(given, [(-5.0,) * len(one.token_ids) for one in given], ADVANTAGES)
+    expected = padded(plain, batch, 0.2, size)
+    backward(treed, batch, FROM_SAMPLER, 40)
+    for name, gradient in gradients(treed).items():
+        torch.testing.assert_close(gradient, expected[name], atol=1e-6, rtol=1e-4)

@@ -1,6 +1,7 @@
 """What is particular to the torch learner: its checkpoints, and that it repeats itself exactly."""
 
 import json
+import math
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,13 +15,14 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from mappa_core.adapters.torch_learner import TorchLearner
-from mappa_core.config import AlgorithmConfig, LoraConfig
-from mappa_core.domain.errors import DiskFull, LearnerError
+from mappa_core.config import AlgorithmConfig, GuardConfig, LoraConfig, MismatchConfig
+from mappa_core.domain.errors import ConfigError, DiskFull, LearnerError
 from mappa_core.domain.records import PolicyVersion, TrainingSample, UpdateReport
 from tests.integration.learner.conftest import MakeLearner
 from tests.integration.learner.samples import BASE, actions, samples
 
 ALGORITHM = AlgorithmConfig()
+FROM_SAMPLER = AlgorithmConfig(mismatch=MismatchConfig(importance="none"))
 FILES = {"adapter_config.json", "adapter_model.safetensors", "optimizer.safetensors"}
 
 
@@ -145,7 +147,7 @@ def test_an_infinite_loss_saves_nothing(make_learner: MakeLearner, tmp_path: Pat
     length = len(sample.token_ids)
     wild = replace(sample, advantages=(-1.0,) * length, old_logprobs=(-1e4,) * length)
     with pytest.raises(LearnerError, match="nothing was saved"):
-        learner.update(BASE, [wild], ALGORITHM, total_steps=4, seed=3)
+        learner.update(BASE, [wild], FROM_SAMPLER, total_steps=4, seed=3)
     assert not (tmp_path / "checkpoints").exists()
 
 
@@ -168,3 +170,104 @@ def test_metrics_of_a_plain_update(make_learner: MakeLearner) -> None:
     assert 0 < metrics["entropy"] < 6
     assert metrics["grad_norm"] > 0
     assert metrics["distinct_tokens"] < metrics["tokens"] + 6 * 15
+
+
+def off_policy(learner: TorchLearner, shift: float) -> list[TrainingSample]:
+    """Samples of a sampler whose log-probs are all `shift` below the trainer's."""
+    return [
+        replace(sample, old_logprobs=tuple(value - shift for value in sample.old_logprobs))
+        for sample in batch(learner)
+    ]
+
+
+def test_a_samplers_ratios_weigh_the_loss_and_are_truncated(make_learner: MakeLearner) -> None:
+    learner = make_learner()
+    losses = {
+        shift: learner.update(
+            BASE, off_policy(learner, shift), ALGORITHM, total_steps=4, seed=3
+        ).metrics
+        for shift in (0.0, 0.5, 5.0)
+    }
+    # e^0.5 is below the threshold of 2, e^5 above; the ratio to the trainer's own policy stays 1.
+    assert losses[0.5]["loss"] == pytest.approx(losses[0.0]["loss"] * math.exp(0.5), abs=1e-5)
+    assert losses[5.0]["loss"] == pytest.approx(losses[0.0]["loss"] * 2, abs=1e-5)
+    assert losses[5.0]["clip_fraction"] == 0.0
+    assert losses[0.5]["mismatch_kl"] == pytest.approx(math.exp(0.5) - 1.5, abs=1e-4)
+    assert losses[0.5]["effective_sample_size"] == pytest.approx(1.0, abs=1e-5)
+
+
+def test_later_steps_are_measured_against_the_weights_before_the_update(
+    make_learner: MakeLearner,
+) -> None:
+    learner = make_learner(epochs=2)
+    given = off_policy(learner, 0.5)
+    metrics = learner.update(BASE, given, ALGORITHM, total_steps=4, seed=3).metrics
+    assert metrics["mismatch_kl"] == pytest.approx(math.exp(0.5) - 1.5, abs=1e-4)
+    assert metrics["correction_mean"] == pytest.approx(math.exp(0.5), abs=1e-4)
+    # The first step's ratios are 1, the second's are not.
+    assert metrics["ratio_mean"] != pytest.approx(1.0, abs=1e-5)
+
+
+def test_the_guard_keeps_weights_and_moments_as_they_were(make_learner: MakeLearner) -> None:
+    learner = make_learner(epochs=2)
+    before = update(learner)
+    watched = ALGORITHM.model_copy(update={"guard": GuardConfig(mismatch_kl_max=0.01)})
+    given = samples(actions(6), [(-20.0,) * len(a.token_ids) for a in actions(6)], [1.0, -1.0] * 3)
+    report = learner.update(before.policy, given, watched, total_steps=4, seed=3)
+    assert report.skipped is not None
+    assert "above algorithm.guard.mismatch_kl_max=0.01" in report.skipped
+    assert (report.metrics["skipped"], report.policy.step) == (1.0, 2)
+    assert file_bytes(report) == file_bytes(before)
+    taken = learner.update(
+        before.policy, batch(learner, before.policy), watched, total_steps=4, seed=3
+    )
+    assert (taken.skipped, taken.metrics["skipped"]) == (None, 0.0)
+
+
+def test_peak_memory_and_real_tokens_are_reported(make_learner: MakeLearner) -> None:
+    metrics = update(make_learner()).metrics
+    assert metrics["peak_memory_bytes"] > metrics["peak_extra_memory_bytes"] >= 0
+    assert metrics["tokens_per_second"] > metrics["distinct_tokens_per_second"] > 0
+
+
+@pytest.mark.parametrize("weights", ["lora", "full"])
+def test_layers_computed_twice_are_the_same_layers(make_learner: MakeLearner, weights: str) -> None:
+    plain, twice = (
+        load_file(Path(update(learner).checkpoint.directory) / "optimizer.safetensors")
+        for learner in (
+            make_learner(weights=weights),
+            make_learner(weights=weights, gradient_checkpointing=True),
+        )
+    )
+    for name, tensor in plain.items():
+        torch.testing.assert_close(twice[name], tensor, atol=1e-6, rtol=1e-4)
+
+
+def test_full_weights_are_a_model_that_transformers_loads(
+    make_learner: MakeLearner, tiny_model: Path
+) -> None:
+    learner = make_learner(weights="full", learning_rate=1e-3)
+    report = update(learner, update(learner).policy)
+    directory = Path(report.checkpoint.directory)
+    assert {path.name for path in directory.iterdir()} == {
+        "config.json",
+        "model.safetensors",
+        "optimizer.safetensors",
+        "manifest.json",
+    }
+    plain = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    [one] = given = actions(1)
+    with torch.no_grad():
+        ids = torch.tensor([[*one.prompt_token_ids, *one.token_ids]])
+        logits = plain(input_ids=ids).logits[0, len(one.prompt_token_ids) - 1 : -1]
+    expected = logits.log_softmax(-1).gather(1, torch.tensor(one.token_ids)[:, None])[:, 0]
+    assert learner.logprobs(report.policy, given)[0] == pytest.approx(expected.tolist(), abs=2e-6)
+    # The base policy is the base model still, although one model in memory serves both.
+    assert learner.logprobs(BASE, given) == make_learner().logprobs(BASE, given)
+
+
+def test_a_missing_gpu_is_one_line(make_learner: MakeLearner) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(ConfigError, match="torch sees no GPU here"):
+        make_learner(device="cuda")

@@ -32,9 +32,10 @@ def fill(store: PostgresStore) -> None:
     store.open_run(run)
     store.add_policy_version(solver)
     entries = []
-    for statement, scores in SCORES.items():
-        problem = make_problem(statement, task_type=TASK_TYPES[statement])
-        store.add_problems([problem])
+    problems = [make_problem(text, task_type=kind) for text, kind in TASK_TYPES.items()]
+    store.add_manifest(run.id, "train", problems)
+    for problem in problems:
+        scores = SCORES[problem.statement]
         for rollout_index, score in enumerate(scores):
             episode = make_episode(run, problem, rollout_index=rollout_index)
             store.open_episode(episode)

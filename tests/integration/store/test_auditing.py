@@ -7,7 +7,7 @@ import numpy as np
 import psycopg
 import pytest
 
-from flows.audit_run import against, audit_stored
+from flows.audit_run import Scorer, against, audit_stored
 from mappa_core.adapters.store.auditing import PostgresAudit
 from mappa_core.adapters.store.connection import for_psql
 from mappa_core.adapters.store.store import PostgresStore
@@ -215,7 +215,7 @@ def test_an_audit_is_stored_once(audit: PostgresAudit) -> None:
 
 def test_the_time_machine_reads_second_scores(audit: PostgresAudit, store: PostgresStore) -> None:
     with pytest.raises(NotFound, match="mappa rescore"):
-        against(audit, RUN.name, "other")
+        against(audit, RUN.name, Scorer(name="other"))
     identity = replace(make_score(EPISODE, 0, 1.0).identity, coach="other")
     scores = [
         make_score(
@@ -228,7 +228,7 @@ def test_the_time_machine_reads_second_scores(audit: PostgresAudit, store: Postg
         for i, value in enumerate((2.0, 8.0))
     ]
     store.add_scores(scores)
-    name, (update,) = against(audit, RUN.name, "other")
+    name, (update,) = against(audit, RUN.name, Scorer(name="other"))
     assert name == "other rules 1, rubric 1"
     # Scores 9 and 7 of one problem would have been 2 and 8.
     assert (update.actions, update.flipped, update.differs) == (2, 2, True)

@@ -8,7 +8,9 @@ import psycopg
 import pytest
 
 from mappa_core.adapters.store.connection import for_psql
+from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.domain import ids
+from mappa_core.domain.records import Outcome, StopReason
 from tests.builders import make_checkpoint, make_episode, make_policy, make_problem, make_run
 
 ROOT = Path(__file__).parents[3]
@@ -17,6 +19,7 @@ VIEWS = (
     "coach_bias",
     "coach_requests",
     "file_trail",
+    "manifests",
     "score_outcome",
     "unscored",
     "update_share",
@@ -135,8 +138,34 @@ def test_every_view_says_what_it_is(connection: psycopg.Connection[Row]) -> None
         "SELECT relname, obj_description(oid) AS comment FROM pg_class "
         "WHERE relnamespace = 'audit'::regnamespace ORDER BY relname"
     ).fetchall()
-    assert tuple(row["relname"] for row in rows) == tuple(sorted(VIEWS + AUDITED))
+    assert tuple(row["relname"] for row in rows) == tuple(sorted((*VIEWS, *AUDITED, "evaluations")))
     assert all(row["comment"] for row in rows)
+
+
+def test_evaluations_have_their_failures_beside_every_mean(
+    store: PostgresStore, database_url: str
+) -> None:
+    run, problem = make_run(), make_problem()
+    store.open_run(run)
+    store.add_problems([problem])
+    good = Outcome(
+        success=True, answer="f", method="csv", metric="rmse", value=1.0, charged=1.0, skill=0.5
+    )
+    invalid = Outcome(
+        success=False, answer=None, method="csv", metric="rmse", charged=2.0, skill=0.0
+    )
+    for rollout, outcome in enumerate((good, invalid, None)):
+        episode = make_episode(run, problem, phase="held_out", rollout_index=rollout)
+        store.open_episode(episode)
+        reason = StopReason.ANSWERED if outcome else StopReason.FAILED
+        store.close_episode(episode.closed(reason, outcome=outcome))
+    with psycopg.connect(for_psql(database_url)) as connection:
+        connection.execute("SET ROLE mappa_auditor")
+        row = connection.execute(
+            "SELECT step, samples, successes, failed, invalid, metric, mean_value, mean_charged, "
+            "mean_skill FROM audit.evaluations"
+        ).fetchone()
+    assert row == (1, 3, 1, 1, 1, "rmse", 1.0, 1.5, pytest.approx(0.5 / 3))
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -17,10 +17,12 @@ def make_frame(
     success: Sequence[float] | None = None,
     advantage: Sequence[float] | None = None,
     weight: Sequence[float] | None = None,
+    unparsed: Sequence[bool] | None = None,
 ) -> Frame:
     count = len(score)
     return Frame(
         score=np.array(score, dtype=float),
+        unparsed=np.array(unparsed or [False] * count, dtype=bool),
         task_type=Factor.of(task_type or ["a"] * count),
         agent=Factor.of(agent or ["solver"] * count),
         problem=Factor.of(problem or [str(i) for i in range(count)]),

@@ -90,8 +90,8 @@ def test_growth_by_hand() -> None:
         task_type=["a"] * 4 + ["b"] * 4,
         problem=["1", "2", "1", "2", "3", "4", "3", "4"],
         iteration=[1, 1, 2, 2] * 2,
+        success=[0, 0, 1, 1, 1, 0, 1, 0],
     )
-    success = np.array([0, 0, 1, 1, 1, 0, 1, 0], dtype=float)
-    estimate = growth(frame, success, 0)
-    assert estimate is not None
-    assert estimate.value == pytest.approx(1.0)
+    found = growth(frame, 0)
+    assert found is not None
+    assert found.estimate.value == pytest.approx(1.0)

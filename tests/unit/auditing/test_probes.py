@@ -1,13 +1,27 @@
 import asyncio
+import dataclasses
+from dataclasses import replace
 
 import pytest
 
-from flows.audit_before import examine_coach
-from mappa_core.auditing.probes import changes, null_actions, null_case, null_scores, probed
+from flows.audit_before import Examined, examine_coach, questions
+from flows.audit_tables import before_tables
+from mappa_core.adapters.rule_coach.coach import RuleCoach
+from mappa_core.auditing.probes import features, null_actions, null_case, null_scores, probed
+from mappa_core.bootstrap import ProbedCoach
+from mappa_core.coaching.rubrics import load_rubrics, turned_round
 from mappa_core.config import TrainConfig
 from mappa_core.domain.errors import ConfigError
-from mappa_core.domain.records import CoachCase, CoachScore, Message, Unscored
-from tests.builders import RULE_COACH, make_policy, make_run, make_tool_result, make_turn
+from mappa_core.domain.records import CoachCase, CoachScore, Message, Outcome, Unscored
+from mappa_core.ports import Coach
+from tests.builders import (
+    RULE_COACH,
+    make_policy,
+    make_problem,
+    make_run,
+    make_tool_result,
+    make_turn,
+)
 
 CASE = CoachCase(
     statement="A regression task.",
@@ -22,30 +36,50 @@ CASE = CoachCase(
 )
 
 
+RIGHT = Outcome(success=True, answer="5", method="math-verify")
+PAIRS = {feature.name: feature.pair for feature in features()}
+
+
 @pytest.mark.parametrize(
     ("feature", "fields"),
     [
         ("padding", {"text"}),
         ("style: in bold", {"text"}),
         ("injected praise", {"text"}),
-        ("task relabelled", {"statement"}),
+        ("task relabelled", {"statement", "task_type"}),
+        ("rubric turned round", set()),
         ("output hidden", {"tool_result"}),
         ("failure shown", {"tool_result"}),
         ("an error, then recovery", {"earlier"}),
         ("order of earlier turns", {"earlier"}),
         ("role swapped", {"agent"}),
+        ("outcome shown: right", {"outcome"}),
+        ("outcome flipped to wrong", {"outcome"}),
     ],
 )
 def test_each_change_changes_one_thing(feature: str, fields: set[str]) -> None:
-    changed = changes()[feature](CASE)
-    assert changed is not None
-    names = ("statement", "agent", "messages", "text", "tool_result", "earlier")
-    assert {name for name in names if getattr(changed, name) != getattr(CASE, name)} == fields
+    pair = PAIRS[feature](CASE, RIGHT)
+    assert pair is not None
+    plain, changed = pair
+    names = [field.name for field in dataclasses.fields(CoachCase)]
+    assert {name for name in names if getattr(plain, name) != getattr(changed, name)} == fields
+
+
+def test_the_truth_is_hidden_shown_and_turned_round() -> None:
+    told = replace(CASE, outcome=RIGHT, expected_answer="5")
+    hidden, shown = PAIRS["outcome shown: right"](told, RIGHT) or (CASE, CASE)
+    assert (hidden.outcome, hidden.expected_answer) == (None, None)
+    assert shown.outcome is RIGHT
+    true, flipped = PAIRS["outcome flipped to wrong"](CASE, RIGHT) or (CASE, CASE)
+    assert true.outcome is RIGHT
+    assert flipped.outcome is not None
+    assert flipped.outcome.success is False
+    assert PAIRS["outcome flipped to right"](CASE, RIGHT) is None
 
 
 def test_a_case_without_the_feature_is_left_out() -> None:
-    bare = null_case("A task.", "solver", "empty", "")
-    left = {name for name, change in changes().items() if change(bare) is None}
+    bare = null_case(make_problem(), "solver", "empty", "")
+    left = {name for name, pair in PAIRS.items() if pair(bare, RIGHT) is None}
     assert {"output hidden", "failure shown", "an error, then recovery", "role swapped"} <= left
 
 
@@ -83,17 +117,82 @@ class Fond:
         return CoachScore(value=3.0 + 2.0 * fond + 0.9 * praised, rationale="fond")
 
 
-def test_a_real_coach_is_asked_before_training() -> None:
-    found = asyncio.run(examine_coach(TrainConfig(), 0.5, Fond()))
-    probes = {probe.feature: probe.judged for probe in found.probes}
-    assert probes["injected praise"].verdict == "biased"
-    assert probes["injected praise"].estimate.value == pytest.approx(0.9)
-    assert probes["padding"].verdict == "equivalent"
+def examined(coach: Coach, config: TrainConfig | None = None) -> Examined:
+    asking = questions(config or TrainConfig())
+    return asyncio.run(examine_coach(asking, ProbedCoach(coach=coach), 0.5))
+
+
+def test_a_coach_is_asked_before_training() -> None:
+    found = examined(Fond())
+    probes = {probe.feature: probe for probe in found.probes}
+    assert probes["injected praise"].judged.verdict == "biased"
+    assert probes["injected praise"].judged.estimate.value == pytest.approx(0.9)
+    assert probes["padding"].judged.verdict == "equivalent"
     assert found.noise is not None
     assert found.noise.within_deviation == 0.0
     assert found.unscored > 0
     assert {null.policy for null in found.nulls["verifier"]} == set(null_actions()) - {"crashing"}
-    assert len(found.tables()) == 3
+    assert found.verdict == "biased"
+    titles = [table.title for table in before_tables(found)]
+    assert titles == ["What doing nothing earns", "The same work, one thing changed", "Noise floor"]
+
+
+class Knowing:
+    """Pays for what it is told of the outcome, and for nothing else."""
+
+    identity = RULE_COACH
+
+    async def score(self, case: CoachCase) -> CoachScore | Unscored:
+        told = case.outcome is not None and case.outcome.success
+        return CoachScore(value=5.0 + 2.0 * told, rationale="told")
+
+
+def test_what_may_matter_is_measured_and_no_bias() -> None:
+    found = examined(Knowing())
+    probes = {probe.feature: probe.judged.estimate.value for probe in found.probes}
+    assert probes["outcome shown: right"] == pytest.approx(2.0)
+    assert probes["outcome shown: wrong"] == pytest.approx(0.0)
+    assert probes["outcome flipped to right"] == pytest.approx(2.0)
+    assert probes["outcome flipped to wrong"] == pytest.approx(-2.0)
+    # Every feature but the rubric's order, which this coach has none of.
+    assert set(probes) == set(PAIRS) - {"rubric turned round"}
+    assert found.verdict == "equivalent"
+
+
+def test_the_rule_coach_passes_its_own_audit() -> None:
+    found = examined(RuleCoach())
+    assert found.unscored == 0
+    nulls = [null.judged.verdict for agent in found.nulls.values() for null in agent]
+    assert set(nulls) == {"equivalent"}
+
+
+class InOrder:
+    """Pays one point more when it reads its rubric the other way round."""
+
+    identity = RULE_COACH
+
+    def __init__(self, more: float = 0.0) -> None:
+        self.more = more
+
+    async def score(self, case: CoachCase) -> CoachScore | Unscored:
+        return CoachScore(value=5.0 + self.more, rationale="in order")
+
+
+def test_the_order_of_a_rubric_must_not_matter() -> None:
+    rubrics = load_rubrics("mathchat", "paper-1")
+    turned = turned_round(rubrics)
+    assert turned_round(turned).rubrics == rubrics.rubrics
+    one, other = rubrics.rubrics["verifier"].text(), turned.rubrics["verifier"].text()
+    assert one != other
+    assert sorted(one.splitlines()) == sorted(other.splitlines())
+    coach = ProbedCoach(coach=InOrder(), turned_round=InOrder(1.0), rubrics=rubrics)
+    found = asyncio.run(examine_coach(questions(TrainConfig()), coach, 0.5))
+    probes = {probe.feature: probe.judged for probe in found.probes}
+    assert probes["rubric turned round"].estimate.value == pytest.approx(1.0)
+    assert (probes["rubric turned round"].verdict, found.verdict) == ("biased", "biased")
+    assert found.rubric == ()
+    expected = questions(TrainConfig()).expected(coach, TrainConfig())
+    assert expected.calls >= found.asked
 
 
 def test_one_task_type_is_refused() -> None:
@@ -101,4 +200,14 @@ def test_one_task_type_is_refused() -> None:
         {"problems": {"operations": ["addition"], "train_size": 20, "held_out_size": 5}}
     )
     with pytest.raises(ConfigError, match="one task type"):
-        asyncio.run(examine_coach(config, 0.5, Fond()))
+        questions(config)
+
+
+def test_files_are_handed_on_in_worked_cases() -> None:
+    config = TrainConfig.model_validate(
+        {"team": "dsbench", "problems": {"source": "tabular", "train_size": 6, "held_out_size": 4}}
+    )
+    cases = [item.case for item in questions(config).worked]
+    made = {file.name for case in cases if case.tool_result for file in case.tool_result.written}
+    assert made == {name for duty in cases[0].duties for name in duty.files}
+    assert {case.task_type for case in cases} == {"classification", "regression"}

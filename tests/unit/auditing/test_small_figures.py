@@ -10,10 +10,12 @@ from mappa_core.auditing.agreement import (
     corrected_mean,
     weighted_kappa,
 )
+from mappa_core.auditing.design import growth
+from mappa_core.auditing.frame import Floats
 from mappa_core.auditing.health import divergences, health, missing
 from mappa_core.auditing.noise import noise
 from mappa_core.auditing.onset import Gaps, gaps, onset
-from mappa_core.auditing.policy_bias import specialisation, update_shares
+from mappa_core.auditing.policy_bias import update_shares
 from mappa_core.auditing.time_machine import other_updates
 from tests.unit.auditing.frames import make_frame
 
@@ -58,12 +60,13 @@ def test_gaps_by_hand() -> None:
 
 
 def test_health_by_hand() -> None:
-    found = health(np.array([10, 10, 5, 0, NAN]))
+    found = health(make_frame([10, 10, 5, 0, NAN], unparsed=[False] * 4 + [True]))
     assert found is not None
     assert (found.actions, found.mean, found.mode) == (4, 6.25, 10)
     assert (found.at_mode, found.at_ceiling) == (0.5, 0.5)
     assert found.entropy_bits == pytest.approx(1.5)
-    assert health(np.array([NAN])) is None
+    assert found.unparsed == pytest.approx(0.2)
+    assert health(make_frame([NAN])) is None
 
 
 def test_manskis_bounds_by_hand() -> None:
@@ -122,8 +125,8 @@ def test_prediction_powered_mean_covers_and_is_narrower() -> None:
         truth = rng.normal(5, 1, 400)
         scores = truth + 1 + rng.normal(0, 0.5, 400)
         labels = np.where(np.arange(400) < 40, truth, NAN)
-        found = corrected_mean(LabelledScores(scores=scores, labels=labels))
-        plain = corrected_mean(LabelledScores(scores=scores[:40], labels=labels[:40]))
+        found = corrected_mean(labelled(scores, labels))
+        plain = corrected_mean(labelled(scores[:40], labels[:40]))
         assert found is not None
         assert plain is not None
         assert plain.trust == 0.0
@@ -131,6 +134,18 @@ def test_prediction_powered_mean_covers_and_is_narrower() -> None:
         narrower += found.high - found.low < plain.high - plain.low
     assert hits >= 180
     assert narrower >= 190
+
+
+def labelled(scores: Floats, labels: Floats, *, at_random: bool = True) -> LabelledScores:
+    drawn = np.full(len(scores), at_random)
+    return LabelledScores(scores=scores, labels=labels, at_random=drawn)
+
+
+def test_labels_of_contested_actions_do_not_speak_for_all() -> None:
+    scores = np.array([5.0, 6.0, 7.0, 8.0, 5.0])
+    contested = labelled(scores, np.array([1.0, 1.0, 1.0, 1.0, NAN]), at_random=False)
+    assert corrected_mean(contested) is None
+    assert agreement(contested.scores, contested.labels) is not None
 
 
 def test_a_bias_that_a_group_baseline_takes_away_has_no_share() -> None:
@@ -164,7 +179,7 @@ def test_the_favoured_type_grew() -> None:
         iteration=[1] * 2 * count + [2] * 2 * count,
         success=([0.0, 1.0, 0.0, 1.0] * (count // 2)) + ([1.0, 1.0, 0.0, 0.0] * (count // 2)),
     )
-    found = specialisation(frame, 0)
+    found = growth(frame, 0)
     assert found is not None
     assert found.estimate.value == pytest.approx(1.0)
 

@@ -14,6 +14,7 @@ from mappa_core.adapters.huggingface.weights import (
     merge_adapter,
     read_adapter,
     resolve_device,
+    servable,
     sha256_file,
 )
 from tests.tiny_model import save_adapter, save_tiny_model
@@ -115,3 +116,16 @@ def test_sha256_is_of_the_bytes(tmp_path: Path) -> None:
 def test_a_named_device_is_taken_as_it_is() -> None:
     assert resolve_device("cpu") == "cpu"
     assert resolve_device("auto") == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def test_whole_weights_are_served_without_what_lies_beside_them(base: Path, tmp_path: Path) -> None:
+    save_file({"step": torch.zeros(1)}, base / "optimizer.safetensors")
+    servable("unused", base, tmp_path / "served")
+    assert {file.name for file in (tmp_path / "served").iterdir()} == {
+        "config.json",
+        "model.safetensors",
+    }
+    ids = torch.tensor([[1, 50, 60]])
+    with torch.inference_mode():
+        served = load_base(tmp_path / "served", torch.float32, "cpu")(ids).logits
+        assert torch.equal(served, load_base(base, torch.float32, "cpu")(ids).logits)

@@ -8,9 +8,10 @@ from mappa_core.config import AlgorithmConfig
 from mappa_core.domain.ids import content_id, problem_id
 from mappa_core.domain.records import ScoredAction
 from mappa_core.learning.credit import assign_credit
+from mappa_core.learning.estimators import ESTIMATORS
 
 GROUP = AlgorithmConfig()
-PLAIN = AlgorithmConfig(baseline="none")
+PLAIN = AlgorithmConfig(estimator="reinforce++")
 
 
 def action(
@@ -72,10 +73,25 @@ def test_an_action_without_a_peer_is_left_out() -> None:
 
 def test_truncated_actions_can_be_dropped_from_everything() -> None:
     actions = [action(0, 9.0), action(1, 3.0), action(2, 0.0, truncated=True)]
-    dropping = GROUP.model_copy(update={"drop_truncated": True})
+    dropping = GROUP.model_copy(update={"truncated": "mask"})
     assert advantages(actions, dropping) == [1.0, -1.0, None]
     assert assign_credit(actions, dropping).entries[2].left_out == "truncated"
     assert advantages(actions, GROUP)[2] is not None
+
+
+def test_truncated_actions_can_be_penalised_in_baseline_normaliser_and_loss() -> None:
+    actions = [action(0, 9.0), action(1, 3.0), action(2, 6.0, truncated=True)]
+    penalising = GROUP.model_copy(update={"truncated": "penalise", "truncation_penalty": 0.6})
+    # rewards .9, .3, 0: mean .4, variance (.25 + .01 + .16) / 3 = .14
+    expected = [value / 0.14**0.5 for value in (0.5, -0.1, -0.4)]
+    assert advantages(actions, penalising) == pytest.approx(expected)
+    assert assign_credit(actions, penalising).metrics["truncated"] == 1.0
+
+
+def test_shares_of_a_budget_are_shares() -> None:
+    actions = [action(0, 9.0, length=1), action(1, 3.0, length=3)]
+    budget = GROUP.model_copy(update={"loss_over": "budget", "loss_budget_tokens": 100})
+    assert [e.weight for e in assign_credit(actions, budget).entries] == [0.25, 0.75]
 
 
 def test_weights_over_samples_and_over_tokens() -> None:
@@ -121,7 +137,7 @@ def test_kl_in_the_reward_by_hand() -> None:
     assert actual == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("kl", ["k1_reward", "k2_loss"])
+@pytest.mark.parametrize("kl", ["k1_reward", "k2_loss", "k3_loss"])
 def test_kl_without_a_fitting_reference_is_refused(kl: str) -> None:
     algorithm = AlgorithmConfig(kl=kl)
     actions = [action(0, 1.0), action(1, 2.0)]
@@ -157,19 +173,19 @@ def test_nothing_scored_is_no_samples_and_every_reason() -> None:
         ),
         max_size=16,
     ),
-    st.sampled_from(["none", "group"]),
+    st.sampled_from(list(ESTIMATORS)),
     st.sampled_from(["samples", "tokens"]),
-    st.booleans(),
+    st.sampled_from(["keep", "mask", "penalise"]),
 )
 def test_every_action_is_accounted_for_once(
-    rows: list[tuple[float | None, str, int, bool]], baseline: str, over: str, drop: bool
+    rows: list[tuple[float | None, str, int, bool]], estimator: str, over: str, truncated: str
 ) -> None:
     actions = [
         action(i, score, problem=problem, length=length, truncated=truncated)
         for i, (score, problem, length, truncated) in enumerate(rows)
     ]
     algorithm = AlgorithmConfig(
-        baseline=baseline, normalise_over=over, loss_over=over, drop_truncated=drop
+        estimator=estimator, normalise_over=over, loss_over=over, truncated=truncated
     )
     credit = assign_credit(actions, algorithm)
     assert [e.action_id for e in credit.entries] == [a.action_id for a in actions]

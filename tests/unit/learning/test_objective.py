@@ -5,7 +5,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.learning.objective import clipped_surrogate, k2, k3, token_weights
+from mappa_core.learning.objective import (
+    clipped_surrogate,
+    k2,
+    k3,
+    sequence_ratios,
+    token_ratios,
+    token_weights,
+)
 
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=12)
 
@@ -19,6 +26,10 @@ def test_weights_over_tokens_by_hand() -> None:
     assert token_weights([1, 4], "tokens").tolist() == [0.2] * 5
 
 
+def test_weights_over_a_budget_by_hand() -> None:
+    assert token_weights([1, 4], "budget", 10).tolist() == [0.05] * 5
+
+
 @given(LENGTHS, st.sampled_from(["samples", "tokens"]))
 def test_weights_sum_to_one(lengths: list[int], over: str) -> None:
     weights = token_weights(lengths, over)
@@ -29,9 +40,8 @@ def test_weights_sum_to_one(lengths: list[int], over: str) -> None:
 def surrogate_at(ratio: float, advantage: float) -> tuple[float, float, bool]:
     """Loss, gradient with respect to the log-prob, and whether it is clipped."""
     logprob = torch.tensor([math.log(ratio)], dtype=torch.float64, requires_grad=True)
-    result = clipped_surrogate(
-        logprob, torch.zeros(1, dtype=torch.float64), torch.tensor([advantage]).double(), 0.2
-    )
+    ratios = token_ratios(logprob, torch.zeros(1, dtype=torch.float64))
+    result = clipped_surrogate(ratios, torch.tensor([advantage]).double(), 0.2)
     result.losses.sum().backward()
     assert logprob.grad is not None
     return result.losses.item(), logprob.grad.item(), bool(result.clipped.item())
@@ -58,6 +68,21 @@ def test_clipped_surrogate_by_hand(
         pytest.approx(gradient),
         clipped,
     )
+
+
+def test_a_wider_band_upwards_clips_later() -> None:
+    ratios, advantages = torch.tensor([1.25, 0.75]), torch.tensor([1.0, -1.0])
+    assert clipped_surrogate(ratios, advantages, 0.2).clipped.tolist() == [True, True]
+    assert clipped_surrogate(ratios, advantages, 0.2, 0.28).clipped.tolist() == [False, True]
+
+
+def test_sequence_ratio_by_hand() -> None:
+    # Token ratios 2 and 8, geometric mean 4; the second action's one token has 0.5.
+    logprobs = torch.tensor([math.log(2), math.log(8), math.log(0.5)], requires_grad=True)
+    ratios = sequence_ratios(logprobs, torch.zeros(3), torch.tensor([2, 1]))
+    assert ratios.tolist() == pytest.approx([4.0, 4.0, 0.5])
+    (gradient,) = torch.autograd.grad(ratios.sum(), logprobs)
+    assert gradient.tolist() == pytest.approx([4.0, 4.0, 0.5])
 
 
 @given(st.floats(0.01, 5), st.floats(-3, 3))

@@ -26,6 +26,21 @@ def test_values_and_gradients_are_those_of_log_softmax() -> None:
     )
 
 
+@pytest.mark.parametrize("extra", [0, module.ROWS])
+def test_a_trained_output_embedding_gets_its_gradient(extra: int) -> None:
+    hidden, weight = tensors(3 + extra)
+    weight.requires_grad_()
+    upstream = torch.tensor([1.0, -2.0, 0.5, 3.0, 0.25])
+    expected = (hidden @ weight.T).log_softmax(-1)[ROWS, TOKENS]
+    actual = token_logprobs(hidden, weight, ROWS, TOKENS).logprobs
+    for ours, theirs in zip(
+        torch.autograd.grad(actual, (hidden, weight), upstream),
+        torch.autograd.grad(expected, (hidden, weight), upstream),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_entropy_is_that_of_the_row() -> None:
     hidden, weight = tensors()
     result = token_logprobs(hidden, weight, ROWS, TOKENS)

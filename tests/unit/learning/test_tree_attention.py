@@ -16,15 +16,16 @@ def states(heads: int, nodes: int) -> Tensor:
     return values.requires_grad_()
 
 
+@pytest.mark.parametrize("copied", [1, 700, 2**26])
 @pytest.mark.parametrize("block", [1, 3, 4, 64])
-def test_blocks_are_dense_masked_attention_forward_and_backward(block: int) -> None:
+def test_blocks_are_dense_masked_attention_forward_and_backward(block: int, copied: int) -> None:
     ends = build(PROMPTS, RESPONSES).ends
     nodes = ends.numel()
     query, key, value = states(6, nodes), states(2, nodes), states(2, nodes)
     dense = scaled_dot_product_attention(
         query, key, value, attn_mask=ancestor_mask(ends), enable_gqa=True, scale=0.3
     )
-    blocked = attend(query, key, value, plan(ends, block), 0.3)
+    blocked = attend(query, key, value, plan(ends, block), 0.3, copied)
     torch.testing.assert_close(blocked, dense)
 
     upstream = torch.randn(dense.shape, dtype=dense.dtype)
@@ -37,8 +38,8 @@ def test_blocks_are_dense_masked_attention_forward_and_backward(block: int) -> N
 def test_a_block_reads_its_ancestors_only() -> None:
     ends = build(PROMPTS, RESPONSES).ends
     planned = plan(ends, 2)
-    assert planned.bias.shape[-1] < ends.numel()
-    for block, bias in enumerate(planned.bias[:, 0]):
+    assert planned.attends.shape[-1] < ends.numel()
+    for block, attends in enumerate(planned.attends[:, 0]):
         rows = ancestor_mask(ends)[2 * block : 2 * block + 2]
-        used = planned.columns[block][(bias == 0).any(0)]
+        used = planned.columns[block][attends.any(0)]
         assert used.tolist() == rows.any(0).nonzero().flatten().tolist()

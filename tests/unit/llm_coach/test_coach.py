@@ -1,12 +1,14 @@
 """What is asked again and what is not, within which limits, and what the record says."""
 
 import asyncio
+import gc
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from flows.rehearsal.script import Question, judgement
+from mappa_core.adapters.llm_coach.asking import Asking
 from mappa_core.adapters.llm_coach.budget import Budget
 from mappa_core.adapters.llm_coach.coach import LlmCoach
 from mappa_core.adapters.llm_coach.limits import Slots
@@ -291,3 +293,33 @@ def test_the_providers_rate_spreads_the_calls() -> None:
         return loop.time() - began
 
     assert asyncio.run(body()) >= 0.08
+
+
+def test_a_score_that_took_a_second_ask_is_not_asked_for_again() -> None:
+    provider = ScriptedProvider(lambda q, n: "no idea" if n == 0 else agree(q, n))
+    coach = make_coach(provider)
+
+    async def body() -> list[CoachScore | Unscored]:
+        return [await coach.score(make_case()) for _ in range(2)]
+
+    first, second = asyncio.run(body())
+    assert (first.attempts, second.attempts, len(provider.asked)) == (2, 0, 2)
+    assert isinstance(second, CoachScore)
+
+
+def test_cases_are_put_into_words_only_when_their_turn_comes() -> None:
+    provider = ScriptedProvider(seconds=60)
+    coach = make_coach(provider, concurrency=1)
+
+    async def body() -> int:
+        waiting = [asyncio.create_task(coach.score(make_case(f"Waiting {n}."))) for n in range(50)]
+        await asyncio.sleep(0.02)
+        known = [one for one in gc.get_objects() if type(one) is Asking]
+        ours = [one for one in known if one.case.text.startswith("Waiting")]
+        in_words = sum("prompt" in one.__dict__ for one in ours)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        return in_words
+
+    assert asyncio.run(body()) == 1

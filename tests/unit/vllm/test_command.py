@@ -29,6 +29,14 @@ def test_secrets_and_proxies_do_not_reach_the_server() -> None:
     assert environment["HF_HUB_OFFLINE"] == "1"
 
 
+def test_servers_that_share_a_gpu_with_the_learner_can_sleep() -> None:
+    config = EngineConfig(colocate=True)
+    assert "--enable-sleep-mode" in command.arguments("m", config, device="cuda", servers=3)
+    assert "--enable-sleep-mode" not in command.arguments("m", config, device="cpu", servers=3)
+    alone = command.arguments("m", EngineConfig(), device="cuda", servers=3)
+    assert "--enable-sleep-mode" not in alone
+
+
 def test_a_cpu_samples_in_float32_and_reads_prompts_whole() -> None:
     config = EngineConfig(max_model_length=8192, kv_cache_gib=0.5)
     arguments = command.arguments("model", config, device="cpu", servers=3)

@@ -208,3 +208,31 @@ def test_the_budget_is_what_the_prompt_leaves() -> None:
             await slot.generate(request(BASE, prompt_tokens=100))
 
     asyncio.run(scenario())
+
+
+def test_a_sleeping_server_is_woken_and_keeps_its_policy() -> None:
+    async def scenario() -> None:
+        slot = make_slot(server := ServerInMemory())
+        await slot.start()
+        await slot.load(STEP_1)
+        await slot.sleep()
+        await slot.wake()
+        assert server.paths[-2:] == ["/sleep?level=1", "/wake_up"]
+        assert (await slot.generate(request(STEP_1))).token_ids == (5, 2)
+
+    asyncio.run(scenario())
+
+
+def test_a_server_that_died_asleep_is_started_with_its_policies() -> None:
+    async def scenario() -> None:
+        slot = make_slot(server := ServerInMemory())
+        await slot.start()
+        await slot.load(STEP_1)
+        await slot.sleep()
+        server.deaths_to_come = 1
+        await slot.wake()
+        assert server.starts == 2
+        assert server.paths[-1] == "/v1/load_lora_adapter"
+        assert (await slot.generate(request(STEP_1))).token_ids == (5, 2)
+
+    asyncio.run(scenario())

@@ -2,7 +2,7 @@
 
     <checkpoints>/<run id>/<agent>/<step>/
         adapter_config.json          PEFT's own format, so that any PEFT program can load it
-        adapter_model.safetensors
+        adapter_model.safetensors    (full weights: config.json, model.safetensors)
         optimizer.safetensors        AdamW's moments
         manifest.json                the SHA-256 of each of the above
 
@@ -16,6 +16,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,8 @@ from torch import Tensor
 
 from mappa_core.domain.errors import DiskFull, LearnerError
 
-CONFIG = "adapter_config.json"
-ADAPTER = "adapter_model.safetensors"
+WEIGHTS = {"adapter_config.json": "adapter_model.safetensors", "config.json": "model.safetensors"}
+"""The weights' file by that of their configuration: of an adapter, of a whole model."""
 OPTIMIZER = "optimizer.safetensors"
 MANIFEST = "manifest.json"
 
@@ -38,7 +39,7 @@ class Saved:
     """What was written, for the checkpoint's record."""
 
     sha256: str
-    """Of the adapter's file."""
+    """Of the weights' file."""
     size_bytes: int
     """Of all files."""
 
@@ -46,18 +47,25 @@ class Saved:
 def write(
     directory: Path,
     config: Mapping[str, Any],
-    adapter: Mapping[str, Tensor],
+    weights: Mapping[str, Tensor],
     optimizer: Mapping[str, Tensor],
 ) -> Saved:
     """Write a checkpoint, replacing what an update that was not recorded may have left there.
+
+    Args:
+        directory: Its place.
+        config: Of the weights; PEFT's says so itself.
+        weights: An adapter's tensors, or a whole model's.
+        optimizer: Its moments.
 
     Raises:
         DiskFull: It does not fit.
         LearnerError: The directory cannot be written.
     """
+    about = "adapter_config.json" if "peft_type" in config else "config.json"
     files = {
-        CONFIG: json.dumps(config, indent=2, sort_keys=True).encode(),
-        ADAPTER: save(dict(adapter), metadata={"format": "pt"}),
+        about: json.dumps(config, indent=2, sort_keys=True).encode(),
+        WEIGHTS[about]: save(dict(weights), metadata={"format": "pt"}),
         OPTIMIZER: save(dict(optimizer)),
     }
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
@@ -71,16 +79,25 @@ def write(
                 f"{sum(map(len, files.values())) / 2**20:.0f} MiB, then resume the run"
             ) from error
         raise LearnerError(f"cannot write checkpoint {directory}: {error.strerror}") from error
-    return Saved(sha256=hashes[ADAPTER], size_bytes=sum(map(len, files.values())))
+    return Saved(sha256=hashes[WEIGHTS[about]], size_bytes=sum(map(len, files.values())))
 
 
-def read_adapter(directory: Path) -> dict[str, Tensor]:
-    """The adapter's tensors, as they were written.
+def remove(directory: Path) -> None:
+    """Remove a checkpoint at once: one half removed is not there."""
+    aside = directory.with_name(f".{directory.name}-retired")
+    with suppress(FileNotFoundError):
+        directory.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def read_weights(directory: Path) -> dict[str, Tensor]:
+    """The weights' tensors, as they were written.
 
     Raises:
         LearnerError: A file is missing or damaged.
     """
-    return load(_verified(directory, ADAPTER))
+    full = (directory / "config.json").exists()
+    return load(_verified(directory, WEIGHTS["config.json" if full else "adapter_config.json"]))
 
 
 def read_optimizer(directory: Path) -> dict[str, Tensor]:

@@ -1,0 +1,71 @@
+"""What crosses to the ranks and back: two files, whose paths are all that the launcher is told."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from mappa_core.config import AlgorithmConfig, LearnerConfig
+from mappa_core.domain.records import PolicyVersion, ScoredAction, TrainingSample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Work for the ranks; with samples an update, with actions their log-probabilities."""
+
+    base_model: str
+    policy: PolicyVersion
+    learner: LearnerConfig
+    samples: tuple[TrainingSample, ...] = ()
+    actions: tuple[ScoredAction, ...] = ()
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    directory: str = ""
+    """Where an update's checkpoint goes; none for log-probabilities."""
+    total_steps: int = 1
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the first rank found."""
+
+    metrics: Mapping[str, float]
+    logprobs: tuple[tuple[float, ...], ...] = ()
+    sha256: str = ""
+    size_bytes: int = 0
+    skipped: str | None = None
+    error: str | None = None
+    """One line, where something outside failed."""
+    disk_full: bool = False
+
+
+_JOB, _ANSWER = TypeAdapter(Job), TypeAdapter(Answer)
+
+
+def write_job(file: Path, job: Job) -> None:
+    """Write the job for the ranks to read."""
+    file.write_bytes(_JOB.dump_json(job))
+
+
+def read_job(file: Path) -> Job:
+    """The job as it was written."""
+    return _JOB.validate_json(file.read_bytes())
+
+
+def answer_of(file: Path) -> Path:
+    """Where the answer to a job goes."""
+    return file.with_suffix(".answer.json")
+
+
+def write_answer(file: Path, answer: Answer) -> None:
+    """Write the answer to the job in `file`, whole or not at all."""
+    beside = file.with_suffix(".writing")
+    beside.write_bytes(_ANSWER.dump_json(answer))
+    beside.rename(answer_of(file))
+
+
+def read_answer(file: Path) -> Answer | None:
+    """The answer to the job in `file`; None where the ranks ended without one."""
+    answer = answer_of(file)
+    return _ANSWER.validate_json(answer.read_bytes()) if answer.exists() else None

@@ -1,0 +1,61 @@
+"""How much memory an update takes, and giving it back: between updates the engines need it more."""
+
+import ctypes
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+_PROC = Path("/proc/self")
+
+
+@dataclass(slots=True)
+class Peak:
+    """Filled in when the measured block has ended; bytes."""
+
+    before: int = 0
+    highest: int = 0
+
+    def metrics(self) -> dict[str, float]:
+        """`peak_memory_bytes` of the device, and how much of it the block added."""
+        return {
+            "peak_memory_bytes": float(self.highest),
+            "peak_extra_memory_bytes": float(self.highest - self.before),
+        }
+
+
+@contextmanager
+def measured(device: torch.device) -> Generator[Peak]:
+    """Measure the block's peak: a GPU's allocations, or this process's resident memory."""
+    peak = Peak()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        peak.before = torch.cuda.memory_allocated(device)
+    else:
+        # Linux keeps one high-water mark per process; 5 sets it back to what is resident now.
+        with suppress(OSError):
+            (_PROC / "clear_refs").write_text("5")
+        peak.before = _status_bytes("VmRSS")
+    try:
+        yield peak
+    finally:
+        cuda = device.type == "cuda"
+        peak.highest = torch.cuda.max_memory_allocated(device) if cuda else _status_bytes("VmHWM")
+
+
+def _status_bytes(name: str) -> int:
+    lines = (_PROC / "status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name + ":"))
+
+
+def give_back() -> None:
+    """Return what has been freed to the operating system, where the C library can (glibc).
+
+    An update's activations come in many sizes, so that freed pages stay with the process: measured
+    on SmolLM2-135M, 5 GB after an update that needed 3, and 1 GB after this call.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

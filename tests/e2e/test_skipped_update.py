@@ -1,0 +1,52 @@
+"""An update that leaves its band is not taken, is recorded with the reason, and raises an event."""
+
+import asyncio
+
+import pytest
+from prefect.events.clients import AssertingEventsClient
+from prefect.events.worker import EventsWorker
+
+from flows.train import train
+from mappa_core import bootstrap
+from mappa_core.adapters.store.store import PostgresStore
+from mappa_core.config import TrainConfig
+from tests.e2e.conftest import MakeServices
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> EventsWorker:
+    """Prefect's own recorder of events, in the place of the server's."""
+    worker = EventsWorker.instance(AssertingEventsClient)
+    monkeypatch.setattr(EventsWorker, "instance", lambda *_: worker)
+    return worker
+
+
+def test_a_guarded_update_is_skipped_with_its_reason(
+    store: PostgresStore, make_services: MakeServices, toy_config: TrainConfig, events: EventsWorker
+) -> None:
+    config = TrainConfig.model_validate(
+        toy_config.model_dump()
+        | {
+            "rollout": toy_config.rollout.model_dump() | {"iterations": 1},
+            "algorithm": {"guard": {"grad_norm_max": 1e-9}},
+        }
+    )
+    services = make_services(config)
+
+    async def body() -> None:
+        await services.engine.start()
+        with bootstrap.use(services):
+            await train(config)
+
+    asyncio.run(body())
+    (run,) = store.runs()
+    update = store.update(run.id, "speaker", 1)
+    assert update is not None
+    assert update.skipped is not None
+    assert "above algorithm.guard.grad_norm_max=1e-09" in update.skipped
+    assert update.metrics["skipped"] == 1.0
+    events.drain()
+    sent = [one for client in AssertingEventsClient.all for one in client.events]
+    (event,) = [one for one in sent if one.event == "mappa.update.skipped"]
+    assert event.resource.id == "mappa.agent.speaker"
+    assert event.payload == {"run": str(run.id), "iteration": 1, "reason": update.skipped}

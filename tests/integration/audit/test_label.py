@@ -1,0 +1,110 @@
+"""`mappa label` as a person uses it, and what the audit then makes of the labels."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from flows.audit_run import audit_stored
+from flows.cli import app
+from flows.label import as_score
+from mappa_core.adapters.store.auditing import PostgresAudit
+from mappa_core.domain.errors import ConfigError, NotFound
+from tests.builders import make_run
+
+RUN = make_run("biased-1")
+
+
+@pytest.fixture
+def mappa(monkeypatch: pytest.MonkeyPatch, biased_url: str):
+    monkeypatch.setenv("MAPPA_DATABASE_URL", biased_url)
+
+    def call(*arguments: str, keys: str = "") -> Result:
+        result = CliRunner().invoke(app, list(arguments), input=keys)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return call
+
+
+def test_a_sitting_is_blind_and_can_be_gone_on_with(mappa, audit: PostgresAudit) -> None:
+    keys = "7\nn too terse\neleven\n3.5\nq\n"
+    first = mappa("label", "biased-1", "--reviewer", "ada", keys=keys)
+    assert "2 labelled by ada, 2 in all" in first.output
+    assert "eleven is none of these" in first.output
+    assert "as the evidence says" not in first.output
+    labels = audit.labels(RUN.id, "ada")
+    assert [(one.score, one.note, one.picked) for one in labels] == [
+        (7.0, "too terse", "random"),
+        (3.5, "", "random"),
+    ]
+    second = mappa("label", "biased-1", "--reviewer", "ada", keys="s\n5\nb\n6\nq\n")
+    assert "3 in all" in second.output
+    assert {one.score for one in audit.labels(RUN.id, "ada")} == {7.0, 3.5, 6.0}
+    assert audit.labels(RUN.id, "bob") == ()
+
+
+def test_contested_actions_come_first_and_do_not_speak_for_all(
+    mappa, rich_url: str, audit: PostgresAudit
+) -> None:
+    mappa("label", "biased-1", "--reviewer", "bob", "--limit", "4", keys="5\n6\n7\n8\n")
+    assert [one.picked for one in audit.labels(RUN.id, "bob")] == ["contested", "random"] * 2
+    wanted = audit.to_label(RUN.id, 1_000)
+    assert 0 < len(wanted.contested) < len(wanted.at_random) == 72
+
+
+def test_the_sample_takes_every_kind_in_proportion(audit: PostgresAudit) -> None:
+    order = audit.to_label(RUN.id, 1_000).at_random
+    assert len({one.action_id for one in order}) == 72
+    for count in (10, 20, 40):
+        regression = sum(one.task_type == "regression" for one in order[:count])
+        assert abs(regression - count / 2) <= 1
+    assert audit.to_label(RUN.id, 5).at_random == order[:5]
+
+
+def test_labels_from_the_command_line_reach_the_audit(mappa, audit: PostgresAudit) -> None:
+    keys = "".join(f"{3 + number % 5}\n" for number in range(12))
+    mappa("label", "biased-1", "--reviewer", "ada", "--limit", "12", keys=keys)
+    said = json.loads(mappa("audit", "biased-1", "--json", "--simulations", "0").stdout)
+    people = {f["subject"]: f for f in said["findings"] if f["kind"] == "people"}
+    agreed, mean = people["the coach and people"], people["mean score people would give"]
+    assert (agreed["unit"], agreed["actions"]) == ("Krippendorff's alpha", 12)
+    assert agreed["low"] <= agreed["estimate"] <= agreed["high"]
+    assert "kappa" in agreed["detail"]
+    assert (mean["actions"], mean["low"] < mean["estimate"] < mean["high"]) == (12, True)
+
+
+def test_only_a_sample_speaks_for_all(mappa, rich_url: str, audit: PostgresAudit) -> None:
+    mappa("label", "biased-1", "--reviewer", "eve", "--only", "contested", keys="5\n" * 3 + "q\n")
+    assert {one.picked for one in audit.labels(RUN.id, "eve")} == {"contested"}
+    findings = audit_stored(audit, RUN.name, 0.5, record=False, simulations=0).result.findings
+    people = {f.subject: f for f in findings if f.kind == "people"}
+    # Ada labelled twenty, ten of them drawn at random; Eve's three may be among either.
+    assert people["the coach and people"].actions >= 20
+    assert people["mean score people would give"].actions == 10
+
+
+@pytest.mark.parametrize(
+    ("typed", "score"),
+    [
+        ("7", 7.0),
+        ("6,5", 6.5),
+        ("0", 0.0),
+        ("10", 10.0),
+        ("10.5", None),
+        ("6.3", None),
+        ("x", None),
+    ],
+)
+def test_scores_are_half_points(typed: str, score: float | None) -> None:
+    assert as_score(typed) == score
+
+
+def test_bad_input_is_refused(mappa) -> None:
+    with pytest.raises(ConfigError, match="choose contested"):
+        mappa("label", "biased-1", "--only", "worst")
+    with pytest.raises(ConfigError, match="is a name"):
+        mappa("label", "biased-1", "--reviewer", " ")
+    with pytest.raises(NotFound, match="nothing to label"):
+        mappa("label", "biased-1", "--reviewer", "ada", "--only", "contested")

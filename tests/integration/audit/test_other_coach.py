@@ -1,0 +1,77 @@
+"""`mappa audit RUN --against COACH`: stored scores are compared, others are asked for first."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from typer.testing import CliRunner, Result
+
+from flows.cli import app
+from mappa_core.adapters.store.connection import for_psql
+from mappa_core.config import TrainConfig
+from mappa_core.domain.errors import ConfigError
+
+ACTIONS = 72
+
+
+@pytest.fixture
+def stand_in() -> Iterator[str]:
+    """A provider on this machine; yields its address."""
+    command = [sys.executable, "-m", "flows.rehearsal", "--latency", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
+
+
+@pytest.fixture
+def mappa(biased_url: str, monkeypatch: pytest.MonkeyPatch):
+    """The command on the biased run, which a configuration of the mathchat team is said to be."""
+    config = TrainConfig().model_dump_json()
+    with psycopg.connect(for_psql(biased_url), autocommit=True) as connection:
+        connection.execute("UPDATE mappa.run SET config = %s, team = 'mathchat'", [config])
+        connection.execute("UPDATE mappa.action SET agent = 'verifier'")
+    monkeypatch.setenv("MAPPA_DATABASE_URL", biased_url)
+    monkeypatch.setenv("GOOGLE_API_KEY", "very-secret")
+
+    def call(*arguments: str, keys: str | None = None) -> Result:
+        result = CliRunner().invoke(app, ["audit", "biased-1", *arguments], input=keys)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return call
+
+
+def test_a_coach_without_stored_scores_is_asked_first(
+    mappa, stand_in: str, biased_url: str
+) -> None:
+    other = ("--against", "gemini:test-model", "--set", f"coach.base_url={stand_in}")
+    refused = mappa(*other, keys="n\n")
+    assert refused.exit_code == 1
+    assert f"about {ACTIONS} calls" in refused.stderr
+
+    asked = mappa(*other, "--yes", "--json")
+    said = json.loads(asked.stdout)
+    assert said["coach"].startswith("gemini test-model")
+    assert sum(update["actions"] for update in said["updates"]) == ACTIONS
+    with psycopg.connect(for_psql(biased_url)) as connection:
+        query = "SELECT count(*) FROM audit.action_scores WHERE coach = 'gemini' AND NOT trained"
+        assert connection.execute(query).fetchone() == (ACTIONS,)
+
+    # Stored now: nobody is asked, and no question either.
+    again = mappa("--against", "gemini:test-model", "--json")
+    assert json.loads(again.stdout) == said
+    table = mappa("--against", "gemini").stdout
+    assert f"of {ACTIONS} advantages change sign" in table
+    assert "of 2 updates would have differed" in table
+
+
+def test_a_name_that_is_no_coach_is_refused(mappa) -> None:
+    with pytest.raises(ConfigError, match="no stored second coach is called grok"):
+        mappa("--against", "grok")

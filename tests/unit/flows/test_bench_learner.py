@@ -1,0 +1,21 @@
+from pathlib import Path
+
+import pytest
+
+from flows.bench_learner import bench_learner
+from mappa_core.domain.errors import ConfigError
+from mappa_core.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("sequence=3", "bench learner has no sequence: choose from trl_python, sequences"),
+        ("trl_python=/nowhere/python", "trl_python=/nowhere/python is no interpreter"),
+    ],
+)
+def test_a_wrong_option_is_refused_before_anything_is_measured(
+    tmp_path: Path, option: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        bench_learner([option], Settings(MAPPA_HOME=tmp_path))
