@@ -126,11 +126,11 @@ def watching(watcher: Watcher) -> Generator[None]:
 
 @contextmanager
 def warming(config: TrainConfig, settings: Settings) -> Generator[None]:
-    """Begin, beside whatever comes before the services, what takes longest in opening them."""
+    """Begin what takes longest in opening the services, beside all that comes before them."""
     if config.engine.backend != "vllm":
         yield
         return
-    from mappa_core.adapters.vllm.engine import open_zygote
+    from mappa_core.adapters.vllm.server import open_zygote
 
     zygote = open_zygote(config.engine, settings.logs)
     zygote.start()
@@ -287,8 +287,8 @@ def check_inputs(config: TrainConfig, settings: Settings) -> Team:
     if config.coach.second.share:
         check_coach(config.coach.second, settings, team)
     check_space(settings.home)
+    from mappa_core.adapters.huggingface.device import resolve_device
     from mappa_core.adapters.huggingface.models import resolve_model
-    from mappa_core.adapters.huggingface.weights import resolve_device
 
     resolve_model(config.model, settings.models)
     for device in (config.engine.device, config.learner.device):
@@ -580,7 +580,8 @@ async def _start_engine(
 
         engine: Engine = TransformersEngine(model, config.engine, tokenizer.end_token_ids)
     else:
-        from mappa_core.adapters.vllm.engine import VllmEngine, open_zygote
+        from mappa_core.adapters.vllm.engine import VllmEngine
+        from mappa_core.adapters.vllm.server import open_zygote
 
         engine = VllmEngine(
             model=model,

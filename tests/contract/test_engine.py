@@ -15,7 +15,8 @@ from peft import PeftModel
 from mappa_core.adapters.huggingface.tokenizer import ChatTokenizer
 from mappa_core.adapters.huggingface.weights import load_base
 from mappa_core.adapters.transformers_engine.engine import TransformersEngine
-from mappa_core.adapters.vllm.engine import VllmEngine, open_zygote
+from mappa_core.adapters.vllm.engine import VllmEngine
+from mappa_core.adapters.vllm.server import open_zygote
 from mappa_core.config import EngineConfig
 from mappa_core.domain.errors import EngineError
 from mappa_core.domain.records import (

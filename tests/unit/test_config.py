@@ -226,7 +226,7 @@ def test_the_reference_says_kinds_and_bounds_in_words() -> None:
     values = {key.path: key.values for key in reference()}
     assert values["rollout.iterations"] == "integer, at least 1"
     assert values["rollout.temperature"] == "number, above 0, at most 2"
-    assert values["engine.serving"] == "`auto`, `merged`, `adapters`"
+    assert values["algorithm.ratio"] == "`token`, `sequence`"
     assert values["coach.budget.dollars"] == "number, above 0 or null"
     assert values["learner.betas"] == "list of 2: number, at least 0, below 1"
     assert values["problems.levels"] == "list (at least 1) of integer, at least 1"

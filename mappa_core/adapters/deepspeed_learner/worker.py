@@ -16,7 +16,7 @@ from torch import Tensor, distributed
 
 from mappa_core.adapters.deepspeed_learner import zero
 from mappa_core.adapters.deepspeed_learner.jobs import Answer, Job, read_job, write_answer
-from mappa_core.adapters.huggingface.weights import resolve_device
+from mappa_core.adapters.huggingface.device import resolve_device
 from mappa_core.adapters.training import checkpoints, memory, model, plan
 from mappa_core.adapters.training.metrics import StepTaken, Tally, report
 from mappa_core.adapters.training.steps import loss_of

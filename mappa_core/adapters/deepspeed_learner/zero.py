@@ -9,6 +9,7 @@ from deepspeed import ops
 from deepspeed.utils import (
     safe_get_full_fp32_param,
     safe_get_full_optimizer_state,
+    safe_set_full_fp32_param,
     safe_set_full_optimizer_state,
 )
 from torch import Tensor
@@ -74,6 +75,7 @@ def open_engine(
     """The engine around the model's trained parameters, at AdamW's beginning."""
     reader = Reader(trainee)
     parameters = model.trained_parameters(trainee)
+    masters = {name: p.detach().clone() for name, p in parameters.items()} if bfloat16 else {}
     engine, *_ = deepspeed.initialize(
         model=reader,
         optimizer=optimizer.build(parameters, {}, learner),
@@ -83,6 +85,10 @@ def open_engine(
         # Read outside the layer that owns it, so its owner's hooks do not gather it.
         output = cast(torch.nn.Linear, model.inner(trainee).get_output_embeddings()).weight
         deepspeed.zero.register_external_parameter(reader, output)
+    # DeepSpeed makes its masters from weights it has rounded; small steps of earlier updates would
+    # be lost with every start.
+    for name, master in masters.items():
+        safe_set_full_fp32_param(parameters[name], master.to(parameters[name].device))
     return engine
 
 

@@ -20,8 +20,6 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from mappa_core.domain.errors import ConfigError
-
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 _PEFT_PREFIX = "base_model.model."
@@ -65,19 +63,6 @@ def no_progress_bars() -> Generator[None]:
     finally:
         if shown:
             transformers_logging.enable_progress_bar()
-
-
-def resolve_device(device: str) -> str:
-    """`cuda` where `auto` finds a GPU, otherwise `cpu`; anything else as it is.
-
-    Raises:
-        ConfigError: `cuda` is asked for by name and there is none.
-    """
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device=cuda, and torch sees no GPU here: set it to cpu or auto")
-    if device != "auto":
-        return device
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def sha256_file(path: Path) -> str:

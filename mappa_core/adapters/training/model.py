@@ -14,7 +14,8 @@ from peft import PeftModel, get_peft_model, get_peft_model_state_dict
 from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 
-from mappa_core.adapters.huggingface.weights import load_base, resolve_device
+from mappa_core.adapters.huggingface.device import resolve_device
+from mappa_core.adapters.huggingface.weights import load_base
 from mappa_core.config import LearnerConfig
 from mappa_core.domain.records import ScoredAction, TrainingSample
 from mappa_core.learning.prefix_tree import PrefixTree, build, micro_batches

@@ -13,11 +13,11 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
+from mappa_core.adapters.huggingface.device import resolve_device
 from mappa_core.adapters.huggingface.weights import (
     is_whole_model,
     load_base,
     read_adapter,
-    resolve_device,
 )
 from mappa_core.adapters.transformers_engine.sampling import sample
 from mappa_core.config import EngineConfig

@@ -1,25 +1,18 @@
 """The engine on vLLM: which servers there are, and which of them serves whom."""
 
 import asyncio
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from mappa_core.adapters.huggingface.weights import resolve_device
+from mappa_core.adapters.huggingface.device import resolve_device
 from mappa_core.adapters.vllm import command
-from mappa_core.adapters.vllm.server import VLLM_ZYGOTE, Server, Zygote
+from mappa_core.adapters.vllm.server import Server, Zygote
 from mappa_core.adapters.vllm.serving import Adapters, Merged
 from mappa_core.adapters.vllm.slot import Slot
 from mappa_core.adapters.vllm.turns import Turns
 from mappa_core.config import EngineConfig
 from mappa_core.domain.errors import EngineError
 from mappa_core.domain.records import Completion, GenerationRequest, PolicyVersion
-
-
-def open_zygote(config: EngineConfig, log_directory: Path) -> Zygote:
-    """What the engine's servers come from; starting it before the rest is ready saves time."""
-    environment = command.environment(os.environ, device=resolve_device(config.device))
-    return Zygote(VLLM_ZYGOTE, environment, log_directory / "vllm.log")
 
 
 class VllmEngine:

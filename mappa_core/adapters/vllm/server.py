@@ -6,6 +6,7 @@ development endpoints, which change weights, are out of everybody else's reach.
 
 import asyncio
 import json
+import os
 import select
 import shutil
 import socket
@@ -18,6 +19,9 @@ from pathlib import Path
 
 import httpx
 
+from mappa_core.adapters.huggingface.device import resolve_device
+from mappa_core.adapters.vllm import command
+from mappa_core.config import EngineConfig
 from mappa_core.domain.errors import EngineError
 
 REPLY_SECONDS = 900.0
@@ -26,7 +30,7 @@ REPLY_SECONDS = 900.0
 _STOP_SECONDS = 15.0
 _POLL_SECONDS = 0.25
 
-VLLM_ZYGOTE = Path(__file__).with_name("zygote.py")
+_VLLM_ZYGOTE = Path(__file__).with_name("zygote.py")
 
 
 class ServerDied(Exception):
@@ -90,6 +94,12 @@ class Zygote:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+
+def open_zygote(config: EngineConfig, log_directory: Path) -> Zygote:
+    """What the engine's servers come from; starting it before the rest is ready saves time."""
+    environment = command.environment(os.environ, device=resolve_device(config.device))
+    return Zygote(_VLLM_ZYGOTE, environment, log_directory / "vllm.log")
 
 
 class Server:

@@ -14,7 +14,8 @@ import torch
 from peft import PeftModel
 
 from mappa_core.adapters.huggingface.weights import load_base
-from mappa_core.adapters.vllm.engine import VllmEngine, open_zygote
+from mappa_core.adapters.vllm.engine import VllmEngine
+from mappa_core.adapters.vllm.server import open_zygote
 from mappa_core.config import EngineConfig
 from mappa_core.domain.errors import EngineError
 from mappa_core.domain.records import Completion, GenerationRequest, PolicyVersion, Sampling
@@ -29,7 +30,8 @@ PROMPT = (1, 4093, 198, 1780, 314, 216, 39, 1232, 216, 37, 47, 2, 198, 1, 520, 9
 PARENT = """
 import asyncio, sys
 from pathlib import Path
-from mappa_core.adapters.vllm.engine import VllmEngine, open_zygote
+from mappa_core.adapters.vllm.engine import VllmEngine
+from mappa_core.adapters.vllm.server import open_zygote
 from mappa_core.config import EngineConfig
 
 async def main(model, directory):

@@ -8,12 +8,12 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 
+from mappa_core.adapters.huggingface.device import resolve_device
 from mappa_core.adapters.huggingface.weights import (
     LowRankUpdate,
     load_base,
     merge_adapter,
     read_adapter,
-    resolve_device,
     servable,
     sha256_file,
 )
