@@ -3,9 +3,11 @@
 from prefect import flow, get_run_logger
 from prefect.artifacts import acreate_markdown_artifact
 
+Detail = dict[str, str | int | float | None]
+
 
 @flow(name="alert", flow_run_name="alert {event} {run_name}", persist_result=False)
-async def alert(run_name: str, event: str, detail: str = "") -> str:
+async def alert(run_name: str, event: str, detail: Detail | None = None) -> str:
     """Say that something is wrong with the coach of a run; returns what was said.
 
     Args:
@@ -17,8 +19,9 @@ async def alert(run_name: str, event: str, detail: str = "") -> str:
         "mappa.audit.drift": f"the scores of {run_name} have drifted",
         "mappa.audit.biased": f"the coach of {run_name} is biased",
     }.get(event, f"{event} for {run_name}")
-    get_run_logger().warning("%s: see `mappa audit %s` (%s)", said, run_name, detail)
+    facts = ", ".join(f"{key} {value}" for key, value in (detail or {}).items())
+    get_run_logger().warning("%s: see `mappa audit %s` (%s)", said, run_name, facts)
     await acreate_markdown_artifact(
-        key="alert", markdown=f"# {said}\n\n{detail}\n\nSee `mappa audit {run_name}`."
+        key="alert", markdown=f"# {said}\n\n{facts}\n\nSee `mappa audit {run_name}`."
     )
     return said

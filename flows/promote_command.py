@@ -33,6 +33,8 @@ def promote_command(
     """Make a run's last checkpoints champions where gain and audit support it."""
     if sum((run is not None, listed, rollback is not None)) != 1:
         raise ConfigError("say what to promote: a RUN, --list, or --rollback MODEL VERSION")
+    if override is not None and not override.strip():
+        raise ConfigError('an override needs a reason: --override "why"')
     if listed:
         _list(as_json)
     elif rollback is not None:

@@ -33,6 +33,7 @@ from mappa_core.adapters.store.auditing import PostgresAudit
 from mappa_core.adapters.store.connection import for_psql, ping
 from mappa_core.adapters.store.embedded import start_embedded
 from mappa_core.adapters.store.store import PostgresStore
+from mappa_core.adapters.tensorboard.tracker import WithTensorBoard
 from mappa_core.adapters.watchers import LogWatcher
 from mappa_core.adapters.workspaces.snapshots import SnapshotWorkspaces
 from mappa_core.coaching.rubrics import RubricSet, load_rubrics, turned_round
@@ -201,12 +202,21 @@ async def _build(config: TrainConfig, settings: Settings, stack: AsyncExitStack)
         second_coach=second,
         learner=_learner(model, settings, config),
         store=store,
-        tracker=MlflowTracker(databases.mlflow, settings.mlflow / "artifacts", patience),
+        tracker=_tracker(config, settings, databases, patience),
         registry=MlflowRegistry(databases.mlflow, patience),
         watcher=watcher,
         desk=_desk(team, problems, settings),
         audit=_audit_of(store, stack),
     )
+
+
+def _tracker(
+    config: TrainConfig, settings: Settings, databases: "Databases", patience: Patience
+) -> Tracker:
+    tracker = MlflowTracker(databases.mlflow, settings.mlflow / "artifacts", patience)
+    if "tensorboard" not in config.tracking.also:
+        return tracker
+    return WithTensorBoard(tracker, settings.home / "tensorboard")
 
 
 def _learner(model: str, settings: Settings, config: TrainConfig) -> Learner:

@@ -4,6 +4,8 @@
     Code Executor    no program 0, unclosed 1, fails 3, prints nothing 3, prints words 4, prints a
                      number 5 (+ 1 for each of two quantities it computes with), the number that
                      the words imply 10
+    Solver           as the Code Executor where it runs a program, as the Verifier where it answers
+    Debater, Aggregator, Proposer 2: as the Verifier; Proposer 1: as the Problem Solver
     Verifier         no box 0, words in it 3, a number 4, what the program printed 6 or 7, the
                      number that the words imply 10
 
@@ -154,10 +156,23 @@ def _judge_answer(case: CoachCase, reading: Reading | None) -> Judgement:
     )
 
 
+def _judge_solver(case: CoachCase, reading: Reading | None) -> Judgement:
+    """Of an agent that may run a program or answer: by what it did."""
+    runs = not last_boxed(case.text) and last_program(case.text) is not None
+    return (_judge_program if runs else _judge_answer)(case, reading)
+
+
 _RULES: Mapping[str, Callable[[CoachCase, Reading | None], Judgement]] = {
     "problem_solver": _judge_plan,
     "code_executor": _judge_program,
     "verifier": _judge_answer,
+    "solver": _judge_solver,
+    "aggregator": _judge_answer,
+    "proposer_1": _judge_plan,
+    "proposer_2": _judge_answer,
+    "debater_1": _judge_answer,
+    "debater_2": _judge_answer,
+    "debater_3": _judge_answer,
 }
 
 

@@ -116,8 +116,8 @@ def _absent(story: RunStory) -> str:
     if story.kl:
         return ""
     return (
-        "<p class=faint>No divergence from the base policy: the run was configured with "
-        "<code>algorithm.kl=none</code>, which does not compute it.</p>"
+        "<p class=faint>No divergence from the base policy is on record: it is computed with "
+        "every update unless <code>algorithm.kl=none</code>.</p>"
     )
 
 
@@ -138,13 +138,14 @@ def _lines(series: Series) -> Callable[["Axes"], None]:
     from matplotlib.ticker import MaxNLocator
 
     def draw(axes: "Axes") -> None:
+
         for name, values in series.items():
             if values:
                 steps = sorted(values)
                 axes.plot(steps, [values[step] for step in steps], "o-", markersize=3, label=name)
         axes.set_xlabel("iteration")
         axes.set_ylim(bottom=0)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.legend(frameon=False, fontsize=9)
 
     return draw

@@ -6,11 +6,20 @@ from types import MappingProxyType
 
 from mappa_core.domain.errors import ConfigError
 from mappa_core.teams.base import Team
+from mappa_core.teams.debate import load_debate
 from mappa_core.teams.dsbench import load_dsbench
 from mappa_core.teams.mathchat import load_mathchat
+from mappa_core.teams.mixture import load_mixture
+from mappa_core.teams.single import load_single
 
 TEAMS: Mapping[str, Callable[[str], Team]] = MappingProxyType(
-    {"dsbench": load_dsbench, "mathchat": load_mathchat}
+    {
+        "dsbench": load_dsbench,
+        "mathchat": load_mathchat,
+        "single": load_single,
+        "debate": load_debate,
+        "mixture": load_mixture,
+    }
 )
 """Every team by name; each is made with one of its prompt sets."""
 

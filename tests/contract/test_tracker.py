@@ -7,6 +7,7 @@ import pytest
 
 from mappa_core.adapters.mlflow.registry import MlflowRegistry
 from mappa_core.adapters.mlflow.tracker import MlflowTracker
+from mappa_core.adapters.tensorboard.tracker import WithTensorBoard
 from mappa_core.domain.errors import TrackerError
 from mappa_core.domain.records import Episode, Outcome, Run, RunStatus, StopReason
 from mappa_core.ports import ModelRegistry, Tracker
@@ -28,14 +29,18 @@ def mlflow_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
 
 
-@pytest.fixture(params=["mlflow", "memory"])
+@pytest.fixture(params=["mlflow", "memory", "memory and tensorboard"])
 def kind(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
 @pytest.fixture
 def tracker(kind: str, mlflow_uri: str, tmp_path: Path) -> Tracker:
-    return MlflowTracker(mlflow_uri, tmp_path) if kind == "mlflow" else MemoryTracker()
+    if kind == "mlflow":
+        return MlflowTracker(mlflow_uri, tmp_path)
+    if kind == "memory":
+        return MemoryTracker()
+    return WithTensorBoard(MemoryTracker(), tmp_path / "tensorboard")
 
 
 @pytest.fixture

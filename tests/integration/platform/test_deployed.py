@@ -47,6 +47,15 @@ class Platform:
         assert finished.returncode == 0, finished.stdout + finished.stderr
         return finished.stdout
 
+    def mappa(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", "from flows.cli import main; main()", *arguments],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
     def worker(self, name: str) -> subprocess.Popen[bytes]:
         log = (self.folder / f"{name}.log").open("wb")
         with log:
@@ -154,10 +163,7 @@ def test_a_deployed_run_survives_its_worker_and_the_form_refuses_nonsense(
     )
     second = platform.worker("second")
     try:
-        wait_for(
-            "the run to end",
-            iter(lambda: platform.state(flow_run) in ("COMPLETED", "FAILED"), None),
-        )
+        wait_for("the run to end", lambda: platform.state(flow_run) in ("COMPLETED", "FAILED"))
         wait_for("the alert", lambda: alerts(platform) == ["COMPLETED"])
     finally:
         second.terminate()
@@ -168,6 +174,23 @@ def test_a_deployed_run_survives_its_worker_and_the_form_refuses_nonsense(
     assert platform.rows("SELECT count(*) FROM mappa.run WHERE status = 'completed'") == 1
     assert platform.rows(UPDATES) == 9
     assert platform.rows("SELECT count(model_version) FROM mappa.checkpoint") == 9
+    promoted(platform)
+
+
+def promoted(platform: Platform) -> None:
+    """Two updates of a tiny model prove nothing, and an override is what it takes."""
+    refused = platform.mappa("promote", "tiny")
+    assert refused.returncode == 1
+    assert "is not promoted: the gain over the base model is not certified" in refused.stderr
+    assert platform.mappa("promote", "tiny", "--override", "a test").returncode == 0
+    listed = json.loads(platform.mappa("promote", "--list", "--json").stdout)
+    champions = [each for each in listed if "champion" in each["aliases"]]
+    assert {each["agent"]: each["step"] for each in champions} == {
+        "problem_solver": 3,
+        "code_executor": 3,
+        "verifier": 3,
+    }
+    assert {each["promotion"]["override"] for each in champions} == {"a test"}
 
 
 def alerts(platform: Platform) -> list[str]:

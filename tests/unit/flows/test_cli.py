@@ -39,6 +39,9 @@ def failing(
         (["train", "problems.source=json"], "problems.train_files"),
         (["train", "--resume", "x", "seed=2"], "leave out"),
         (["bench", "nothing"], "rollout"),
+        (["promote"], "say what to promote"),
+        (["promote", "run", "--list"], "say what to promote"),
+        (["promote", "run", "--override", " "], "needs a reason"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_written(

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 from prefect import Flow
-from prefect.events import Automation, DeploymentEventTrigger
+from prefect.events import DeploymentEventTrigger
+from prefect.events.schemas.automations import AutomationCore
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import validate
 
@@ -80,7 +81,7 @@ def test_triggers_and_automations_are_ones_that_prefect_understands() -> None:
         {"mappa.audit.drift", "mappa.audit.biased"},
     ]
     file = yaml.safe_load((ROOT / "infra" / "automations.yaml").read_text())
-    assert [Automation.model_validate(each).enabled for each in file["automations"]] == [True]
+    assert [AutomationCore.model_validate(each).enabled for each in file["automations"]] == [True]
 
 
 def test_every_parameter_of_the_form_is_described() -> None:

@@ -252,7 +252,7 @@ def test_load_team_finds_mathchat_and_names_the_nearest() -> None:
     assert load_team("mathchat", "small-1") == SMALL
     for name, hint in (
         ("mathcat", "did you mean 'mathchat'?"),
-        ("zzz", "there are: dsbench, mathchat"),
+        ("zzz", "there are: dsbench, mathchat, single, debate, mixture"),
     ):
         with pytest.raises(ConfigError) as caught:
             load_team(name, "small-1")

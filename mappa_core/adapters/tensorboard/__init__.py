@@ -1,0 +1,1 @@
+"""TensorBoard beside MLflow."""

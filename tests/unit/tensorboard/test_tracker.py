@@ -1,0 +1,62 @@
+"""What TensorBoard would read is what was logged, undefined figures left out."""
+
+import math
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tensorboardX.proto.event_pb2 import Event
+
+from mappa_core.adapters.tensorboard.tracker import WithTensorBoard
+from mappa_core.domain.errors import TrackerError
+from mappa_core.domain.records import RunStatus
+from tests.builders import make_run
+from tests.fakes.tracking import MemoryTracker
+
+
+def events(folder: Path) -> Iterator[Event]:
+    """The records of all event files, in TFRecord's framing: length, check, data, check."""
+    for file in sorted(folder.glob("events.out.tfevents.*")):
+        content, at = file.read_bytes(), 0
+        while at < len(content):
+            (length,) = struct.unpack_from("<Q", content, at)
+            yield Event.FromString(content[at + 12 : at + 12 + length])
+            at += 12 + length + 4
+
+
+def scalars(folder: Path) -> list[tuple[int, str, float]]:
+    return [
+        (event.step, value.tag, value.simple_value)
+        for event in events(folder)
+        for value in event.summary.value
+        if value.HasField("simple_value")
+    ]
+
+
+def test_metrics_go_to_both_and_a_resumed_run_goes_on_in_its_folder(tmp_path: Path) -> None:
+    run, memory = make_run("both"), MemoryTracker()
+    for step in (1, 2):
+        tracker = WithTensorBoard(memory, tmp_path)
+        name = tracker.start(run)
+        tracker.log(name, step, {"solver/mean_score": 5.0 + step, "kl_base": math.nan})
+        tracker.end(name, RunStatus.INTERRUPTED)
+    assert scalars(tmp_path / "both") == [
+        (1, "solver/mean_score", 6.0),
+        (2, "solver/mean_score", 7.0),
+    ]
+    assert memory.metrics[name] == {(1, "solver/mean_score"): 6.0, (2, "solver/mean_score"): 7.0}
+    (config, *_) = [
+        value.tensor.string_val[0].decode()
+        for event in events(tmp_path / "both")
+        for value in event.summary.value
+        if value.tag.startswith("config")
+    ]
+    assert '"problems": 12' in config
+
+
+def test_a_folder_that_cannot_be_written_is_a_tracker_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    tracker = WithTensorBoard(MemoryTracker(), tmp_path / "file")
+    with pytest.raises(TrackerError, match="TensorBoard's files cannot go to"):
+        tracker.start(make_run("blocked"))
