@@ -142,8 +142,8 @@ def _run_training(
     from flows.servers import prefect_server
     from mappa_core.bootstrap import check_inputs, warming, watching
 
-    stack.enter_context(warming(config, settings))
     check_recorder_load(config, check_inputs(config, settings))
+    stack.enter_context(warming(config, settings))
     console = Console()
     stack.enter_context(prefect_server(settings))
     watcher = stack.enter_context(RichWatcher(console))

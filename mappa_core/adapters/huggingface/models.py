@@ -5,12 +5,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from mappa_core.adapters.huggingface.weights import no_progress_bars
 from mappa_core.domain.errors import DiskFull, ModelNotFound
 
 BUNDLED = "smollm2-135m-instruct"
@@ -113,11 +110,17 @@ def _bundled_file() -> Path:
 
 def convert_gguf(source: Path, target: Path) -> None:
     """Write the Llama model in the GGUF file `source` as float32 safetensors with its tokenizer."""
+    # Seconds to import, and of use once.
+    from mappa_core.adapters.huggingface.weights import no_progress_bars
+
     with no_progress_bars():
         _convert(source, target)
 
 
 def _convert(source: Path, target: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
     loaded = AutoModelForCausalLM.from_pretrained(
         source.parent, gguf_file=source.name, dtype=torch.float32
     )
