@@ -284,7 +284,7 @@ def bench(
     as_json: Json = False,
 ) -> None:
     """Measure, as ratios within one run on this machine."""
-    from flows.bench import run_bench
+    from flows.benches import run_bench
     from flows.tables import bench_table
 
     report = run_bench(name, overrides or (), Settings())

@@ -12,7 +12,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from flows.bench import BenchReport
+from flows.benches.report import BenchReport
 from flows.doctor import Finding
 from flows.score_tables import print_score_in_full
 from mappa_core.domain import ids

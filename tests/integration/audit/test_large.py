@@ -3,7 +3,7 @@
 import pytest
 
 from flows.audit_run import audit_stored
-from flows.bench_audit import LARGE, audit_process, bench_audit, fill
+from flows.benches.audit import LARGE, audit_process, bench_audit, fill
 from mappa_core.adapters.store.auditing import PostgresAudit
 from mappa_core.domain.errors import ConfigError
 from mappa_core.settings import Settings

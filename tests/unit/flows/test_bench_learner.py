@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.bench_learner import bench_learner
+from flows.benches.learner import bench_learner
 from mappa_core.domain.errors import ConfigError
 from mappa_core.settings import Settings
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from flows.bench import BenchReport, Figure, machine
+from flows.benches.report import BenchReport, Figure, machine
 from mappa_core.domain.errors import ConfigError, LearnerError
 from mappa_core.settings import Settings
 
@@ -120,7 +120,7 @@ def _compared(
         "samples": [asdict(row) for row in rows],
     }
     tokens = sum(len(row.prompt) + len(row.response) for row in rows)
-    ours = _measure((sys.executable, "-m", "flows.bench_learner_worker"), spec)
+    ours = _measure((sys.executable, "-m", "flows.benches.learner_worker"), spec)
     figures = [Figure(name=f"{setting}: real tokens", value=tokens, unit="tokens")]
     figures += _plain(setting, "MAPPA", ours)
     if not options["trl_python"]:

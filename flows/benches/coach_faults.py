@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from flows.bench import Figure
+from flows.benches.report import Figure
 from flows.rehearsal.script import Fault, Question, score_of
 from mappa_core.adapters.llm_coach.coach import LlmCoach
 from mappa_core.coaching.prices import Usage, cost, dollars

@@ -24,8 +24,8 @@ from uuid import UUID
 
 import psycopg
 
-from flows.bench import BenchReport, Figure, machine
-from flows.bench_records import AGENTS, Material
+from flows.benches.records import AGENTS, Material
+from flows.benches.report import BenchReport, Figure, aimed, machine
 from mappa_core.adapters.store.connection import for_psql
 from mappa_core.adapters.store.embedded import start_embedded
 from mappa_core.adapters.store.schema import upgrade
@@ -192,17 +192,3 @@ def _seconds(work: Callable[[], object]) -> float:
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
-
-
-def aimed(
-    name: str,
-    value: float,
-    unit: str,
-    *,
-    at_least: float | None = None,
-    at_most: float | None = None,
-) -> Figure:
-    """A figure beside its aim."""
-    met = (at_least is None or value >= at_least) and (at_most is None or value <= at_most)
-    aim = f">= {at_least:g}" if at_most is None else f"<= {at_most:g}"
-    return Figure(name=name, value=value, unit=unit, aim=aim, met=met)

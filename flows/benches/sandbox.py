@@ -8,7 +8,8 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from flows.bench import BenchReport, Figure, machine
+from flows.benches import no_options
+from flows.benches.report import BenchReport, Figure, machine
 from mappa_core.adapters.sandboxes.choose import choose_sandbox
 from mappa_core.domain.errors import SandboxError, SandboxUnavailable
 from mappa_core.domain.records import Limits, ToolStatus
@@ -22,12 +23,18 @@ _WARM_UP, _SINGLE, _AT_ONCE, _MANY = 5, 40, 16, 160
 _PROGRAM = "print(1)"
 
 
-async def bench_sandbox(settings: Settings) -> BenchReport:
+def bench_sandbox(overrides: Sequence[str], settings: Settings) -> BenchReport:
     """Median latency of `print(1)` alone, and runs per second with 16 at once.
 
     Raises:
+        ConfigError: There are options.
         SandboxUnavailable: Not even bubblewrap can be had here.
     """
+    no_options("sandbox", overrides)
+    return asyncio.run(_compared(settings))
+
+
+async def _compared(settings: Settings) -> BenchReport:
     figures: list[Figure] = []
     for backend in _BACKENDS:
         try:

@@ -19,8 +19,7 @@ from pathlib import Path
 
 import psycopg
 
-from flows.bench import BenchReport, Figure, machine
-from flows.bench_store import aimed
+from flows.benches.report import BenchReport, Figure, aimed, machine
 from mappa_core.adapters.store.connection import for_psql
 from mappa_core.adapters.store.embedded import start_embedded
 from mappa_core.adapters.store.schema import upgrade

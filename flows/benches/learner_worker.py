@@ -1,6 +1,6 @@
 """One update by this project's learner, in a process of its own: `python -m ... SPEC.json`.
 
-Prints one JSON line. See `bench_learner`.
+Prints one JSON line. See `benches.learner`.
 """
 
 import json
