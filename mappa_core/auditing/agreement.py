@@ -8,9 +8,7 @@ PPI++, arXiv 2311.01453).
 
 from dataclasses import dataclass
 
-import krippendorff
 import numpy as np
-from scipy import stats
 
 from mappa_core.auditing.frame import Floats, Mask
 
@@ -91,6 +89,8 @@ def alpha(scores: Floats) -> float:
     rounded = np.round(2 * scores)
     if len(np.unique(rounded[~np.isnan(rounded)])) < 2:
         return 1.0
+    import krippendorff  # and scipy: two seconds, for few commands
+
     return float(krippendorff.alpha(rounded, level_of_measurement="interval"))
 
 
@@ -117,6 +117,8 @@ def corrected_mean(data: LabelledScores) -> CorrectedMean | None:
     count = len(truth)
     if count < 3:
         return None
+    from scipy import stats
+
     trust = _trust(truth, beside, rest)
     value = float((truth - trust * beside).mean())
     variance = float((truth - trust * beside).var(ddof=1)) / count
