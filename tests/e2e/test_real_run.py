@@ -49,6 +49,9 @@ class Played:
         return done.stdout
 
 
+pytestmark = pytest.mark.timeout(900)  # the run itself takes three minutes on two idle cores
+
+
 @pytest.fixture(scope="module")
 def played(open_folder: Path, real_model: Path) -> Played:
     home = open_folder / "real-run"

@@ -62,7 +62,9 @@ def test_everything_a_run_did_can_be_read_back(
     assert policy.id == update.to_policy_id
     assert isinstance(services.tracker, MemoryTracker)
     assert isinstance(services.registry, MemoryRegistry)
-    assert services.registry.versions == {"mappa-monologue-speaker": [checkpoint.id]}
+    assert services.registry.models() == ("mappa-monologue-speaker",)
+    (version,) = services.registry.versions("mappa-monologue-speaker")
+    assert (version.run_id, version.agent, version.step) == (run.id, "speaker", policy.step)
     logged = services.tracker.metrics[run.mlflow_run_id or ""]
     assert logged[1, "speaker/score"] == figures.agents[0].mean_score
     assert (1, "held_out/gain") in logged

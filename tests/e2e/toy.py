@@ -105,8 +105,11 @@ class LetterCoach:
         )
 
     async def score(self, case: CoachCase) -> CoachScore | Unscored:
-        self._seen.append(case.text)
-        judged = self._random.choice(self._seen) if self.shuffled else case.text
+        judged = case.text
+        if self.shuffled:
+            # Never one's own: that would teach a little.
+            judged = self._random.choice(self._seen or [""])
+            self._seen.append(case.text)
         return CoachScore(value=10 * letter_share(judged), rationale="letters are good")
 
 
