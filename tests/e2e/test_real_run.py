@@ -43,7 +43,7 @@ class Played:
     def mappa(self, *arguments: str) -> str:
         command = [str(Path(sys.executable).with_name("mappa")), *arguments]
         done = subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=280, check=False
+            command, env=self.environment, capture_output=True, text=True, timeout=800, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

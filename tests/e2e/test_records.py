@@ -58,7 +58,7 @@ def test_everything_a_run_did_can_be_read_back(
         assert learnt.id == update.id
         assert part.score_id == entry.id
 
-    ((policy, checkpoint),) = store.checkpoints(run.id)
+    ((policy, _),) = store.checkpoints(run.id)
     assert policy.id == update.to_policy_id
     assert isinstance(services.tracker, MemoryTracker)
     assert isinstance(services.registry, MemoryRegistry)
