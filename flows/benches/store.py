@@ -1,6 +1,6 @@
 """`mappa bench store`: a million actions through the store, on an embedded Postgres of its own.
 
-    two runs at once, each:
+    two processes, each with runs of its own:
     records ─▶ add_episodes ─▶ rows         actions/s, peak memory, bytes per action
     audit.coach_bias, one episode            seconds, as a SQL user and `mappa show` wait for them
     two runs that record at a steady pace    how much they slow each other
@@ -8,54 +8,39 @@
 `actions=20000` makes it shorter. The folder is removed at the end.
 """
 
-import resource
 import shutil
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
+from multiprocessing import get_context
 from pathlib import Path
-from uuid import UUID
 
 import psycopg
 
-from flows.benches.records import AGENTS, Material
 from flows.benches.report import BenchReport, Figure, aimed, machine
+from flows.benches.store_writers import record_at_pace, write_runs
 from mappa_core.adapters.store.connection import for_psql
 from mappa_core.adapters.store.embedded import start_embedded
 from mappa_core.adapters.store.schema import upgrade
 from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.bootstrap import check_space
 from mappa_core.domain.errors import ConfigError
-from mappa_core.domain.records import Episode
 from mappa_core.settings import Settings
 
 ACTIONS = 1_000_000
 RUNS = 10
 WRITERS = 2
-"""Runs that write at once: while the server works on the rows of one, the other makes its own."""
-EPISODES_PER_WRITE = 250
+"""Processes that write at once, as training runs do."""
 BYTES_PER_ACTION = 8_000
 """Asked for on the disk, write-ahead log included."""
-PACE_PER_SECOND = 200
-"""Turns a run records while two are compared: ten times what a training run makes."""
-PACED_SECONDS = 10.0
 REPEATS = 5
 BIAS = "SELECT * FROM audit.coach_bias"
 BIAS_OF_ONE = f"{BIAS} WHERE run = 'bench-3'"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """One run that was written."""
-
-    actions: int
-    an_episode: UUID
 
 
 def bench_store(overrides: Sequence[str], settings: Settings) -> BenchReport:
@@ -104,35 +89,33 @@ def _scratch_database(settings: Settings) -> Generator[str]:
 
 
 def _figures(store: PostgresStore, url: str, actions: int) -> Iterator[Figure]:
-    material = Material()
-    written: list[Written] = []
-    peaks_mib: list[float] = []
-    write = partial(_write_run, store, material, actions // RUNS)
-    started = time.perf_counter()
-    with ThreadPoolExecutor(WRITERS) as pool:
-        for run in pool.map(write, (f"bench-{number}" for number in range(RUNS))):
-            written.append(run)
-            peaks_mib.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-    seconds = time.perf_counter() - started
-    count = sum(run.actions for run in written)
-    rate = count / seconds
-    yield Figure(name="actions", value=count, unit="actions")
-    yield aimed(
-        "written by two runs at once, records and ids made on the way",
-        rate,
-        "actions/s",
-        at_least=5000,
-    )
-    yield Figure(name="peak memory of the writer", value=peaks_mib[-1], unit="MiB")
-    growth = peaks_mib[-1] / peaks_mib[0]
-    yield aimed("the same, over that after a tenth", growth, "ratio", at_most=1.1)
-    with psycopg.connect(for_psql(url), autocommit=True) as connection:
-        yield from _asked(connection, count)
-    one = statistics.median(
-        _seconds(partial(store.episode, str(run.an_episode))) for run in written
-    )
-    yield aimed("one episode read", 1000 * one, "ms", at_most=5)
-    yield from _side_by_side(store, material)
+    with ProcessPoolExecutor(WRITERS, mp_context=get_context("spawn")) as pool:
+        shares = [
+            [f"bench-{number}" for number in range(RUNS)][one::WRITERS] for one in range(WRITERS)
+        ]
+        written = list(pool.map(partial(write_runs, url, actions // RUNS), shares))
+        count = sum(one.actions for one in written)
+        seconds = max(one.ended for one in written) - min(one.started for one in written)
+        yield Figure(name="actions", value=count, unit="actions")
+        yield aimed(
+            "written by two runs at once, records and ids made on the way",
+            count / seconds,
+            "actions/s",
+            at_least=5000,
+        )
+        peak = max(one.peaks_mib[-1] for one in written)
+        growth = max(one.peaks_mib[-1] / one.peaks_mib[0] for one in written)
+        yield Figure(name="peak memory of a writer", value=peak, unit="MiB")
+        yield aimed("the same, over that after its first run", growth, "ratio", at_most=1.1)
+        with psycopg.connect(for_psql(url), autocommit=True) as connection:
+            yield from _asked(connection, count)
+        one = statistics.median(
+            _seconds(partial(store.episode, str(episode)))
+            for some in written
+            for episode in some.episodes
+        )
+        yield aimed("one episode read", 1000 * one, "ms", at_most=5)
+        yield from _side_by_side(pool, url)
 
 
 def _asked(connection: psycopg.Connection, count: int) -> Iterator[Figure]:
@@ -152,40 +135,12 @@ def _asked(connection: psycopg.Connection, count: int) -> Iterator[Figure]:
         yield aimed(name, seconds, "s", at_most=at_most)
 
 
-def _write_run(store: PostgresStore, material: Material, actions: int, name: str) -> Written:
-    run = material.open_run(store, name)
-    count = actions // len(AGENTS)
-    episodes: list[Episode] = []
-    for first in range(0, count, EPISODES_PER_WRITE):
-        episodes, scores = material.episodes(run, first, min(EPISODES_PER_WRITE, count - first))
-        store.add_episodes(episodes, scores)
-    return Written(actions=count * len(AGENTS), an_episode=episodes[-1].id)
-
-
-def _side_by_side(store: PostgresStore, material: Material) -> Iterator[Figure]:
-    """Two runs at once, each with connections of its own, as two processes would have."""
-    alone = statistics.median(_paced(store, material, "paced-alone"))
-    with ThreadPoolExecutor(2) as pool:
-        both = pool.map(partial(_paced, store, material), ("paced-left", "paced-right"))
-        together = statistics.median(chain.from_iterable(both))
+def _side_by_side(pool: ProcessPoolExecutor, url: str) -> Iterator[Figure]:
+    record = partial(record_at_pace, url)
+    alone = statistics.median(pool.submit(record, "paced-alone").result())
+    together = statistics.median(chain(*pool.map(record, ("paced-left", "paced-right"))))
     yield Figure(name="a turn, one run recording", value=1000 * alone, unit="ms")
     yield aimed("the same with two runs, over one", together / alone, "ratio", at_most=1.3)
-
-
-def _paced(store: PostgresStore, material: Material, name: str) -> list[float]:
-    """Seconds that each turn took, recorded one by one at the pace of a busy run."""
-    run = material.open_run(store, name)
-    played, _ = material.episodes(run, 0, int(PACE_PER_SECOND * PACED_SECONDS) // len(AGENTS))
-    for episode in played:
-        store.open_episode(replace(episode, turns=(), stop_reason=None, outcome=None))
-    seconds: list[float] = []
-    due = time.perf_counter()
-    for episode in played:
-        for turn in episode.turns:
-            time.sleep(max(0.0, due - time.perf_counter()))
-            due += 1 / PACE_PER_SECOND
-            seconds.append(_seconds(partial(store.record_turn, episode, turn)))
-    return seconds
 
 
 def _seconds(work: Callable[[], object]) -> float:
