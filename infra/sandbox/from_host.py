@@ -23,7 +23,8 @@ from mappa_core.adapters.sandboxes.rooms import our_interpreter
 
 _TOOLS = ("cat", "echo", "ls", "mkdir", "rm", "sh", "sleep", "true")
 _PREFIX = "usr/local"
-_LEFT_OUT = {"site-packages", "test", "tests", "idlelib", "ensurepip", "tkinter", "turtledemo"}
+_PACKAGES = ("dist-packages", "site-packages")
+_LEFT_OUT = {*_PACKAGES, "test", "tests", "idlelib", "ensurepip", "tkinter", "turtledemo"}
 _STATIC = re.compile(r"config-.*|.*\.a")
 _FOLDERS = ("dev", "etc", "proc", "sys", "tmp", "mappa")
 _LDD_AT_ONCE = 200
@@ -52,12 +53,18 @@ def _contents() -> Iterator[tuple[str, Path]]:
         yield f"{_PREFIX}/lib/{library.name}", library
     library = python.home / "lib" / python.name
     yield from _tree(library, f"{_PREFIX}/lib/{python.name}", _LEFT_OUT)
-    packages = f"{_PREFIX}/lib/{python.name}/site-packages"
+    packages = f"{_PREFIX}/lib/{python.name}/{_packages_folder(library)}"
     for name, path in importable(DATA_SCIENCE).items():
         yield from _tree(path, f"{packages}/{name}", set())
     for tool in _TOOLS:
         yield f"usr/bin/{tool}", Path(shutil.which(tool) or tool).resolve()
         yield f"bin/{tool}", Path(shutil.which(tool) or tool).resolve()
+
+
+def _packages_folder(library: Path) -> str:
+    """Debian's Python looks for packages under a name of its own."""
+    debian, usual = _PACKAGES
+    return debian if debian in (library / "site.py").read_text() else usual
 
 
 def _tree(root: Path, name: str, left_out: set[str]) -> Iterator[tuple[str, Path]]:
