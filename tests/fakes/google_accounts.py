@@ -11,6 +11,8 @@ from aiohttp import web
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
+from tests.fakes.serving import serving
+
 
 @dataclass
 class TokenOffice:
@@ -62,14 +64,8 @@ async def open_office(office: TokenOffice) -> AsyncGenerator[str]:
     """Serve on this machine inside the block; yields the address."""
     app = web.Application()
     app.router.add_post("/token", office.token)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        host, port = runner.addresses[0][:2]
-        yield f"http://{host}:{port}"
-    finally:
-        await runner.cleanup()
+    async with serving(app) as address:
+        yield address
 
 
 def _decoded(part: str) -> bytes:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from flows.rehearsal.dialects import GEMINI, Dialect, Tokens, as_bytes
+from tests.fakes.serving import serving
 
 
 @dataclass
@@ -28,11 +29,5 @@ async def recording(recorder: Recorder) -> AsyncGenerator[str]:
     """Serve on this machine inside the block; yields the address."""
     app = web.Application()
     app.router.add_post("/{tail:.*}", recorder.answer)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        host, port = runner.addresses[0][:2]
-        yield f"http://{host}:{port}"
-    finally:
-        await runner.cleanup()
+    async with serving(app) as address:
+        yield address

@@ -77,12 +77,19 @@ class Zygote:
 
         The server is ended when the returned end is closed or shut down; the other end closes
         when the server has ended.
+
+        Raises:
+            EngineError: The zygote ended before it could be asked.
         """
         control = self.start()
         request = json.dumps({"arguments": list(arguments), "log": str(log)})
         ours, theirs = socket.socketpair()
         with theirs:
-            socket.send_fds(control, [request.encode()], [theirs.fileno()])
+            try:
+                socket.send_fds(control, [request.encode()], [theirs.fileno()])
+            except OSError as error:
+                ours.close()
+                raise EngineError(f"what starts vLLM's servers ended: read {self.log}") from error
         return ours
 
     def close(self) -> None:
@@ -139,7 +146,10 @@ class Server:
         deadline = time.monotonic() + seconds
         while not await self.healthy():
             if _has_ended(lifeline):
-                raise EngineError(f"the vLLM server ended while starting: read {self.log}")
+                raise EngineError(
+                    f"the vLLM server ended while starting: read {self.log}, or, where that is "
+                    f"missing, {self._zygote.log}"
+                )
             if time.monotonic() > deadline:
                 raise EngineError(
                     f"the vLLM server did not answer within {seconds:.0f} s: read {self.log}, "

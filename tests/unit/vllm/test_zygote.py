@@ -1,5 +1,6 @@
 """A server forked by a zygote never outlives the process that asked for it."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -12,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.adapters.vllm.server import Zygote
+from mappa_core.adapters.vllm.server import Server, Zygote
+from mappa_core.domain.errors import EngineError
 
 # In the place of vLLM: starts a child of its own, as vLLM does, and writes down both process ids.
 FAMILY = """
@@ -135,3 +137,14 @@ def test_servers_live_on_without_the_zygote_and_the_next_gets_a_new_one(
         assert all(map(alive, pids + read_pids(tmp_path / "second")))
         first.close()
         second.close()
+
+
+def test_a_zygote_that_fails_to_import_ends_the_wait(tmp_path: Path) -> None:
+    script = tmp_path / "broken.py"
+    script.write_text("import no_such_package\n")
+    with a_zygote(script, tmp_path / "vllm.log") as zygote:
+        server = Server(zygote, (), tmp_path / "vllm-solver.log")
+        with pytest.raises(EngineError, match=r"ended.*vllm\.log"):
+            asyncio.run(server.start(60))
+        asyncio.run(server.stop())
+    assert "no_such_package" in (tmp_path / "vllm.log").read_text()
