@@ -1,6 +1,4 @@
-"""The command line: `mappa train | evaluate | audit | runs | show | serve | db | doctor | bench`.
-
-`rescore` and `rubric` are in `coach_commands`.
+"""The command line; `mappa --help` lists the commands, and most have a module of their own here.
 
 Exit codes: 0 done, 2 bad input, 1 failed, 130 stopped by Ctrl-C. Every error is one line.
 Prefect, MLflow and torch take seconds to import, so each command imports what it needs.
