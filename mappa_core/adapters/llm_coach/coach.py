@@ -20,6 +20,7 @@ from mappa_core.adapters.llm_coach.provider import (
 )
 from mappa_core.adapters.llm_coach.retries import Time, repeated
 from mappa_core.coaching.evidence import EvidenceLimits, authored, case_texts, system_text
+from mappa_core.coaching.injection import flags_in
 from mappa_core.coaching.prices import Usage, cost, estimated_tokens
 from mappa_core.coaching.replies import Judged, read_reply
 from mappa_core.coaching.rubrics import RubricSet
@@ -35,6 +36,8 @@ from mappa_core.domain.records import (
 
 REASKS = 1
 """After a reply that cannot be read; the case is sent again as a whole."""
+CASES_PER_SLOT = 2
+"""Cases that are looked at for each call under way: a thousand that wait hold up no first call."""
 REMEMBERED = 2048
 """Scores kept for identical requests; a run's repeats lie close together."""
 
@@ -70,6 +73,7 @@ class LlmCoach:
             for agent, rubric in rubrics.rubrics.items()
         }
         self._slots = Slots(config.concurrency)
+        self._at_hand = asyncio.Semaphore(CASES_PER_SLOT * config.concurrency)
         self._rates = Rates(config.requests_per_minute, config.tokens_per_minute)
         self._jitter = Random()  # noqa: S311 (spreads retries; decides nothing)
         self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -100,6 +104,10 @@ class LlmCoach:
         if case.agent not in self._systems:
             detail = f"rubric set {self._rubrics.name} has no file for agent {case.agent}"
             return Unscored(reason="refused", detail=detail, attempts=0)
+        async with self._at_hand:
+            return await self._scored(case)
+
+    async def _scored(self, case: CoachCase) -> CoachScore | Unscored:
         asking = Asking(case, self._systems[case.agent], self._evidence, self._config, self._time)
         key = f"{case.agent}/{asking.marker}/{case.sample}"
         lock = self._asking.setdefault(key, asyncio.Lock())
@@ -123,7 +131,7 @@ class LlmCoach:
             self._known.popitem(last=False)
 
     async def _asked(self, asking: Asking) -> CoachScore | Unscored:
-        ledger = Ledger(self._config.prices, authored(asking.case))
+        ledger = Ledger(self._config.prices, flags_in(authored(asking.case)))
         why = ""
         for _ in range(1 + REASKS):
             try:

@@ -1,7 +1,6 @@
 """What asking about one action took, over all its attempts."""
 
 from mappa_core.adapters.llm_coach.provider import ProviderReply
-from mappa_core.coaching.injection import flags_in
 from mappa_core.coaching.prices import Usage, cost, dollars
 from mappa_core.coaching.replies import Judged
 from mappa_core.config import PricesConfig
@@ -11,8 +10,8 @@ from mappa_core.domain.records import CoachRequest, CoachScore, Unscored, Unscor
 class Ledger:
     """Attempts, tokens and the last reply of one score; it becomes the score's record."""
 
-    def __init__(self, prices: PricesConfig, authored: tuple[str, ...]) -> None:
-        self._prices, self._authored = prices, authored
+    def __init__(self, prices: PricesConfig, flags: tuple[str, ...]) -> None:
+        self._prices, self._flags = prices, flags
         self.request: CoachRequest | None = None
         self._attempts = 0
         self._usage = Usage()
@@ -50,7 +49,7 @@ class Ledger:
             cost_usd=dollars(self._picodollars),
             request=self.request,
             attempts=self._attempts,
-            flags=flags_in(self._authored),
+            flags=self._flags,
         )
 
     def unscored(self, reason: UnscoredReason, detail: str, seconds: float) -> Unscored:
@@ -68,5 +67,5 @@ class Ledger:
             cost_usd=dollars(self._picodollars),
             request=self.request,
             attempts=self._attempts,
-            flags=flags_in(self._authored),
+            flags=self._flags,
         )

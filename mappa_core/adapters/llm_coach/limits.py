@@ -29,10 +29,9 @@ class Slots:
     @asynccontextmanager
     async def slot(self) -> AsyncGenerator[int]:
         """Hold a slot inside the block, first come first served; yields the era it began in."""
-        if self._taken >= self.limit or self._waiting:
-            await self._turn()
-        else:
-            self._taken += 1
+        await self._turn()
+        # Through the loop, so that this call is on its way before the next is prepared.
+        asyncio.get_running_loop().call_soon(self._wake)
         try:
             yield self._era
         finally:
@@ -52,12 +51,13 @@ class Slots:
             raise
 
     def _wake(self) -> None:
-        """Hand free slots to those who wait; a woken one has its slot already."""
+        """Hand a free slot to the first who waits; a woken one has its slot already."""
         while self._waiting and self._taken < self.limit:
             waiter = self._waiting.popleft()
             if not waiter.done():
                 self._taken += 1
                 waiter.set_result(None)
+                return
 
     def slow_down(self, era: int) -> None:
         """The provider complained about a call of `era`; all complaints of one era are one."""
