@@ -1,0 +1,72 @@
+"""The whole configuration of a run."""
+
+from pydantic import Field, model_validator
+
+from mappa_core.config.coaching import CoachConfig
+from mappa_core.config.learning import ALONE, AlgorithmConfig, LearnerConfig
+from mappa_core.config.playing import EngineConfig, ProblemsConfig, RolloutConfig, SandboxConfig
+from mappa_core.config.section import Section
+from mappa_core.config.watching import AuditConfig, EvaluationConfig, TrackingConfig
+
+RESUMABLE = (
+    "budget",
+    "concurrency",
+    "attempt_seconds",
+    "deadline_seconds",
+    "requests_per_minute",
+    "tokens_per_minute",
+    "unscored_limit",
+    "base_url",
+)
+"""Keys of `coach` that a resumed run may change: they decide how it is asked, not what."""
+
+
+class TrainConfig(Section):
+    """One run that a person would start."""
+
+    name: str = Field(
+        default="train", pattern=r"^[a-z0-9][a-z0-9-]{0,62}$", description="Run name prefix."
+    )
+    team: str = Field(default="mathchat", description="Which team is trained.")
+    prompts: str = Field(default="small-1", description="Which prompt set of the team (a folder).")
+    model: str = Field(
+        default="smollm2-135m-instruct",
+        description="Bundled model name, a local directory, or a Hugging Face id.",
+    )
+    seed: int = Field(default=1, ge=0, lt=2**31, description="Reproduces the run.")
+    problems: ProblemsConfig = Field(
+        default=ProblemsConfig(), description="Train and held-out sets."
+    )
+    rollout: RolloutConfig = Field(default=RolloutConfig(), description="Episodes.")
+    engine: EngineConfig = Field(default=EngineConfig(), description="Inference.")
+    sandbox: SandboxConfig = Field(default=SandboxConfig(), description="Code execution.")
+    coach: CoachConfig = Field(default=CoachConfig(), description="Scores.")
+    learner: LearnerConfig = Field(default=LearnerConfig(), description="Updates.")
+    algorithm: AlgorithmConfig = Field(default=AlgorithmConfig(), description="Credit.")
+    evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="Measurement.")
+    tracking: TrackingConfig = Field(default=TrackingConfig(), description="MLflow.")
+    audit: AuditConfig = Field(default=AuditConfig(), description="Watching the coach.")
+
+    @model_validator(mode="after")
+    def _can_be_run(self) -> "TrainConfig":
+        if self.learner.weights == "full" and self.engine.serving == "adapters":
+            raise ValueError(
+                "learner.weights=full trains no adapters: set engine.serving to auto or merged"
+            )
+        estimator = self.algorithm.estimator
+        if estimator not in ALONE and self.rollout.episodes_per_problem < 2:
+            raise ValueError(
+                f"algorithm.estimator={estimator} compares a problem's episodes: set "
+                "rollout.episodes_per_problem to 2 or more, or algorithm.estimator=reinforce++"
+            )
+        return self
+
+    def same_experiment(self, other: "TrainConfig") -> tuple[str, ...]:
+        """The sections in which `other` differs; how patient and rich the coach is does not count.
+
+        A run whose budget is spent can be resumed with a larger one, and one that the audit
+        stopped with another opinion of what to stop for.
+        """
+        left_out: dict[str, set[str]] = {"coach": {*RESUMABLE}, "audit": {"stop_on"}}
+        ours, theirs = (one.model_dump(mode="json", exclude={**left_out}) for one in (self, other))
+        return tuple(sorted(key for key in ours if ours[key] != theirs[key]))

@@ -1,0 +1,285 @@
+"""Where everything is kept, and what the audit reads and writes there."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+from uuid import UUID
+
+from mappa_core.auditing.frame import Frame
+from mappa_core.auditing.opinions import Opinions
+from mappa_core.domain.audit import (
+    Anchor,
+    AnchorScore,
+    AuditedRun,
+    Candidate,
+    CorrectedScore,
+    Correction,
+    Finding,
+    HumanLabel,
+    ToLabel,
+)
+from mappa_core.domain.records import (
+    Checkpoint,
+    Episode,
+    EpisodeSummary,
+    HeldOutEpisode,
+    IterationFigures,
+    Phase,
+    PolicyVersion,
+    Problem,
+    Run,
+    RunStatus,
+    ScoredAction,
+    ScoreEntry,
+    Spending,
+    Turn,
+    Update,
+    UpdateEntry,
+)
+
+if TYPE_CHECKING:
+    from mappa_core.auditing.agreement import LabelledScores
+
+
+class Store(Protocol):
+    """Every prompt, token, score and update, for good.
+
+    Every write is durable when the call returns and harmless when repeated. All methods raise
+    `StoreError` where Postgres is unreachable, refuses or is full.
+    """
+
+    def open_run(self, run: Run) -> None:
+        """Add a run; a repeat changes nothing."""
+        ...
+
+    def link_run(
+        self, run_id: UUID, *, prefect_flow_run_id: str | None, mlflow_run_id: str | None
+    ) -> None:
+        """Write down the run's ids in the other systems; None leaves a link as it is."""
+        ...
+
+    def close_run(self, run_id: UUID, status: RunStatus, error: str | None = None) -> None:
+        """Set where the run stands; `RUNNING` reopens it."""
+        ...
+
+    def run(self, name_or_id: str) -> Run:
+        """One run by name, id or unambiguous prefix of either.
+
+        Raises:
+            NotFound: None matches, or several do.
+        """
+        ...
+
+    def runs(self, limit: int = 50) -> tuple[Run, ...]:
+        """The latest runs, newest first."""
+        ...
+
+    def add_problems(self, problems: Sequence[Problem]) -> None:
+        """Add problems that are not there yet."""
+        ...
+
+    def add_manifest(self, run_id: UUID, split: Phase, problems: Sequence[Problem]) -> None:
+        """Write down which problems a run draws from, in their order; a repeat changes nothing."""
+        ...
+
+    def add_policy_version(self, policy: PolicyVersion) -> None:
+        """Add a policy version."""
+        ...
+
+    def policy_version(self, run_id: UUID, agent: str, step: int) -> PolicyVersion | None:
+        """One policy version, or None before it exists."""
+        ...
+
+    def open_episode(self, episode: Episode) -> Episode:
+        """Add an episode, or return it with what was recorded before a crash."""
+        ...
+
+    def record_turn(self, episode: Episode, turn: Turn) -> None:
+        """Add one turn: its action and what its code did."""
+        ...
+
+    def close_episode(self, episode: Episode) -> None:
+        """Write the stop reason and the outcome of a finished episode."""
+        ...
+
+    def episode(self, id_or_prefix: str) -> Episode:
+        """One episode with all its turns.
+
+        Raises:
+            NotFound: None matches, or several do.
+        """
+        ...
+
+    def add_scores(self, entries: Sequence[ScoreEntry]) -> None:
+        """Add scores; a repeat of an id changes nothing.
+
+        A training score takes the place of an unscored one, which stays as a row that did not
+        train; a second real training score is refused.
+        """
+        ...
+
+    def coach_spending(self, run_id: UUID) -> Spending:
+        """What models that coach a run have taken so far, scores that did not train included."""
+        ...
+
+    def coach_costs(self, run_id: UUID) -> Mapping[int, float]:
+        """Dollars that the coaches took for each training iteration; none where they are free."""
+        ...
+
+    def scores(self, episode_id: UUID) -> tuple[ScoreEntry, ...]:
+        """All scores of an episode's actions, in turn order."""
+        ...
+
+    def episode_summaries(self, run_id: UUID) -> tuple[EpisodeSummary, ...]:
+        """Every closed episode of a run in a line, by phase, iteration, problem and rollout."""
+        ...
+
+    def learnt(self, episode_id: UUID) -> Mapping[UUID, tuple[Update, UpdateEntry]]:
+        """What became of each of an episode's actions that an update looked at.
+
+        The updates come without their other entries.
+        """
+        ...
+
+    def scored_actions(self, run_id: UUID, agent: str, iteration: int) -> tuple[ScoredAction, ...]:
+        """One agent's actions of one training iteration, in a fixed order.
+
+        Failed episodes are left out; unscored actions come with `score=None`.
+        """
+        ...
+
+    def score_ids(self, action_ids: Sequence[UUID]) -> Mapping[UUID, UUID]:
+        """The training score's id for each action that has one."""
+        ...
+
+    def add_update(self, update: Update, policy: PolicyVersion, checkpoint: Checkpoint) -> None:
+        """Add an update, its entries, the new policy version and its checkpoint, all or none."""
+        ...
+
+    def update(self, run_id: UUID, agent: str, iteration: int) -> Update | None:
+        """One update, or None before it happened."""
+        ...
+
+    def checkpoints(self, run_id: UUID) -> tuple[tuple[PolicyVersion, Checkpoint], ...]:
+        """All checkpoints of a run, oldest first."""
+        ...
+
+    def set_model_version(self, checkpoint_id: UUID, registered_model: str, version: str) -> None:
+        """Link a checkpoint to its MLflow model version."""
+        ...
+
+    def figures(self, run_id: UUID, phase: Phase, iteration: int) -> IterationFigures:
+        """One iteration's numbers, from the rows."""
+        ...
+
+    def held_out_episodes(self, run_id: UUID, step: int) -> tuple[HeldOutEpisode, ...]:
+        """The closed held-out episodes of one policy step, by problem and rollout."""
+        ...
+
+    def close(self) -> None:
+        """Give connections back; safe to call twice."""
+        ...
+
+
+class AuditStore(Protocol):
+    """What audits read, from the views of the schema `audit` alone, and what they write.
+
+    All methods raise `StoreError` where Postgres is unreachable, refuses or is full.
+    """
+
+    def run(self, name_or_id: str) -> AuditedRun:
+        """One run by name, id or unambiguous prefix of either.
+
+        Raises:
+            NotFound: None matches, or several do.
+        """
+        ...
+
+    def frame(self, run_id: UUID) -> Frame:
+        """A run's training actions with the score that trained them."""
+        ...
+
+    def iteration_frame(
+        self, run_id: UUID, iteration: int | None = None
+    ) -> tuple[tuple[UUID, ...], Frame]:
+        """The same of one iteration (None: of all), with the action of each row."""
+        ...
+
+    def opinions(self, run_id: UUID) -> Opinions:
+        """Every score of the run's actions that have several."""
+        ...
+
+    def labelled(self, run_id: UUID) -> "LabelledScores":
+        """People's labels beside the coach's scores."""
+        ...
+
+    def to_label(self, run_id: UUID, limit: int) -> ToLabel:
+        """What a person could look at, each list in an order that never changes by itself."""
+        ...
+
+    def labels(self, run_id: UUID, labeller: str) -> tuple[HumanLabel, ...]:
+        """One person's labels of a run, oldest first."""
+        ...
+
+    def add_labels(self, labels: Sequence[HumanLabel]) -> None:
+        """Add people's scores; a labeller's later score of an action replaces the earlier."""
+        ...
+
+    def save_findings(self, run_id: UUID, kinds: Sequence[str], found: Sequence[Finding]) -> None:
+        """Replace the run's findings of these kinds, all or none."""
+        ...
+
+    def add_findings(self, found: Sequence[Finding]) -> None:
+        """Add findings that are not there yet."""
+        ...
+
+    def findings(self, run_id: UUID, kind: str | None = None) -> tuple[Finding, ...]:
+        """What was found about a run, of one kind or of all."""
+        ...
+
+    def add_anchors(self, anchors: Sequence[Anchor]) -> None:
+        """Add anchors that are not there yet."""
+        ...
+
+    def candidates(self, run_id: UUID, iteration: int) -> tuple[Candidate, ...]:
+        """The scored actions of one training iteration, in a fixed order."""
+        ...
+
+    def anchors(self, run_id: UUID) -> tuple[Anchor, ...]:
+        """A run's anchors, in a fixed order."""
+        ...
+
+    def add_anchor_scores(self, scores: Sequence[AnchorScore]) -> None:
+        """Add scores of anchors that are not there yet."""
+        ...
+
+    def anchor_scores(self, run_id: UUID) -> tuple[AnchorScore, ...]:
+        """All scores of a run's anchors, by iteration, anchor and repeat."""
+        ...
+
+    def trainer(self, run_id: UUID) -> tuple[str, str]:
+        """The coach and the hash of the rubric behind most of a run's training scores.
+
+        Raises:
+            NotFound: Nothing was scored.
+        """
+        ...
+
+    def add_correction(self, correction: Correction) -> None:
+        """Add a correction; a repeat changes nothing."""
+        ...
+
+    def correction(self, id_or_run: str) -> Correction:
+        """A correction by its id, or the latest one estimated on a run.
+
+        Raises:
+            NotFound: There is none.
+        """
+        ...
+
+    def add_corrected(self, scores: Sequence[CorrectedScore]) -> None:
+        """Write down what a correction made of scores; a repeat changes nothing."""
+        ...
+
+    def close(self) -> None:
+        """Give connections back; safe to call twice."""
+        ...

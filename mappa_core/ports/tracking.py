@@ -1,0 +1,126 @@
+"""Who is told how a run goes, and where its models are registered."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from mappa_core.domain.records import (
+    Checkpoint,
+    Episode,
+    IterationFigures,
+    Phase,
+    PolicyVersion,
+    RegisteredVersion,
+    Run,
+    RunStatus,
+    ScoreEntry,
+)
+
+if TYPE_CHECKING:
+    pass
+
+
+class Tracker(Protocol):
+    """Parameters and metrics of a run, as MLflow shows them. All methods raise `TrackerError`."""
+
+    def start(self, run: Run) -> str:
+        """Open the run and log its parameters, or find it again; returns the tracker's id."""
+        ...
+
+    def log(self, tracker_run_id: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Log metrics of one iteration."""
+        ...
+
+    def trace(self, tracker_run_id: str, episode: Episode, entries: Sequence[ScoreEntry]) -> None:
+        """Show a finished episode with its scores; a repeat changes nothing."""
+        ...
+
+    def traced(self, tracker_run_id: str, phase: Phase, iteration: int) -> int:
+        """How many episodes of one iteration are shown."""
+        ...
+
+    def tag(self, tracker_run_id: str, tags: Mapping[str, str]) -> None:
+        """Set tags."""
+        ...
+
+    def end(self, tracker_run_id: str, status: RunStatus) -> None:
+        """Close the run."""
+        ...
+
+
+class ModelRegistry(Protocol):
+    """Checkpoints as versions of registered models `mappa-<team>-<agent>`."""
+
+    def register(
+        self,
+        name: str,
+        policy: PolicyVersion,
+        checkpoint: Checkpoint,
+        *,
+        tracker_run_id: str,
+        tags: Mapping[str, str],
+        alias: str,
+    ) -> str:
+        """Store the checkpoint's files as a new version and point `alias` at it.
+
+        Repeating it for one checkpoint returns the version it has.
+
+        Raises:
+            TrackerError: The registry is unreachable or refused.
+        """
+        ...
+
+    def models(self) -> tuple[str, ...]:
+        """The names of all registered models, sorted.
+
+        Raises:
+            TrackerError: The registry is unreachable.
+        """
+        ...
+
+    def versions(self, name: str) -> tuple[RegisteredVersion, ...]:
+        """A model's versions, oldest first; none where there is no such model.
+
+        Raises:
+            TrackerError: The registry is unreachable.
+        """
+        ...
+
+    def point(self, name: str, alias: str, version: str, tags: Mapping[str, str]) -> None:
+        """Move `alias` to a version, newer or older, and set tags on it.
+
+        Raises:
+            TrackerError: The registry is unreachable, or has no such version.
+        """
+        ...
+
+
+class Watcher(Protocol):
+    """Told what happens, to show it to a person; must never raise or block."""
+
+    def starting(self, message: str) -> None:
+        """Something that takes a while begins, e.g. `starting 3 engines`."""
+        ...
+
+    def waiting(self, message: str) -> None:
+        """Something outside is away and the run waits for it, or it is back."""
+        ...
+
+    def phase(self, phase: Phase, iteration: int, episodes: int) -> None:
+        """A batch of episodes begins."""
+        ...
+
+    def run(self, run: Run) -> None:
+        """The run is in the store."""
+        ...
+
+    def episode(self, episode: Episode, entries: Sequence[ScoreEntry]) -> None:
+        """An episode ended; its scores, none where none were asked for."""
+        ...
+
+    def updated(self, agent: str, iteration: int, metrics: Mapping[str, float]) -> None:
+        """An agent's update ended."""
+        ...
+
+    def figures(self, figures: IterationFigures, seconds: float) -> None:
+        """An iteration's figures are in the store."""
+        ...
