@@ -16,6 +16,8 @@ from mappa_core.adapters.store.places import SOCKET_NAME, Cluster, make_owned, s
 from mappa_core.domain.errors import DiskFull, StoreError
 
 SUPERUSER = "postgres"
+CACHE = "512MB"
+"""Holds the indices that the audit walks, of a million actions; taken only as it fills."""
 _PATIENCE_SECONDS = 120
 # The builtin locale sorts the same on every machine; the socket's folder keeps strangers out.
 _INITDB_OPTIONS = (
@@ -77,7 +79,8 @@ def start(cluster: Cluster) -> Path:
         DiskFull: No space left.
     """
     folder = socket_folder(cluster)
-    options = f"-k {shlex.quote(str(folder))} -c listen_addresses= -c timezone=UTC"
+    settings = f"-c listen_addresses= -c timezone=UTC -c shared_buffers={CACHE}"
+    options = f"-k {shlex.quote(str(folder))} {settings}"
     log = ["-l", str(cluster.log)]
     _run(cluster, ["pg_ctl", "start", *_pg_ctl_options(cluster), *log, "-o", options])
     return folder
