@@ -13,7 +13,6 @@ from prefect.artifacts import acreate_markdown_artifact
 from prefect.events import emit_event
 
 from flows.audit_run import DEFAULT_SIMULATIONS, audit_stored
-from mappa_core import audit_steps, scoring
 from mappa_core.auditing.alerts import Alert
 from mappa_core.auditing.so_far import SoFar
 from mappa_core.auditing.titles import markdown
@@ -30,7 +29,7 @@ from mappa_core.domain.records import (
     Turn,
 )
 from mappa_core.settings import Settings
-from mappa_core.steps import Correct, UpdateRequest, duties_of
+from mappa_core.steps import Correct, UpdateRequest, auditing, duties_of, scoring
 
 
 class Watch:
@@ -56,12 +55,12 @@ class Watch:
             visibility = self._visibility.get(turn.agent, LabelVisibility.NEVER)
             return scoring.case_of(episode, turn, visibility, sample=sample, duties=duties)
 
-        seen = await audit_steps.watch_iteration(
+        seen = await auditing.watch_iteration(
             self._run.id,
             iteration,
             self._config,
             self._before,
-            asker=audit_steps.Asker(coach=port.coach, case_of=case_of),
+            asker=auditing.Asker(coach=port.coach, case_of=case_of),
             store=port.store,
             audit=port.audit,
         )
@@ -118,7 +117,7 @@ def corrector(config: AuditConfig, port: Services) -> Correct | None:
         )
 
     def correct(request: UpdateRequest, actions: Sequence[ScoredAction]) -> Sequence[ScoredAction]:
-        return audit_steps.corrected_actions(
+        return auditing.corrected_actions(
             correction,
             request.run_id,
             request.iteration,

@@ -9,8 +9,8 @@ from mappa_core.config import CoachModelConfig, TrainConfig
 from mappa_core.domain import ids
 from mappa_core.domain.records import CoachCase, Episode, LabelVisibility, Problem, Run
 from mappa_core.ports import ProblemSource, Store
-from mappa_core.scoring import case_of
 from mappa_core.settings import Settings
+from mappa_core.steps.scoring import case_of
 from mappa_core.teams.base import Team
 
 SAMPLED_PROBLEMS = 32

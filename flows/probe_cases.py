@@ -28,7 +28,7 @@ from mappa_core.domain.records import (
     Problem,
     Turn,
 )
-from mappa_core.scoring import case_of
+from mappa_core.steps.scoring import case_of
 from mappa_core.teams import load_team
 from mappa_core.teams.base import AgentSpec, Team
 

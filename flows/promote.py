@@ -6,14 +6,14 @@ from prefect import flow
 from prefect.artifacts import acreate_markdown_artifact
 
 from flows.audit_run import audit_stored
-from mappa_core import promotion
 from mappa_core.auditing.verdicts import MARGIN_POINTS
 from mappa_core.bootstrap import Records, opened_records
 from mappa_core.domain.audit import Finding
 from mappa_core.domain.errors import ConfigError
 from mappa_core.domain.records import Run
-from mappa_core.promotion import Case
 from mappa_core.settings import Settings
+from mappa_core.steps import promoting
+from mappa_core.steps.promoting import Case
 
 
 @flow(name="promote", flow_run_name="promote {run}", persist_result=False)
@@ -37,7 +37,7 @@ async def promote(run: str, agent: str | None = None, override: str | None = Non
     with opened_records(Settings()) as records:
         case = await asyncio.to_thread(considered, records, run, agent)
         await acreate_markdown_artifact(key="promotion", markdown=summary(case, override))
-        await asyncio.to_thread(promotion.promote, case, records.registry, override=override)
+        await asyncio.to_thread(promoting.promote, case, records.registry, override=override)
     return case
 
 
@@ -49,7 +49,7 @@ def considered(records: Records, run: str, agent: str | None) -> Case:
         ConfigError: The candidates are champions already.
     """
     stored = records.store.run(run)
-    return promotion.build_case(
+    return promoting.build_case(
         stored,
         agent,
         store=records.store,

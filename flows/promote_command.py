@@ -81,7 +81,7 @@ def _list(as_json: bool) -> None:
 
 def _roll_back(model: str, version: str) -> None:
     from mappa_core.bootstrap import opened_records
-    from mappa_core.promotion import roll_back
+    from mappa_core.steps.promoting import roll_back
 
     with opened_records(Settings()) as records:
         before = roll_back(records.registry, model, version)
@@ -92,7 +92,7 @@ def _roll_back(model: str, version: str) -> None:
 
 
 def _notes(version: RegisteredVersion) -> dict[str, str]:
-    from mappa_core.promotion import NOTE
+    from mappa_core.steps.promoting import NOTE
 
     return {
         key.removeprefix(NOTE): value for key, value in version.tags.items() if key.startswith(NOTE)

@@ -14,8 +14,8 @@ from mappa_core.config import CoachConfig
 from mappa_core.domain.errors import ConfigError
 from mappa_core.domain.records import Asked, Run, Unscored
 from mappa_core.ports import Coach, Store
-from mappa_core.scoring import ScorePlan, missing_scores, score_episode
 from mappa_core.steps import duties_of
+from mappa_core.steps.scoring import ScorePlan, missing_scores, score_episode
 from mappa_core.teams.base import Team
 
 EPISODES_AT_ONCE = 64

@@ -12,7 +12,7 @@ from uuid import UUID
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
-from mappa_core import scoring, steps
+from mappa_core import steps
 from mappa_core.bootstrap import services
 from mappa_core.config import CoachConfig, TrainConfig
 from mappa_core.domain.records import (
@@ -26,6 +26,7 @@ from mappa_core.domain.records import (
     ScoreEntry,
     ToolResult,
 )
+from mappa_core.steps import scoring
 from mappa_core.teams.base import Team
 
 RETRIES = 2

@@ -20,7 +20,7 @@ with the nearest one that does. `mappa config show RUN` prints what a stored run
 `mappa config diff A B` what is different between two runs or files.
 
 This page is written by `mappa config docs > docs/configuration.md`; change the models in
-`mappa_core/config.py`, not the page.
+the classes of `mappa_core/config/`, not the page.
 """
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from mappa_core.domain.records import (
     Completion,
@@ -14,9 +14,6 @@ from mappa_core.domain.records import (
     Problem,
     ToolResult,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 class Tokenizer(Protocol):

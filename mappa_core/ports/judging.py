@@ -1,6 +1,6 @@
 """Who scores actions."""
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from mappa_core.domain.records import (
     CoachCase,
@@ -9,9 +9,6 @@ from mappa_core.domain.records import (
     Spending,
     Unscored,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 class Coach(Protocol):

@@ -1,7 +1,7 @@
 """Who learns from scored actions."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from mappa_core.config import AlgorithmConfig
 from mappa_core.domain.records import (
@@ -11,9 +11,6 @@ from mappa_core.domain.records import (
     TrainingSample,
     UpdateReport,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 class Learner(Protocol):

@@ -1,7 +1,7 @@
 """Who is told how a run goes, and where its models are registered."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from mappa_core.domain.records import (
     Checkpoint,
@@ -14,9 +14,6 @@ from mappa_core.domain.records import (
     RunStatus,
     ScoreEntry,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 class Tracker(Protocol):

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from flows.audit_run import Audited, audit_stored, debias
-from mappa_core import audit_steps, steps
+from mappa_core import steps
 from mappa_core.adapters.huggingface.tokenizer import ChatTokenizer
 from mappa_core.adapters.store.auditing import PostgresAudit
 from mappa_core.adapters.store.store import PostgresStore
@@ -40,7 +40,8 @@ from mappa_core.domain.records import (
     Problem,
     ScoredAction,
 )
-from mappa_core.scoring import ScorePlan, score_episode
+from mappa_core.steps import auditing
+from mappa_core.steps.scoring import ScorePlan, score_episode
 from tests.builders import make_run
 from tests.e2e.toy import Idle, Monologue
 from tests.integration.learner.samples import action as some_action
@@ -120,7 +121,7 @@ class World:
         def correct(
             request: steps.UpdateRequest, actions: list[ScoredAction]
         ) -> tuple[ScoredAction, ...]:
-            return audit_steps.corrected_actions(
+            return auditing.corrected_actions(
                 correction,
                 request.run_id,
                 request.iteration,

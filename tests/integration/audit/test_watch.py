@@ -8,7 +8,6 @@ from uuid import UUID
 
 import pytest
 
-from mappa_core import audit_steps, scoring
 from mappa_core.adapters.store.auditing import PostgresAudit
 from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.auditing.debias import correction
@@ -24,6 +23,7 @@ from mappa_core.domain.records import (
     Turn,
     Unscored,
 )
+from mappa_core.steps import auditing, scoring
 from tests.builders import RULE_COACH, make_run
 
 RUN = make_run("biased-1")
@@ -74,11 +74,11 @@ def case_of(episode: Episode, turn: Turn, sample: int) -> CoachCase:
 
 def watch(audit: PostgresAudit, store: PostgresStore, coach: Moody, iterations: int) -> Watched:
     seen = before = None
-    asker = audit_steps.Asker(coach=coach, case_of=case_of)
+    asker = auditing.Asker(coach=coach, case_of=case_of)
     for iteration in range(1, iterations + 1):
         coach.iteration = iteration
         seen = asyncio.run(
-            audit_steps.watch_iteration(
+            auditing.watch_iteration(
                 RUN.id, iteration, CONFIG, before, asker=asker, store=store, audit=audit
             )
         )
@@ -113,14 +113,14 @@ def test_a_coach_that_holds_still_is_asked_once_per_iteration(
     watch(audit, store, coach, 4)
     assert coach.calls == 6 * (2 + 4)
     # A coach with a memory answers equal samples of equal cases from it, and would never drift.
-    assert min(sample for *_, sample in coach.samples) >= audit_steps.FIRST_SAMPLE
+    assert min(sample for *_, sample in coach.samples) >= auditing.FIRST_SAMPLE
     by_sample = Counter(sample for *_, sample in coach.samples)
     assert list(by_sample.values()) == [6] * (2 + 4)
-    kinds = {audit_steps_kind(anchor.action_id, audit) for anchor in audit.anchors(RUN.id)}
+    kinds = {anchor_kind(anchor.action_id, audit) for anchor in audit.anchors(RUN.id)}
     assert kinds == {"regression", "classification"}
 
 
-def audit_steps_kind(action_id: object, audit: PostgresAudit) -> str:
+def anchor_kind(action_id: object, audit: PostgresAudit) -> str:
     (found,) = [c for c in audit.candidates(RUN.id, 1) if c.action_id == action_id]
     return found.task_type
 
@@ -164,7 +164,7 @@ def test_corrected_actions_keep_raw_and_new(audit: PostgresAudit, store: Postgre
     audit.add_correction(made)
     actions = store.scored_actions(RUN.id, "solver", 1)
     for _ in range(2):
-        changed = audit_steps.corrected_actions(made, RUN.id, 1, actions, store=store, audit=audit)
+        changed = auditing.corrected_actions(made, RUN.id, 1, actions, store=store, audit=audit)
     rows, frame = audit.iteration_frame(RUN.id, 1)
     kinds = dict(zip(rows, frame.task_type.codes, strict=True))
     for before, after in zip(actions, changed, strict=True):

@@ -21,7 +21,7 @@ from mappa_core.adapters.rule_coach.coach import RuleCoach
 from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.config import TrainConfig
 from mappa_core.domain.records import Episode, StopReason
-from mappa_core.scoring import ScorePlan, score_episode
+from mappa_core.steps.scoring import ScorePlan, score_episode
 from tests.builders import make_episode, make_policy, make_problem, make_run, make_turn
 
 AGENTS = ("problem_solver", "code_executor", "verifier")

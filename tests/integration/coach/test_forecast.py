@@ -18,8 +18,8 @@ from mappa_core.coaching.prices import Usage, cost, dollars
 from mappa_core.coaching.rubrics import load_rubrics
 from mappa_core.config import TrainConfig
 from mappa_core.domain.records import CoachCase, Episode, LabelVisibility
-from mappa_core.scoring import case_of
 from mappa_core.settings import Settings
+from mappa_core.steps.scoring import case_of
 from mappa_core.teams import load_team
 from mappa_core.teams.base import Team
 

@@ -29,7 +29,7 @@ from mappa_core.domain.records import (
     StopReason,
     Unscored,
 )
-from mappa_core.scoring import ScorePlan, case_of, score_episode, takes_second
+from mappa_core.steps.scoring import ScorePlan, case_of, score_episode, takes_second
 from tests.builders import (
     make_episode,
     make_policy,

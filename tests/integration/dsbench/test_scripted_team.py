@@ -31,8 +31,8 @@ from mappa_core.domain.records import (
 )
 from mappa_core.domain.trail import files_after, who_failed
 from mappa_core.ports import Sandbox
-from mappa_core.scoring import ScorePlan, score_episode
 from mappa_core.steps import Desk
+from mappa_core.steps.scoring import ScorePlan, score_episode
 from mappa_core.teams.dsbench import load_dsbench
 from tests.backends import open_backend
 from tests.builders import make_policy, make_run, make_turn

@@ -7,7 +7,7 @@ from mappa_core.coaching.facts import facts_of
 from mappa_core.coaching.rubrics import load_rubrics
 from mappa_core.config import CoachConfig
 from mappa_core.domain.records import Duty, LabelVisibility, Outcome, ToolStatus, Turn
-from mappa_core.scoring import case_of
+from mappa_core.steps.scoring import case_of
 from tests.builders import make_episode, make_problem, make_run
 from tests.unit.domain.test_trail import DUTIES, GOOD, turn
 

@@ -1,0 +1,61 @@
+"""What is refused before anything is written, because the user can mend it."""
+
+from typing import TYPE_CHECKING
+
+from mappa_core.adapters.problems import problem_source
+from mappa_core.adapters.workspaces.snapshots import SnapshotWorkspaces
+from mappa_core.config import TrainConfig
+from mappa_core.domain.errors import ConfigError
+from mappa_core.ports import (
+    ProblemSource,
+    TaskSource,
+)
+from mappa_core.settings import Settings
+from mappa_core.teams import load_team
+from mappa_core.teams.base import Team
+
+if TYPE_CHECKING:
+    from mappa_core.steps import Desk
+from mappa_core.bootstrap.coaches import check_coach
+from mappa_core.bootstrap.machine import check_space
+
+
+def desk_of(team: Team, problems: ProblemSource, settings: Settings) -> "Desk | None":
+    """What a team works with that hands on files.
+
+    Raises:
+        ConfigError: The team needs tasks with files and these problems have none, or the reverse.
+    """
+    works_on_files = any(agent.makes for agent in team.agents)
+    if works_on_files != isinstance(problems, TaskSource):
+        kind = "files" if works_on_files else "answers"
+        sources = "tabular or dsbench" if works_on_files else "arithmetic or json"
+        raise ConfigError(f"team {team.name} works on {kind}: set problems.source to {sources}")
+    if not isinstance(problems, TaskSource):
+        return None
+    from mappa_core.steps import Desk
+
+    return Desk(tasks=problems, workspaces=SnapshotWorkspaces(settings.workspaces))
+
+
+def check_inputs(config: TrainConfig, settings: Settings) -> Team:
+    """Refuse what the user can mend, before anything is written; returns the team.
+
+    Raises:
+        UserError: Unknown team or prompts, overlapping problem sets, no such model, no GPU where
+            one is asked for by name.
+        DiskFull: Too little space for a run.
+    """
+    team = load_team(config.team, config.prompts)
+    desk_of(team, problem_source(config.problems), settings)
+    check_coach(config.coach, settings, team)
+    if config.coach.second.share:
+        check_coach(config.coach.second, settings, team)
+    check_space(settings.home)
+    from mappa_core.adapters.huggingface.device import resolve_device
+    from mappa_core.adapters.huggingface.models import resolve_model
+
+    resolve_model(config.model, settings.models)
+    for device in (config.engine.device, config.learner.device):
+        resolve_device(device)
+    return team

@@ -1,0 +1,74 @@
+"""The body of each Prefect task: ports in, values out.
+
+    play_episode   Episode ─▶ Episode with turns, closed          Engine, Tokenizer, Sandbox, Store
+    update_agent   run, agent, iteration ─▶ Update                Learner, Store
+    register       Update ─▶ model version                        ModelRegistry, Store
+    trace_episode  Episode, ScoreEntry per action ─▶ trace        Tracker
+    (scores: `scoring`; the watch on the coach: `auditing`; champions: `promoting`)
+
+Every step looks in the store first and returns what is already there, so a step may be
+repeated, by a retry or after a crash, and only what is missing is done.
+"""
+
+from mappa_core.steps.playing import (
+    Desk,
+    Execute,
+    Generate,
+    Judge,
+    duties_of,
+    generate,
+    generation_seed,
+    is_traced,
+    judge_answer,
+    judge_submission,
+    limits_of,
+    new_episode,
+    play_episode,
+    problems_of_iteration,
+    run_code,
+    sampling_of,
+    trace_episode,
+)
+from mappa_core.steps.reporting import iteration_metrics, iteration_table
+from mappa_core.steps.updating import (
+    Correct,
+    UpdateRequest,
+    base_policy,
+    policy_at,
+    register_policies,
+    registered_name,
+    retire_checkpoints,
+    superseded,
+    update_agent,
+)
+
+__all__ = [
+    "Correct",
+    "Desk",
+    "Execute",
+    "Generate",
+    "Judge",
+    "UpdateRequest",
+    "base_policy",
+    "duties_of",
+    "generate",
+    "generation_seed",
+    "is_traced",
+    "iteration_metrics",
+    "iteration_table",
+    "judge_answer",
+    "judge_submission",
+    "limits_of",
+    "new_episode",
+    "play_episode",
+    "policy_at",
+    "problems_of_iteration",
+    "register_policies",
+    "registered_name",
+    "retire_checkpoints",
+    "run_code",
+    "sampling_of",
+    "superseded",
+    "trace_episode",
+    "update_agent",
+]
