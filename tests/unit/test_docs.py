@@ -195,6 +195,13 @@ def anchors(page: Path) -> set[str]:
     return {heading.replace(" ", "-") for heading in plain}
 
 
+def test_the_picture_shows_what_its_description_says() -> None:
+    (said,) = re.findall(r"!\[([^]]*)\]\(docs/quickstart.svg\)", (ROOT / "README.md").read_text())
+    shown = (ROOT / "docs" / "quickstart.svg").read_text().replace("&#160;", " ")
+    for figure in re.findall(r"[+\d][\d.]*%?", said):
+        assert figure in shown
+
+
 def test_the_readme_links_every_page() -> None:
     linked = {target for target, _ in LINK.findall((ROOT / "README.md").read_text())}
     pages = {str(page.relative_to(ROOT)) for page in DOCS if page.parent.name == "docs"}

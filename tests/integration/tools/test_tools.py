@@ -39,6 +39,7 @@ from tests.builders import make_episode, make_policy, make_problem, make_run, ma
 
 COMMAND = [sys.executable, "-m", "tests.fakes.units_server"]
 RUN = make_run()
+PROBLEM = replace(make_problem("How many metres are 3 km?"), answer="3000")
 CONVERT = (
     '```tool\n{"name": "units.convert", "arguments": {"value": 3, "unit": "km", "to": "m"}}\n```'
 )
@@ -69,6 +70,7 @@ def config(**server: object) -> ToolsConfig:
 def played(store: PostgresStore, tmp_path: Path) -> list[Episode]:
     """An episode with a slip, a call and an answer; one whose call kills; one after that."""
     store.open_run(RUN)
+    store.add_problems([PROBLEM])
     store.add_policy_version(make_policy(RUN))
     settings = Settings.model_validate({"MAPPA_HOME": tmp_path / "home"})
     scripts = ([TYPO, CONVERT, ANSWER], [DIE], [CONVERT, ANSWER])
@@ -98,8 +100,7 @@ async def play_script(
     async def execute(current: Episode, request: ToolRequest) -> ToolResult:
         return await steps.execute(current, request, bench)
 
-    problem = replace(make_problem("How many metres are 3 km?"), answer="3000")
-    episode = make_episode(RUN, problem, rollout_index=number)
+    episode = make_episode(RUN, PROBLEM, rollout_index=number)
     return await steps.play_episode(
         episode, team=team, store=store, generate=generate, execute=execute
     )
@@ -138,16 +139,13 @@ def test_calls_are_rows_that_store_show_and_coach_understand(
     assert "units.convert" in page.getvalue()
     assert "mcp:units" in page.getvalue()
 
-
-def test_a_coach_judges_a_call_by_what_it_said(store: PostgresStore, played: list[Episode]) -> None:
-    done = played[0]
+    # A call that fails is a program that fails; words that rules cannot read settle no number.
     cases = [case_of(done, turn, LabelVisibility.NEVER) for turn in done.turns]
     evidence = case_text(cases[1], marker_of(cases[1]), EvidenceLimits())
     assert "status ok, exit code 0" in evidence
     assert "\n3000\n" in evidence
     scores = [asyncio.run(RuleCoach().score(case)) for case in cases]
     values = [score.value for score in scores if isinstance(score, CoachScore)]
-    # A call that fails is a program that fails; words that rules cannot read settle no number.
     assert values == [3, 7, 7]
 
 

@@ -17,9 +17,7 @@ ONLINE = Settings().model_copy(update={"wandb_api_key": None, "wandb_mode": "onl
 
 def test_the_package_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(
-        ConfigError, match=r"needs the package wandb: pip install 'mappa"
-    ):
+    with pytest.raises(ConfigError, match=r"needs the package wandb: pip install 'mappa"):
         check_tracking(ALSO, ONLINE)
     check_tracking(TrackingConfig(), ONLINE)
 
