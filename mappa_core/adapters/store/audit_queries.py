@@ -2,11 +2,14 @@
 
 # ruff: noqa: S608 (the words are ours; values are bound)
 
+# Sums depend on the order of what is summed in their last digit, so rows come in one of their own,
+# and a restored database gives the very figures of the old one.
 FRAME = """
 SELECT action_id, score, unscored_reason, task_type, agent, problem_id, iteration, turn_index,
     level, sampled_tokens, tool_status, success, advantage, weight
 FROM audit.action_scores
-WHERE run_id = '{run}' AND trained AND phase = 'train'
+WHERE run_id = '{run}' AND trained AND phase = 'train' {only}
+ORDER BY action_id
 """
 OPINIONS = """
 SELECT action_id, coach, coach_model, coach_model_version, rubric_version, repeat_index, trained,
@@ -14,6 +17,7 @@ SELECT action_id, coach, coach_model, coach_model_version, rubric_version, repea
 FROM audit.action_scores
 WHERE run_id = '{run}' AND phase = 'train' AND action_id IN (
     SELECT action_id FROM audit.action_scores WHERE run_id = '{run}' AND NOT trained)
+ORDER BY score_id
 """
 _SCORED = """
 FROM audit.action_scores

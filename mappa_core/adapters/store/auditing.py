@@ -88,15 +88,15 @@ class PostgresAudit:
         return AuditedRun(**found[0])
 
     def frame(self, run_id: UUID) -> Frame:
-        """A run's training actions with the score that trained them, in the views' order."""
-        return frame(self._copied(audit_queries.FRAME.format(run=run_id)))
+        """A run's training actions with the score that trained them, in the order of their ids."""
+        return frame(self._copied(audit_queries.FRAME.format(run=run_id, only="")))
 
     def iteration_frame(
         self, run_id: UUID, iteration: int | None = None
     ) -> tuple[tuple[UUID, ...], Frame]:
         """The same of one iteration (None: of all), with the action of each row."""
         only = "" if iteration is None else f"AND iteration = {int(iteration)}"
-        table = self._copied(audit_queries.FRAME.format(run=run_id) + only)
+        table = self._copied(audit_queries.FRAME.format(run=run_id, only=only))
         ids = tuple(UUID(value) for value in table["action_id"].to_pylist())
         return ids, frame(table)
 
@@ -131,7 +131,8 @@ class PostgresAudit:
             "SELECT action_id, score FROM audit.action_scores WHERE run_id = :run AND trained "
             "AND phase = 'train' AND score IS NOT NULL) s LEFT JOIN ("
             "SELECT action_id, avg(label_score) AS label, bool_or(picked = 'random') AS at_random "
-            "FROM audit.human_labels WHERE run_id = :run GROUP BY action_id) l USING (action_id)"
+            "FROM audit.human_labels WHERE run_id = :run GROUP BY action_id) l USING (action_id) "
+            "ORDER BY action_id"
         )
         with self._reading() as connection:
             rows = connection.execute(query, {"run": run_id}).all()
