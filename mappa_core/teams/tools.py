@@ -23,6 +23,7 @@ from mappa_core.config import ToolsConfig
 from mappa_core.domain.errors import ConfigError
 from mappa_core.domain.records import (
     Episode,
+    Json,
     Message,
     Observation,
     RefusedCall,
@@ -122,7 +123,7 @@ def listed(tools: Sequence[Tool]) -> str:
     """What an agent is told of its tools: name, what it does, JSON Schema of its arguments."""
     return "\n".join(
         f"- {tool.full_name}: {' '.join(tool.description.split())}\n"
-        f"  arguments: {json.dumps(tool.schema, ensure_ascii=False)}"
+        f"  arguments: {json.dumps(_untitled(dict(tool.schema)), ensure_ascii=False)}"
         for tool in tools
     )
 
@@ -144,6 +145,19 @@ def read_call(text: str, tools: Sequence[Tool]) -> ToolCall | RefusedCall:
     if wrong is not None:
         return RefusedCall(text=text, reason=wrong)
     return ToolCall(text=text, tool=tool, arguments=said.arguments)
+
+
+def _untitled(schema: Json) -> Json:
+    """A schema without titles, which repeat the names; a property called `title` has a schema."""
+    if isinstance(schema, list):
+        return [_untitled(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: _untitled(value)
+        for key, value in schema.items()
+        if key != "title" or not isinstance(value, str)
+    }
 
 
 class _Said(BaseModel):

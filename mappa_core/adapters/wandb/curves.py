@@ -31,6 +31,8 @@ class WandbCurves:
         """
         folder.mkdir(parents=True, exist_ok=True)
         try:
+            # A run's own `silent` comes too late for what is said before it is open.
+            wandb.setup(wandb.Settings(silent=True))
             self._run = wandb.init(
                 project=project,
                 group=run.team,

@@ -123,6 +123,12 @@ def test_the_prompt_lists_the_agents_tools_and_no_others() -> None:
     assert observation.messages[-1].content == "What is {{tools}}?"
 
 
+def test_titles_that_repeat_names_are_left_out() -> None:
+    schema = {"title": "T", "properties": {"title": {"title": "Title", "type": "string"}}}
+    shown = listed([replace(CONVERT, schema=schema)])
+    assert shown.endswith('arguments: {"properties": {"title": {"type": "string"}}}')
+
+
 @pytest.mark.parametrize(
     ("team", "prompts", "agents", "complaint"),
     [

@@ -64,7 +64,12 @@ def points(folder: Path) -> Iterator[dict[str, float]]:
 
 
 @pytest.mark.usefixtures("offline")
-def test_metrics_go_to_both_and_the_key_to_neither(tmp_path: Path) -> None:
+def test_metrics_go_to_both_and_the_key_to_neither(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # Next to a client of language models, W&B would advertise its tracing.
+    import mcp  # noqa: F401
+
     from mappa_core.adapters.wandb.curves import WandbCurves
 
     run, memory = make_run("both"), MemoryTracker()
@@ -78,6 +83,8 @@ def test_metrics_go_to_both_and_the_key_to_neither(tmp_path: Path) -> None:
         {"solver/mean_score": 7.0, "iteration": 2},
     ]
     assert memory.metrics[name] == {(1, "solver/mean_score"): 6.0, (2, "solver/mean_score"): 7.0}
+    said = capfd.readouterr()
+    assert (said.out, said.err) == ("", "")
     files = [file for file in tmp_path.rglob("*") if file.is_file() and not file.is_symlink()]
     assert any(run.id.hex in file.name for file in files)
     assert not [file for file in files if KEY.encode() in file.read_bytes()]
