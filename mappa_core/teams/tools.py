@@ -174,8 +174,8 @@ def _wrong_arguments(tool: Tool, arguments: Mapping[str, JsonValue]) -> str | No
     validator = Draft202012Validator(dict(tool.schema), registry=Registry())
     try:
         error = best_match(validator.iter_errors(dict(arguments)))
-    except Unresolvable:
-        return None  # The server knows its own schema.
+    except (Unresolvable, RecursionError):
+        return None  # A schema that cannot be used here is the server's to judge by.
     if error is None:
         return None
     where = ".".join(["arguments", *(str(part) for part in error.absolute_path)])

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import mcp_types
 import pytest
 from pydantic import SecretStr
 
 from mappa_core.adapters.mcp.line import Connect, command_line, web_address
-from mappa_core.adapters.mcp.toolbox import McpToolbox, ToolServer
+from mappa_core.adapters.mcp.toolbox import McpToolbox, ToolServer, offered
 from mappa_core.domain.errors import ToolServerError
 from mappa_core.domain.records import Json, Limits, ToolCall, ToolResult, ToolStatus
 
@@ -86,6 +87,14 @@ def test_tools_are_listed_with_what_they_take(opened: Opened) -> None:
     convert = next(tool for tool in opened.toolbox.tools if tool.full_name == "units.convert")
     assert convert.description == "Convert a length between mm, cm, m and km."
     assert convert.schema["required"] == ["value", "unit", "to"]
+
+
+@pytest.mark.parametrize(
+    "schema", [{"type": "number or so"}, {"properties": 7}, {"patternProperties": {"(": {}}}]
+)
+def test_a_tool_whose_schema_is_none_is_refused_by_name(schema: dict[str, Json]) -> None:
+    with pytest.raises(ToolServerError, match=r"^tool server units describes odd by what is no "):
+        offered("units", mcp_types.Tool(name="odd", input_schema=schema))
 
 
 def test_an_answer_is_a_result_that_names_its_server(opened: Opened) -> None:

@@ -7,8 +7,11 @@ call ─▶ text of the answer, bounded ─▶ ToolResult
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
+import mcp_types
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
 from mcp import Client, MCPError
 from mcp_types import (
     CONNECTION_CLOSED,
@@ -61,15 +64,7 @@ class ToolServer:
         try:
             while True:
                 page = await client.list_tools(cursor=cursor)
-                found += [
-                    Tool(
-                        server=self.name,
-                        name=tool.name,
-                        description=tool.description or tool.title or "",
-                        schema=tool.input_schema,
-                    )
-                    for tool in page.tools
-                ]
+                found += [offered(self.name, tool) for tool in page.tools]
                 cursor = page.next_cursor
                 if not cursor:
                     return tuple(found)
@@ -142,10 +137,16 @@ class McpToolbox:
         Raises:
             ToolServerError: One of them cannot be opened.
         """
-        found: Sequence[tuple[Tool, ...]] = await asyncio.gather(
-            *(server.tools() for server in self._servers.values())
+        # All are waited for, so that none is still being opened when the others are closed.
+        found = await asyncio.gather(
+            *(server.tools() for server in self._servers.values()), return_exceptions=True
         )
-        self._tools = tuple(tool for tools in found for tool in tools)
+        tools = list[Tool]()
+        for each in found:
+            if isinstance(each, BaseException):
+                raise each
+            tools += each
+        self._tools = tuple(tools)
 
     async def call(self, call: ToolCall, limits: Limits) -> ToolResult:
         """Make `call` on its server; see `ports.Toolbox.call`."""
@@ -154,6 +155,23 @@ class McpToolbox:
     async def close(self) -> None:
         """Leave all of them; safe to call twice."""
         await asyncio.gather(*(server.close() for server in self._servers.values()))
+
+
+def offered(server: str, tool: mcp_types.Tool) -> Tool:
+    """A tool as its server describes it.
+
+    Raises:
+        ToolServerError: Its schema is none, so that no call could be held to it.
+    """
+    schema = tool.input_schema
+    try:
+        Draft202012Validator.check_schema(schema, Draft202012Validator.FORMAT_CHECKER)
+    except SchemaError as error:
+        raise ToolServerError(
+            f"tool server {server} describes {tool.name} by what is no JSON Schema: {error.message}"
+        ) from error
+    words = tool.description or tool.title or ""
+    return Tool(server=server, name=tool.name, description=words, schema=schema)
 
 
 def _result(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mappa_core.config import ToolsConfig
 from mappa_core.domain.errors import ConfigError
-from mappa_core.domain.records import RefusedCall, Tool, ToolCall
+from mappa_core.domain.records import Json, RefusedCall, Tool, ToolCall
 from mappa_core.teams import load_team
 from mappa_core.teams.base import Team
 from mappa_core.teams.tools import assigned, equipped, listed, read_call
@@ -106,9 +106,14 @@ def test_hostile_json_is_refused(text: str) -> None:
     assert isinstance(read_call(text, (CONVERT,)), RefusedCall)
 
 
-def test_a_schema_that_refers_elsewhere_is_the_servers_to_judge() -> None:
-    elsewhere = replace(CONVERT, schema={"$ref": "http://127.0.0.1:1/schema.json"})
-    assert isinstance(read_call('{"name": "units.convert"}', (elsewhere,)), ToolCall)
+@pytest.mark.parametrize(
+    "schema",
+    [{"$ref": "http://127.0.0.1:1/schema.json"}, {"$ref": "#"}],
+)
+def test_a_schema_that_cannot_be_used_is_the_servers_to_judge_by(schema: dict[str, Json]) -> None:
+    unusable = replace(CONVERT, schema=schema)
+    said = '{"name": "units.convert", "arguments": {"value": 3}}'
+    assert isinstance(read_call(said, (unusable,)), ToolCall)
 
 
 def test_the_prompt_lists_the_agents_tools_and_no_others() -> None:
