@@ -123,6 +123,12 @@ def print_run(console: Console, store: Store, run: Run) -> None:
     console.print(runs_table([run], store.claimed_runs()))
     console.print(_run_facts(run), highlight=False, soft_wrap=True)
     summaries = store.episode_summaries(run.id)
+    console.print(iterations_table(summaries))
+    console.print(_episodes_table(summaries))
+
+
+def iterations_table(summaries: Sequence[EpisodeSummary]) -> Table:
+    """How many episodes of each iteration came out right, and how they were scored."""
     table = Table(title="iterations", title_justify="left")
     for column in ("phase", "iteration", "episodes", "right", "mean score"):
         table.add_column(column, justify="right")
@@ -132,8 +138,7 @@ def print_run(console: Console, store: Store, run: Run) -> None:
         mean = f"{sum(scores) / len(scores):.2f}" if scores else "-"
         right = sum(bool(s.success) for s in of_it)
         table.add_row(phase, str(iteration), str(len(of_it)), str(right), mean)
-    console.print(table)
-    console.print(_episodes_table(summaries))
+    return table
 
 
 def _run_facts(run: Run) -> str:
