@@ -90,7 +90,7 @@ def runs_table(runs: Sequence[Run], claimed: AbstractSet[UUID]) -> Table:
     for run in runs:
         started = f"{run.started_at:%Y-%m-%d %H:%M}"
         status = _standing(run, claimed)
-        note = "its process is gone; --resume goes on" if status == LOST else ""
+        note = "killed: resume it" if status == LOST else ""
         table.add_row(run.name, status, str(run.seed), started, run.error or note)
     return table
 
