@@ -84,12 +84,13 @@ def runs_table(runs: Sequence[Run], claimed: AbstractSet[UUID]) -> Table:
     """
     table = Table()
     table.add_column("run", no_wrap=True)
-    for column in ("status", "seed", "started", "note"):
-        table.add_column(column, overflow="fold")
+    for column in ("status", "seed", "started"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("note", overflow="fold")
     for run in runs:
         started = f"{run.started_at:%Y-%m-%d %H:%M}"
         status = _standing(run, claimed)
-        note = f"its process is gone: mappa train --resume {run.name}" if status == LOST else ""
+        note = "killed: resume it" if status == LOST else ""
         table.add_row(run.name, status, str(run.seed), started, run.error or note)
     return table
 
