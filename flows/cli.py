@@ -7,10 +7,8 @@ Prefect, MLflow and torch take seconds to import, so each command imports what i
 import asyncio
 import json
 import sys
-from collections.abc import Coroutine
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -23,9 +21,10 @@ from flows.label import label
 from flows.promote_command import promote_command
 from flows.reproduce import reproduce
 from flows.run_report import report_command
+from flows.train_command import INTERRUPTED, train_command
 from mappa_core.adapters.config_files import load_config, with_overrides
-from mappa_core.config import RESUMABLE, TrainConfig
-from mappa_core.domain.errors import ConfigError, MappaError, UserError
+from mappa_core.config import TrainConfig
+from mappa_core.domain.errors import MappaError, UserError
 from mappa_core.domain.records import Run
 from mappa_core.settings import Settings
 
@@ -39,6 +38,7 @@ db = typer.Typer(help="The experiment store's database.", no_args_is_help=True)
 app.add_typer(db, name="db")
 exchange.register(app, db)
 register_coach_commands(app)
+app.command("train")(train_command)
 app.command("audit")(audit_command)
 app.command("reproduce")(reproduce)
 app.command()(label)
@@ -50,9 +50,6 @@ Overrides = Annotated[
     list[str] | None, typer.Argument(help="Dotted overrides, e.g. seed=3 rollout.iterations=4.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a script.")]
-T = TypeVar("T")
-INTERRUPTED = 130
-"""Exit code after Ctrl-C."""
 
 
 def main() -> None:
@@ -65,103 +62,6 @@ def main() -> None:
         sys.exit(2 if isinstance(error, UserError) else 1)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-
-
-@app.command()
-def train(
-    overrides: Overrides = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", help="A preset, e.g. configs/quickstart.yaml.")
-    ] = None,
-    resume: Annotated[
-        str | None, typer.Option("--resume", help="Go on with this run (name or id).")
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")
-    ] = False,
-    like: Annotated[
-        str | None,
-        typer.Option("--like", help="With --dry-run: predict costs by how this run went."),
-    ] = None,
-) -> None:
-    """Train a team and compare it with its base on held-out problems."""
-    resumable = (*(f"coach.{key}" for key in RESUMABLE), "audit.stop_on")
-    if resume is not None and (
-        config is not None or not all(each.startswith(resumable) for each in overrides or ())
-    ):
-        raise ConfigError(
-            "a resumed run keeps its configuration: leave out --config and overrides, but for "
-            f"{', '.join(resumable)}"
-        )
-    if (dry_run and resume is not None) or (like is not None and not dry_run):
-        raise ConfigError("--dry-run takes no --resume, and --like needs --dry-run")
-    settings = Settings()
-    resolved = load_config(config, overrides or ()) if resume is None else None
-    if dry_run and resolved is not None:
-        typer.echo(_as_yaml(resolved))
-        _print_forecast(resolved, settings, like)
-        return
-    with ExitStack() as stack:
-        if resume is not None:
-            run = _stored_run(resume, settings)
-            stored, resume = TrainConfig.model_validate(run.config), str(run.id)
-            resolved = with_overrides(stored, overrides or ())
-        assert resolved is not None
-        _run_training(resolved, resume, settings, stack)
-
-
-def _print_forecast(config: TrainConfig, settings: Settings, like: str | None) -> None:
-    """What the coaches will take, on stderr, so that stdout stays the configuration."""
-    if config.coach.backend == "rule" and config.coach.second.backend == "rule":
-        typer.echo("coach: the rule coach costs nothing", err=True)
-        return
-    from flows.forecast import forecast_run, habits_of
-    from mappa_core.adapters.problems import problem_source
-    from mappa_core.coaching.forecast import lines
-    from mappa_core.teams import load_team
-
-    habits = None
-    if like is not None:
-        from mappa_core.bootstrap import opened_store
-
-        with opened_store(settings) as store:
-            habits = habits_of(store, store.run(like))
-    team = load_team(config.team, config.prompts)
-    problems = problem_source(config.problems)
-    for line in lines(forecast_run(config, settings, team, problems, habits)):
-        typer.echo(line, err=True)
-
-
-def _run_training(
-    config: TrainConfig, resume: str | None, settings: Settings, stack: ExitStack
-) -> None:
-    from flows.progress import RichWatcher
-    from flows.recorder import check_recorder_load
-    from flows.servers import prefect_server
-    from mappa_core.bootstrap import check_inputs, warming, watching
-
-    check_recorder_load(config, check_inputs(config, settings))
-    stack.enter_context(warming(config, settings))
-    console = Console()
-    stack.enter_context(prefect_server(settings))
-    watcher = stack.enter_context(RichWatcher(console))
-    stack.enter_context(watching(watcher))
-    from flows.train import train as train_flow
-
-    try:
-        comparison = _run(train_flow(config, resume))
-    except KeyboardInterrupt:
-        if watcher.run_name is not None:
-            console.print(
-                f"stopped; go on with: mappa train --resume {watcher.run_name}", highlight=False
-            )
-        raise typer.Exit(INTERRUPTED) from None
-    stack.close()
-    from flows.tables import comparison_table, gain, where_next
-
-    console.print(comparison_table(comparison))
-    console.print(gain(comparison), highlight=False)
-    console.print(where_next(watcher.run_name or ""), highlight=False)
 
 
 @app.command()
@@ -189,7 +89,7 @@ def evaluate(
     ):
         from flows.evaluate import evaluate as evaluate_flow
 
-        found = _run(evaluate_flow(stored.name, config, step))
+        found = asyncio.run(evaluate_flow(stored.name, config, step))
     from flows.evaluation_tables import evaluation_json, print_evaluation
 
     if as_json:
@@ -314,16 +214,6 @@ def _stored_run(name: str, settings: Settings) -> Run:
 
     with opened_store(settings) as store:
         return store.run(name)
-
-
-def _as_yaml(config: TrainConfig) -> str:
-    from omegaconf import OmegaConf
-
-    return OmegaConf.to_yaml(OmegaConf.create(config.model_dump(mode="json"))).rstrip()
-
-
-def _run(coroutine: Coroutine[object, object, T]) -> T:
-    return asyncio.run(coroutine)
 
 
 async def _forever() -> None:

@@ -37,6 +37,8 @@ class RichWatcher:
         self._rows: list[tuple[str, ...]] = []
         self._agents: tuple[str, ...] = ()
         self._tally = _Tally()
+        self._tallies: dict[int, _Tally] = {}
+        """Of training iterations whose figures have not come yet."""
         self.run_name: str | None = None
         """The run being watched, once it is in the store."""
         self._live = Live(
@@ -77,6 +79,8 @@ class RichWatcher:
         """Begin a batch of episodes."""
         name = "held-out" if phase == "held_out" else "iteration"
         self._tally = _Tally()
+        if phase == "train":
+            self._tallies[iteration] = self._tally
         self._bar.reset(
             self._bar_id, total=episodes, description=f"{name} {iteration}: episodes", note=""
         )
@@ -113,7 +117,7 @@ class RichWatcher:
             "-" if rate is None else f"{rate:.0%}",
             *scores,
             str(tokens),
-            f"{self._tally.tokens_per_second:.0f}",
+            f"{self._tallies.pop(figures.iteration).tokens_per_second:.0f}",
             f"{seconds:.0f} s",
         )
         self._rows.append(row)

@@ -153,14 +153,8 @@ async def rollout(
         config: The run's configuration.
     """
     port = services()
-    policies = {
-        agent.name: await asyncio.to_thread(
-            steps.policy_at, port.store, run_id, agent.name, policy_step
-        )
-        for agent in port.team.agents
-    }
-    await asyncio.gather(*(port.engine.load(policy) for policy in policies.values()))
-    episodes = _planned(run_id, phase, iteration, config)
+    episodes = planned(run_id, phase, iteration, config)
+    policies = await serve(run_id, policy_step, episodes)
     run = await asyncio.to_thread(port.store.run, str(run_id))
     tracker_run_id, share = run.mlflow_run_id or "", config.tracking.trace_share
     port.watcher.phase(phase, iteration, len(episodes))
@@ -190,6 +184,27 @@ async def rollout(
     return len(episodes)
 
 
+async def serve(
+    run_id: UUID, policy_step: int, episodes: Sequence[Episode]
+) -> Mapping[str, PolicyVersion]:
+    """Every agent's policy after `policy_step` updates, by name, loaded for the planned `episodes`.
+
+    Where those have all been played nothing is loaded: a resumed run may have retired the weights.
+    """
+    port = services()
+    policies = {
+        agent.name: await asyncio.to_thread(
+            steps.policy_at, port.store, run_id, agent.name, policy_step
+        )
+        for agent in port.team.agents
+    }
+    first = episodes[0]
+    figures = await asyncio.to_thread(port.store.figures, run_id, first.phase, first.iteration)
+    if figures.episodes < len(episodes):
+        await asyncio.gather(*(port.engine.load(policy) for policy in policies.values()))
+    return policies
+
+
 async def _check_traces(tracker_run_id: str, phase: Phase, iteration: int, expected: int) -> None:
     """Nothing is lost silently: MLflow's traces are counted against the store's episodes."""
     port = services()
@@ -213,7 +228,8 @@ async def _settled(run_id: UUID, phase: Phase, iteration: int) -> frozenset[str]
     return frozenset(agent for agent, made in zip(agents, updates, strict=True) if made is not None)
 
 
-def _planned(run_id: UUID, phase: Phase, iteration: int, config: TrainConfig) -> list[Episode]:
+def planned(run_id: UUID, phase: Phase, iteration: int, config: TrainConfig) -> list[Episode]:
+    """The episodes of one iteration before their first turn, in a fixed order."""
     problems: Sequence[Problem]
     if phase == "train":
         count, repeats = config.rollout.problems, config.rollout.episodes_per_problem

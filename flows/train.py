@@ -2,35 +2,38 @@
 
 evaluate ─▶ [ rollout + coach_score ─▶ update per agent ─▶ register ─▶ table ] x iterations
          ─▶ evaluate ─▶ before and after
+
+With `rollout.async_level=1` the next iteration is played beside the updates. Both have ended before
+anything else loads weights, so which policy plays an iteration never depends on who was faster.
 """
 
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from datetime import UTC, datetime
-from uuid import UUID, uuid4
+from typing import TypeVar
+from uuid import UUID
 
 from prefect import flow, task
 from prefect.artifacts import acreate_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
-from prefect.runtime import flow_run
 
 from flows import auditing
 from flows.evaluate import compare_steps, evaluate_held_out
+from flows.opening import open_run, recorded
 from flows.recorder import check_recorder_load
-from flows.rollout import rollout
+from flows.rollout import planned, rollout, serve
 from mappa_core import steps
-from mappa_core.bootstrap import code_version, open_services, services
+from mappa_core.bootstrap import open_services, services
 from mappa_core.config import TrainConfig
-from mappa_core.domain import ids
-from mappa_core.domain.errors import CoachError, ConfigError, MappaError
-from mappa_core.domain.records import IterationFigures, Run, RunStatus, Update
+from mappa_core.domain.errors import CoachError
+from mappa_core.domain.records import IterationFigures, Run, Update
 from mappa_core.evaluation.comparison import Comparison
 from mappa_core.ports import BudgetedCoach, Engine, SleepingEngine
 from mappa_core.settings import Settings
+
+T = TypeVar("T")
 
 
 @task(
@@ -104,79 +107,14 @@ async def train(config: TrainConfig, resume: str | None = None) -> Comparison:
         port.watcher.run(run)
         if isinstance(port.coach, BudgetedCoach):
             port.coach.resume_budget(await asyncio.to_thread(port.store.coach_spending, run.id))
-        async with _recorded(run):
+        async with recorded(run):
             return await _train(run, config)
-
-
-def open_run(config: TrainConfig, resume: str | None) -> Run:
-    """The run in the store and the tracker, new or found again, with its base policies.
-
-    Raises:
-        NotFound: No run `resume`.
-        ConfigError: It was started with another configuration.
-    """
-    port = services()
-    flow_run_id = flow_run.get_id()
-    run = Run(
-        id=ids.content_id("run", flow_run_id or uuid4()),
-        name=f"{config.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}",
-        team=config.team,
-        config=config.model_dump(mode="json"),
-        code_version=code_version(),
-        seed=config.seed,
-        sandbox_tier=port.sandbox.tier,
-        started_at=datetime.now(UTC),
-    )
-    if resume is not None:
-        run = port.store.run(resume)
-        _check_same_config(run, config)
-    port.store.open_run(run)
-    run = port.store.run(str(run.id))
-    tracker_id = port.tracker.start(replace(run, prefect_flow_run_id=flow_run_id))
-    port.store.link_run(run.id, prefect_flow_run_id=flow_run_id, mlflow_run_id=tracker_id)
-    port.store.close_run(run.id, RunStatus.RUNNING)
-    for agent in port.team.agents:
-        port.store.add_policy_version(steps.base_policy(run.id, agent.name, port.model))
-    port.store.add_manifest(run.id, "train", port.problems.train())
-    port.store.add_manifest(run.id, "held_out", port.problems.held_out())
-    return port.store.run(str(run.id))
-
-
-def _check_same_config(run: Run, config: TrainConfig) -> None:
-    # An older run lacks the keys that came later; their defaults are what it ran with.
-    different = TrainConfig.model_validate(run.config).same_experiment(config)
-    if different:
-        raise ConfigError(
-            f"run {run.name} was started with another {', '.join(different)}: resume it as it "
-            "was, or start a new run"
-        )
-
-
-@asynccontextmanager
-async def _recorded(run: Run) -> AsyncGenerator[None]:
-    """Have the run to ourselves, and write down how it ended, however it ended."""
-    port = services()
-    claim = await asyncio.to_thread(port.store.claim_run, run.id)
-    status, error = RunStatus.FAILED, "stopped by an unexpected error; see the log"
-    try:
-        with claim:
-            yield
-        status, error = RunStatus.COMPLETED, None
-    except asyncio.CancelledError:
-        status, error = RunStatus.INTERRUPTED, None
-        raise
-    except MappaError as failure:
-        error = str(failure)
-        raise
-    finally:
-        port.store.close_run(run.id, status, error)
-        port.tracker.end(run.mlflow_run_id or "", status)
 
 
 async def _train(run: Run, config: TrainConfig) -> Comparison:
     await evaluate_held_out(run.id, 0, config)
     watch = auditing.Watch(run, config)
-    for iteration in range(1, config.rollout.iterations + 1):
+    for iteration in range(config.start.step + 1, config.rollout.iterations + 1):
         await _iterate(run, iteration, config, watch)
         every = config.evaluation.every
         if every and iteration % every == 0 and iteration < config.rollout.iterations:
@@ -191,25 +129,43 @@ async def _iterate(run: Run, iteration: int, config: TrainConfig, watch: auditin
     """One round: play, score, learn, register, show."""
     port = services()
     started = time.perf_counter()
-    await rollout(run.id, "train", iteration, iteration - 1, config)
+    if iteration == config.start.step + 1 or not config.rollout.async_level:
+        await rollout(run.id, "train", iteration, config.policy_step(iteration), config)
     figures = await asyncio.to_thread(port.store.figures, run.id, "train", iteration)
     _check_unscored(figures, config.coach.unscored_limit)
     async with _asleep(port.engine, config):
-        updates = await _updates(run, iteration, config)
+        updates = await _learn(run, iteration, config)
     await register(run, iteration)
-    if config.learner.keep_checkpoints is not None:
-        await asyncio.to_thread(
-            steps.retire_checkpoints,
-            port.store,
-            port.learner,
-            run.id,
-            [agent.name for agent in port.team.agents],
-            config.learner.keep_checkpoints,
-        )
+    agents = [agent.name for agent in port.team.agents]
+    await asyncio.to_thread(
+        steps.retire_checkpoints, port.store, port.learner, run.id, agents, config
+    )
     await watch.after(iteration)
     seconds = time.perf_counter() - started
     port.watcher.figures(figures, seconds)
     await _log_iteration(run, figures, updates, seconds)
+
+
+async def _learn(run: Run, iteration: int, config: TrainConfig) -> list[Update]:
+    """Every agent's update; one step off, the next iteration is played meanwhile."""
+    if not config.rollout.async_level or iteration == config.rollout.iterations:
+        return await _updates(run, iteration, config)
+    step = config.policy_step(iteration + 1)
+    # Before anybody learns: reading a model sets torch's defaults for the whole process meanwhile.
+    await serve(run.id, step, planned(run.id, "train", iteration + 1, config))
+    playing = rollout(run.id, "train", iteration + 1, step, config)
+    learning = _updates(run, iteration, config)
+    learnt, played = await asyncio.gather(learning, playing, return_exceptions=True)
+    updates = _result(learnt)
+    _result(played)
+    return updates
+
+
+def _result(outcome: T | BaseException) -> T:
+    """What came of one of several that were all waited for, so that none goes on unseen."""
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
 
 
 async def _updates(run: Run, iteration: int, config: TrainConfig) -> list[Update]:
@@ -223,14 +179,8 @@ async def _updates(run: Run, iteration: int, config: TrainConfig) -> list[Update
         port.watcher.updated(agent, iteration, done.metrics)
         return done
 
-    # All are waited for, so that none goes on behind an error's back; then the first is raised.
-    results = await asyncio.gather(
-        *(one(agent.name) for agent in port.team.agents), return_exceptions=True
-    )
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return [result for result in results if isinstance(result, Update)]
+    every = (one(agent.name) for agent in port.team.agents)
+    return [_result(each) for each in await asyncio.gather(*every, return_exceptions=True)]
 
 
 @asynccontextmanager

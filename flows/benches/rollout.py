@@ -20,8 +20,8 @@ def bench_rollout(overrides: Sequence[str], settings: Settings) -> BenchReport:
 
 
 async def _measured(config: TrainConfig, settings: Settings) -> BenchReport:
+    from flows.opening import open_run
     from flows.rollout import rollout
-    from flows.train import open_run
 
     meter = Meter()
     async with metered(config, settings, meter) as port:

@@ -31,7 +31,7 @@ from mappa_core.bootstrap.databases import (
     vacuum_database,
 )
 from mappa_core.bootstrap.engines import start_engine, warming
-from mappa_core.bootstrap.inputs import check_inputs, desk_of
+from mappa_core.bootstrap.inputs import check_inputs, check_weights, desk_of
 from mappa_core.bootstrap.machine import SPARE_BYTES, check_space, code_version, sandbox_tier
 from mappa_core.bootstrap.wiring import Services, open_services, services, use, watching
 
@@ -45,6 +45,7 @@ __all__ = [
     "check_coach",
     "check_inputs",
     "check_space",
+    "check_weights",
     "code_version",
     "database_url",
     "databases_of",

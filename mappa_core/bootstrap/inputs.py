@@ -1,11 +1,13 @@
 """What is refused before anything is written, because the user can mend it."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mappa_core.adapters.problems import problem_source
 from mappa_core.adapters.workspaces.snapshots import SnapshotWorkspaces
 from mappa_core.config import TrainConfig
 from mappa_core.domain.errors import ConfigError
+from mappa_core.domain.records import PolicyVersion
 from mappa_core.ports import (
     ProblemSource,
     TaskSource,
@@ -38,6 +40,18 @@ def desk_of(team: Team, problems: ProblemSource, settings: Settings) -> "Desk | 
     from mappa_core.steps import Desk
 
     return Desk(tasks=problems, workspaces=SnapshotWorkspaces(settings.workspaces))
+
+
+def check_weights(policy: PolicyVersion) -> None:
+    """Read the files of a policy against their hashes; the base model has none.
+
+    Raises:
+        LearnerError: A file is missing or damaged.
+    """
+    from mappa_core.adapters.training import checkpoints
+
+    if policy.adapter_uri is not None:
+        checkpoints.verify(Path(policy.adapter_uri))
 
 
 def check_inputs(config: TrainConfig, settings: Settings) -> Team:

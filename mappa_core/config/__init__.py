@@ -32,7 +32,7 @@ from mappa_core.config.playing import (
 )
 from mappa_core.config.section import Decay, Fraction, Positive, Section
 from mappa_core.config.tools import ToolsConfig, ToolServerConfig
-from mappa_core.config.train import RESUMABLE, TrainConfig
+from mappa_core.config.train import RESUMABLE, StartConfig, TrainConfig
 from mappa_core.config.watching import AuditConfig, EvaluationConfig, StopOn, TrackingConfig
 
 __all__ = [
@@ -63,6 +63,7 @@ __all__ = [
     "SandboxConfig",
     "SecondCoachConfig",
     "Section",
+    "StartConfig",
     "StopOn",
     "ToolServerConfig",
     "ToolsConfig",

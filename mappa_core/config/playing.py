@@ -58,6 +58,11 @@ class RolloutConfig(Section):
     top_p: float = Field(default=1.0, gt=0, le=1, description="Nucleus mass; training needs 1.")
     max_tokens: Positive = Field(default=96, description="Sampled tokens per action, at most.")
     concurrency: Positive = Field(default=48, description="Episodes in flight at once.")
+    async_level: Literal[0, 1] = Field(
+        default=0,
+        description="1: while agents learn from an iteration the next one is played, by policies "
+        "one update older; 0: policies are always the newest.",
+    )
     granularity: Literal["episode", "action"] = Field(
         default="episode",
         description="What becomes a Prefect task run: a whole episode or each action.",
@@ -76,6 +81,11 @@ class EngineConfig(Section):
         default="auto",
         description="merged: one server per agent with its LoRA merged in (fast on a CPU); "
         "adapters: one server with every agent's LoRA (a GPU). auto picks by device.",
+    )
+    weight_sync: Literal["reload", "ipc", "nccl"] = Field(
+        default="reload",
+        description="How merged or whole weights reach vLLM: read from a file, or sent through "
+        "GPU memory by its own weight transfer, within one GPU (ipc) or from another (nccl).",
     )
     max_model_length: Positive = Field(
         default=1024, description="Prompt plus sampled tokens, at most."

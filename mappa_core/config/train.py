@@ -22,6 +22,17 @@ RESUMABLE = (
 """Keys of `coach` that a resumed run may change: they decide how it is asked, not what."""
 
 
+class StartConfig(Section):
+    """Which weights a run starts from, where not from the base model."""
+
+    run: str = Field(
+        default="",
+        description="A run that this one goes on from; empty: from the base model. "
+        "`mappa train --fork` sets it.",
+    )
+    step: int = Field(default=0, ge=0, description="After how many of that run's updates.")
+
+
 class TrainConfig(Section):
     """One run that a person would start."""
 
@@ -35,6 +46,7 @@ class TrainConfig(Section):
         description="Bundled model name, a local directory, or a Hugging Face id.",
     )
     seed: int = Field(default=1, ge=0, lt=2**31, description="Reproduces the run.")
+    start: StartConfig = Field(default=StartConfig(), description="Whose weights come first.")
     problems: ProblemsConfig = Field(
         default=ProblemsConfig(), description="Train and held-out sets."
     )
@@ -51,9 +63,21 @@ class TrainConfig(Section):
 
     @model_validator(mode="after")
     def _can_be_run(self) -> "TrainConfig":
+        if self.start.step and not self.start.run:
+            raise ValueError("start.step counts the updates of a run: name it in start.run")
+        if self.start.step >= self.rollout.iterations:
+            raise ValueError(
+                f"after {self.start.step} updates nothing is left of "
+                f"{self.rollout.iterations}: raise rollout.iterations, or lower start.step"
+            )
         if self.learner.weights == "full" and self.engine.serving == "adapters":
             raise ValueError(
                 "learner.weights=full trains no adapters: set engine.serving to auto or merged"
+            )
+        if self.rollout.async_level and self.engine.colocate:
+            raise ValueError(
+                "engine.colocate lets servers sleep while agents learn, and rollout.async_level=1 "
+                "plays then: set one of them back"
             )
         estimator = self.algorithm.estimator
         if estimator not in ALONE and self.rollout.episodes_per_problem < 2:
@@ -62,6 +86,10 @@ class TrainConfig(Section):
                 "rollout.episodes_per_problem to 2 or more, or algorithm.estimator=reinforce++"
             )
         return self
+
+    def policy_step(self, iteration: int) -> int:
+        """How many updates the policies have had that play a training iteration 1, 2, ..."""
+        return max(self.start.step, iteration - 1 - self.rollout.async_level)
 
     def same_experiment(self, other: "TrainConfig") -> tuple[str, ...]:
         """The sections in which `other` differs; how patient and rich the coach is does not count.

@@ -98,6 +98,10 @@ class Store(Protocol):
         """Add a policy version."""
         ...
 
+    def policies(self, run_id: UUID) -> tuple[PolicyVersion, ...]:
+        """All policy versions of a run, by step and agent."""
+        ...
+
     def policy_version(self, run_id: UUID, agent: str, step: int) -> PolicyVersion | None:
         """One policy version, or None before it exists."""
         ...

@@ -11,6 +11,7 @@ repeated, by a retry or after a crash, and only what is missing is done.
 """
 
 from mappa_core.steps.executing import Desk, Workbench, execute, limits_of
+from mappa_core.steps.forking import adopt, check_fork, check_resumable, newest_whole_step
 from mappa_core.steps.playing import (
     Execute,
     Generate,
@@ -48,7 +49,10 @@ __all__ = [
     "Judge",
     "UpdateRequest",
     "Workbench",
+    "adopt",
     "base_policy",
+    "check_fork",
+    "check_resumable",
     "duties_of",
     "execute",
     "generate",
@@ -60,6 +64,7 @@ __all__ = [
     "judge_submission",
     "limits_of",
     "new_episode",
+    "newest_whole_step",
     "play_episode",
     "policy_at",
     "problems_of_iteration",

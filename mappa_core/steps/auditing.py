@@ -57,8 +57,8 @@ async def watch_iteration(
 ) -> Seen:
     """Score the anchors again, look at the iteration's scores and write down what was found.
 
-    The anchors are actions of the run's first iteration; their first scorings say what their
-    scores are. Scorings that are stored already are not asked for again.
+    The anchors are actions of the first iteration that was watched; their first scorings say what
+    their scores are. Scorings that are stored already are not asked for again.
 
     Args:
         run_id: The run.
@@ -69,7 +69,7 @@ async def watch_iteration(
         store: Where their episodes are.
         audit: Where everything else is.
     """
-    anchors = await asyncio.to_thread(_anchors, run_id, config, audit)
+    anchors = await asyncio.to_thread(_anchors, run_id, iteration, config, audit)
     known = await asyncio.to_thread(audit.anchor_scores, run_id)
     done = {(score.anchor_id, score.iteration, score.repeat_index) for score in known}
     wanted = [
@@ -145,11 +145,13 @@ def spread_out(candidates: Sequence[Candidate], count: int) -> tuple[Candidate, 
     return tuple(chosen[:count])
 
 
-def _anchors(run_id: UUID, config: AuditConfig, audit: AuditStore) -> tuple[Anchor, ...]:
+def _anchors(
+    run_id: UUID, iteration: int, config: AuditConfig, audit: AuditStore
+) -> tuple[Anchor, ...]:
     anchors = audit.anchors(run_id)
     if anchors or not config.anchors:
         return anchors
-    chosen = spread_out(audit.candidates(run_id, 1), config.anchors)
+    chosen = spread_out(audit.candidates(run_id, iteration), config.anchors)
     audit.add_anchors(
         [
             Anchor(

@@ -75,7 +75,11 @@ def update_agent(
         iteration=request.iteration,
         from_policy_id=policy.id,
         to_policy_id=report.policy.id,
-        metrics={**credit.metrics, **report.metrics},
+        metrics={
+            **credit.metrics,
+            **report.metrics,
+            "staleness": float(_staleness(policy, actions)),
+        },
         entries=tuple(
             replace(entry, score_id=score_ids.get(entry.action_id)) for entry in credit.entries
         ),
@@ -86,31 +90,39 @@ def update_agent(
     return update
 
 
-def superseded(store: Store, run_id: UUID, agent: str, keep: int) -> tuple[Checkpoint, ...]:
-    """An agent's checkpoints that are still on disk and neither among the last `keep` nor the best.
+def _staleness(policy: PolicyVersion, actions: Sequence[ScoredAction]) -> int:
+    """By how many updates the weights that sampled were older than those that learn."""
+    return max((policy.step - action.policy_step for action in actions), default=0)
 
-    The best is the one whose policy sampled the highest mean score; the last one has sampled
-    nothing yet.
+
+def superseded(
+    store: Store, run_id: UUID, agent: str, config: TrainConfig
+) -> tuple[Checkpoint, ...]:
+    """An agent's checkpoints on disk that are neither among the last to be kept nor the best.
+
+    The best is the one whose policy sampled the highest mean score; the last ones have sampled
+    nothing that was learnt from yet.
     """
     there = [
         (policy, checkpoint)
         for policy, checkpoint in store.checkpoints(run_id)
         if policy.agent == agent and Path(checkpoint.directory).is_dir()
     ]
-    older = there[:-keep]
-    sampled = [(store.update(run_id, agent, policy.step + 1), policy.step) for policy, _ in there]
+    older = there[: -(config.learner.keep_checkpoints or len(there))]
+    lag = 1 + config.rollout.async_level
+    sampled = [(store.update(run_id, agent, policy.step + lag), policy.step) for policy, _ in there]
     scores = {step: made.metrics["score_mean"] for made, step in sampled if made is not None}
     best = max(scores, key=scores.__getitem__, default=None)
     return tuple(checkpoint for policy, checkpoint in older if policy.step != best)
 
 
 def retire_checkpoints(
-    store: Store, learner: Learner, run_id: UUID, agents: Sequence[str], keep: int
+    store: Store, learner: Learner, run_id: UUID, agents: Sequence[str], config: TrainConfig
 ) -> int:
     """Remove superseded checkpoints, where the learner can; returns how many."""
-    if not isinstance(learner, RetiringLearner):
+    if config.learner.keep_checkpoints is None or not isinstance(learner, RetiringLearner):
         return 0
-    old = [each for agent in agents for each in superseded(store, run_id, agent, keep)]
+    old = [each for agent in agents for each in superseded(store, run_id, agent, config)]
     for checkpoint in old:
         learner.retire(checkpoint)
     return len(old)

@@ -48,13 +48,16 @@ class Victim:
     checkpoints: Path
     config: TrainConfig
 
-    def start(self, resume: str | None = None) -> subprocess.Popen[str]:
+    def start(
+        self, resume: str | None = None, stdin: int = subprocess.DEVNULL
+    ) -> subprocess.Popen[str]:
         config = json.dumps(self.config.model_dump(mode="json"))
         words = [self.url, str(self.model), str(self.checkpoints), config]
         return subprocess.Popen(
             [sys.executable, "-m", "tests.e2e.victim", *words, *([resume] if resume else [])],
             cwd=ROOT,
             env=os.environ | {"PREFECT_API_URL": str(PREFECT_API_URL.value())},
+            stdin=stdin,
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -84,10 +87,13 @@ def config(toy_config: TrainConfig) -> TrainConfig:
     return toy_config.model_copy(update={"rollout": shorter})
 
 
-TWENTY = pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])
+TWENTY = pytest.param(20, 0, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])
 
 
-@pytest.mark.parametrize("kills", [3, TWENTY])
+SLOWER = pytest.param(3, 1, marks=[pytest.mark.slow, pytest.mark.timeout(600)])
+
+
+@pytest.mark.parametrize(("kills", "async_level"), [(3, 0), SLOWER, TWENTY])
 def test_nothing_acknowledged_is_lost(
     store: PostgresStore,
     make_services: MakeServices,
@@ -96,7 +102,10 @@ def test_nothing_acknowledged_is_lost(
     tmp_path: Path,
     config: TrainConfig,
     kills: int,
+    async_level: int,
 ) -> None:
+    rollout = config.rollout.model_copy(update={"async_level": async_level})
+    config = config.model_copy(update={"rollout": rollout})
     undisturbed = play_here(make_services(config), config)
     victim = Victim(new_database(), tiny_model, tmp_path / "killed", config)
     killed = PostgresStore.open(victim.url)

@@ -1,6 +1,7 @@
 """A small training run in a process of its own, to be killed: `python -m tests.e2e.victim ...`.
 
-Prints one line per thing that the store has acknowledged, right after it has.
+Prints `ready`, waits for a line or the end of its input, then trains, and prints one line per thing
+that the store has acknowledged, right after it has.
 """
 
 import asyncio
@@ -55,6 +56,9 @@ def main(url: str, model: str, checkpoints: str, config: str, resume: str | None
 
     async def body() -> None:
         await services.engine.start()
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        sys.stdin.readline()
         with bootstrap.use(services):
             await train(resolved, resume)
 

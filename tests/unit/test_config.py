@@ -216,6 +216,25 @@ def test_whole_weights_are_not_served_as_adapters() -> None:
     assert message.startswith("learner.weights=full trains no adapters: set engine.serving")
 
 
+def test_an_iteration_says_which_policies_play_it() -> None:
+    on_policy, one_off = load_config(None), load_config(None, ["rollout.async_level=1"])
+    assert [on_policy.policy_step(k) for k in (1, 2, 3, 4)] == [0, 1, 2, 3]
+    assert [one_off.policy_step(k) for k in (1, 2, 3, 4)] == [0, 0, 1, 2]
+    forked = with_overrides(one_off, ["start.run=another", "start.step=3"])
+    assert [forked.policy_step(k) for k in (4, 5, 6)] == [3, 3, 4]
+
+
+def test_nobody_plays_on_an_engine_that_sleeps() -> None:
+    message = complaint(None, "rollout.async_level=1", "engine.colocate=true")
+    assert "set one of them back" in message
+
+
+def test_a_fork_has_something_left_to_do() -> None:
+    assert "name it in start.run" in complaint(None, "start.step=1")
+    message = complaint(None, "start.run=a", "start.step=3", "rollout.iterations=3")
+    assert "raise rollout.iterations" in message
+
+
 def test_the_reference_page_is_what_the_models_say() -> None:
     written = Path(__file__).parents[2] / "docs" / "configuration.md"
     assert written.read_text() == page(), "run: mappa config docs > docs/configuration.md"

@@ -1,40 +1,32 @@
 """What crosses to the ranks and back: two files, whose paths are all that the launcher is told."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from mappa_core.config import AlgorithmConfig, LearnerConfig
-from mappa_core.domain.records import PolicyVersion, ScoredAction, TrainingSample
+from mappa_core.adapters.training.learner import Learnt, Lesson
+from mappa_core.config import LearnerConfig
+from mappa_core.domain.records import PolicyVersion, ScoredAction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Work for the ranks; with samples an update, with actions their log-probabilities."""
+    """Work for the ranks: a lesson, or else the log-probabilities of actions."""
 
     base_model: str
     policy: PolicyVersion
     learner: LearnerConfig
-    samples: tuple[TrainingSample, ...] = ()
+    lesson: Lesson | None = None
     actions: tuple[ScoredAction, ...] = ()
-    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
-    directory: str = ""
-    """Where an update's checkpoint goes; none for log-probabilities."""
-    total_steps: int = 1
-    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """What the first rank found."""
 
-    metrics: Mapping[str, float]
+    learnt: Learnt | None = None
     logprobs: tuple[tuple[float, ...], ...] = ()
-    sha256: str = ""
-    size_bytes: int = 0
-    skipped: str | None = None
     error: str | None = None
     """One line, where something outside failed."""
     disk_full: bool = False

@@ -8,27 +8,19 @@ with another learner, another stage or another number of ranks.
 
 import os
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from mappa_core.adapters.deepspeed_learner import launch
 from mappa_core.adapters.deepspeed_learner.jobs import Answer, Job, read_answer, write_job
-from mappa_core.adapters.training import checkpoints, plan
-from mappa_core.adapters.training.checkpoints import Saved
-from mappa_core.config import AlgorithmConfig, LearnerConfig
+from mappa_core.adapters.training.learner import CheckpointLearner, Learnt, Lesson
+from mappa_core.config import LearnerConfig
 from mappa_core.domain.errors import DiskFull, LearnerError
-from mappa_core.domain.records import (
-    Checkpoint,
-    PolicyVersion,
-    ScoredAction,
-    TrainingSample,
-    UpdateReport,
-)
+from mappa_core.domain.records import PolicyVersion, ScoredAction
 
 
-class DeepspeedLearner:
-    """Starts ranks for every call; fulfils `ports.Learner`."""
+class DeepspeedLearner(CheckpointLearner):
+    """Starts ranks for every call; all nodes share the checkpoints' directory."""
 
     def __init__(
         self,
@@ -38,17 +30,8 @@ class DeepspeedLearner:
         *,
         threads: int | None = None,
     ) -> None:
-        """Nothing is loaded here.
-
-        Args:
-            base_model: Directory or hub id of the base weights.
-            checkpoints_directory: Where checkpoints go; shared by all nodes.
-            config: What is trained, and how it is spread.
-            threads: CPU threads of each rank; None for an equal part of the cores.
-        """
-        self._base = str(base_model)
-        self._directory = checkpoints_directory
-        self._config = config
+        """Load nothing; `threads` of the CPU for each rank, None for an equal part of the cores."""
+        super().__init__(base_model, checkpoints_directory, config)
         cores = len(os.sched_getaffinity(0))
         self._threads = threads or max(1, cores // config.deepspeed.ranks)
 
@@ -58,51 +41,27 @@ class DeepspeedLearner:
         """Log-probabilities of each action's tokens under `policy`; shapes (N, T)."""
         if not actions:
             return ()
-        job = Job(
-            base_model=self._base, policy=policy, learner=self._config, actions=tuple(actions)
-        )
-        return self._answer(job).logprobs
+        return self._answer(policy, actions=tuple(actions)).logprobs
 
-    def update(
+    def _learn(self, lesson: Lesson) -> Learnt:
+        learnt = self._answer(lesson.policy, lesson=lesson).learnt
+        assert learnt is not None, "ranks that were given a lesson answer with what they learnt"
+        return learnt
+
+    def _answer(
         self,
         policy: PolicyVersion,
-        samples: Sequence[TrainingSample],
-        algorithm: AlgorithmConfig,
         *,
-        total_steps: int,
-        seed: int,
-    ) -> UpdateReport:
-        """One update of `policy`, saved as the checkpoint of the next step."""
-        started = time.monotonic()
-        directory = plan.directory_after(self._directory, policy)
-        answer = self._answer(
-            Job(
-                base_model=self._base,
-                policy=policy,
-                learner=self._config,
-                samples=tuple(samples),
-                algorithm=algorithm,
-                directory=str(directory),
-                total_steps=total_steps,
-                seed=seed,
-            )
+        lesson: Lesson | None = None,
+        actions: tuple[ScoredAction, ...] = (),
+    ) -> Answer:
+        job = Job(
+            base_model=str(self._base),
+            policy=policy,
+            learner=self._config,
+            lesson=lesson,
+            actions=actions,
         )
-        saved = Saved(sha256=answer.sha256, size_bytes=answer.size_bytes)
-        after, checkpoint = plan.after(policy, directory, saved)
-        seconds = time.monotonic() - started
-        return UpdateReport(
-            metrics={**answer.metrics, "seconds": seconds},
-            checkpoint=checkpoint,
-            policy=after,
-            seconds=seconds,
-            skipped=answer.skipped,
-        )
-
-    def retire(self, checkpoint: Checkpoint) -> None:
-        """Remove a checkpoint's files."""
-        checkpoints.remove(Path(checkpoint.directory))
-
-    def _answer(self, job: Job) -> Answer:
         self._directory.mkdir(parents=True, exist_ok=True)
         log = self._directory / "deepspeed.log"
         # Beside the checkpoints, because every node finds those.

@@ -18,8 +18,10 @@ from mappa_core.adapters.deepspeed_learner import zero
 from mappa_core.adapters.deepspeed_learner.jobs import Answer, Job, read_job, write_answer
 from mappa_core.adapters.huggingface.device import resolve_device
 from mappa_core.adapters.training import checkpoints, memory, model, plan
+from mappa_core.adapters.training.learner import Learnt, Lesson
 from mappa_core.adapters.training.metrics import StepTaken, Tally, report
 from mappa_core.adapters.training.steps import loss_of
+from mappa_core.config import AlgorithmConfig
 from mappa_core.domain.errors import DiskFull, LearnerError, MappaError
 from mappa_core.domain.ids import derive_seed
 from mappa_core.domain.records import ScoredAction, TrainingSample
@@ -47,7 +49,7 @@ class Rank:
         self.parameters = model.trained_parameters(self.trainee)
         self.policy_directory = Path(job.policy.adapter_uri) if job.policy.adapter_uri else None
         if self.policy_directory is None:
-            seed = derive_seed("lora", job.seed, job.policy.agent)
+            seed = derive_seed("lora", job.lesson.seed if job.lesson else 0, job.policy.agent)
             model.reset(self.trainee, job.base_model, seed)
         else:
             model.copy_tensors(self.trainee, checkpoints.read_weights(self.policy_directory))
@@ -80,56 +82,51 @@ class Rank:
         found = {i: row for one in everyones for i, row in one.items()}
         return tuple(found[i] for i in range(len(actions)))
 
-    def update(self) -> Answer:
-        """The whole update; the first rank writes the checkpoint."""
+    def update(self, lesson: Lesson) -> Learnt | None:
+        """The whole update; the first rank writes the checkpoint and says what came of it."""
         started = time.monotonic()
         before = self.policy_directory
         state = {} if before is None else checkpoints.read_optimizer(before)
         zero.restore_moments(self.engine, self.parameters, state)
-        rate = plan.learning_rate(self.learner, self.job.policy.step, self.job.total_steps)
+        rate = plan.learning_rate(self.learner, lesson.policy.step, lesson.total_steps)
         zero.set_rate(self.engine, rate)
         with memory.measured(model.inner(self.trainee).device) as peak:
-            taken, skipped = self._steps()
+            taken, skipped = self._steps(lesson)
         seconds = time.monotonic() - started
-        saved = self._save(state, moved=bool(taken) and skipped is None)
+        saved = self._save(lesson, state, moved=bool(taken) and skipped is None)
+        if saved is None:
+            return None
         metrics = {
-            **report(self.job.samples, taken, seconds),
+            **report(lesson.samples, taken, seconds),
             **peak.metrics(),
             "learning_rate": rate,
             "skipped": float(skipped is not None),
             "ranks": float(distributed.get_world_size()),
-            "seconds": time.monotonic() - started,
         }
-        return Answer(
-            metrics=metrics,
-            sha256=saved.sha256 if saved else "",
-            size_bytes=saved.size_bytes if saved else 0,
-            skipped=skipped,
-        )
+        return Learnt(metrics=metrics, saved=saved, skipped=skipped)
 
-    def _steps(self) -> tuple[list[StepTaken], str | None]:
-        samples: Sequence[TrainingSample] = self.job.samples
-        algorithm = self.job.algorithm
+    def _steps(self, lesson: Lesson) -> tuple[list[StepTaken], str | None]:
+        samples, algorithm = lesson.samples, lesson.algorithm
         if plan.needs_trainer_logprobs(self.learner, algorithm):
             samples = plan.with_trainer_logprobs(samples, self.logprobs(samples))
         taken: list[StepTaken] = []
-        for minibatch in plan.minibatches(samples, self.learner, self.job.seed):
+        for minibatch in plan.minibatches(samples, self.learner, lesson.seed):
             if not any(has_gradient(sample, algorithm) for sample in minibatch):
                 continue
-            taken.append(self._step(minibatch))
+            taken.append(self._step(minibatch, algorithm))
             # The step is taken already: what is saved is decided by the answer to this.
             reason = out_of_band(taken[-1].figures(), algorithm.guard)
             if reason is not None:
                 return taken, reason
         return taken, None
 
-    def _step(self, minibatch: Sequence[TrainingSample]) -> StepTaken:
-        parts = micro_batched(minibatch, self.job.algorithm, self.learner.micro_batch_tokens)
+    def _step(self, minibatch: Sequence[TrainingSample], algorithm: AlgorithmConfig) -> StepTaken:
+        parts = micro_batched(minibatch, algorithm, self.learner.micro_batch_tokens)
         tally, ranks = Tally(), distributed.get_world_size()
         mine = _dealt(parts)
         for number, (batch, counts) in enumerate(mine):
             self.engine.set_gradient_accumulation_boundary(number == len(mine) - 1)
-            step = loss_of(batch, self._read(batch), self.job.algorithm)
+            step = loss_of(batch, self._read(batch), algorithm)
             # DeepSpeed takes the mean over the ranks, and these are shares of one sum.
             share = step.loss * ranks if counts else step.loss * 0.0
             self.engine.backward(share, scale_wrt_gas=False)
@@ -149,7 +146,9 @@ class Rank:
         logprobs, entropies = self.engine(batch.tree)
         return TokenLogprobs(logprobs=logprobs.float(), entropies=entropies)
 
-    def _save(self, state: dict[str, Tensor], *, moved: bool) -> checkpoints.Saved | None:
+    def _save(
+        self, lesson: Lesson, state: dict[str, Tensor], *, moved: bool
+    ) -> checkpoints.Saved | None:
         """Gather everywhere, write on the first rank."""
         weights = zero.weights(self.parameters) if moved else {}
         if moved:
@@ -160,8 +159,8 @@ class Rank:
             names = model.file_names(self.trainee)
             self.before = {names[name]: tensor for name, tensor in weights.items()}
         return checkpoints.write(
-            Path(self.job.directory),
-            model.config(self.trainee, self.job.policy.base_model),
+            Path(lesson.directory),
+            model.config(self.trainee, lesson.policy.base_model),
             self.before,
             state,
         )
@@ -188,11 +187,11 @@ def answer(job: Job) -> Answer:
     """Do the job; what fails outside is an answer, too."""
     try:
         rank = Rank(job)
-        if not job.directory:
-            return Answer(metrics={}, logprobs=rank.logprobs(job.actions))
-        return rank.update()
+        if job.lesson is None:
+            return Answer(logprobs=rank.logprobs(job.actions))
+        return Answer(learnt=rank.update(job.lesson))
     except MappaError as error:
-        return Answer(metrics={}, error=str(error), disk_full=isinstance(error, DiskFull))
+        return Answer(error=str(error), disk_full=isinstance(error, DiskFull))
 
 
 def main(file: Path) -> None:

@@ -11,7 +11,7 @@ import logging
 import math
 import shutil
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from transformers.utils import logging as transformers_logging
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
+WHOLE_FILES = "model*.safetensors"
 _PEFT_PREFIX = "base_model.model."
 _NOT_MERGED = ("use_dora", "fan_in_fan_out", "alpha_pattern")
 
@@ -112,6 +113,43 @@ def is_whole_model(checkpoint: Path) -> bool:
     return (checkpoint / "config.json").exists()
 
 
+class ServedWeights:
+    """What `servable` would write, tensor by tensor: whole weights, or a base with an adapter."""
+
+    def __init__(self, base: Path | str, checkpoint: Path | None) -> None:
+        """Describe them; `checkpoint` None for the base as it is.
+
+        Raises:
+            FileNotFoundError: There are no weights.
+        """
+        whole = checkpoint is not None and is_whole_model(checkpoint)
+        folder = Path(checkpoint if whole and checkpoint else base)
+        self._files = sorted(folder.glob(WHOLE_FILES))
+        if not self._files:
+            raise FileNotFoundError(f"no {WHOLE_FILES} in {folder}")
+        self._adapter = None if whole else checkpoint
+
+    def shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Each weight's name and shape; no data is read."""
+        for path in self._files:
+            with safe_open(path, framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118 (not a dictionary)
+                    yield name, tuple(file.get_slice(name).get_shape())
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The weights in the same order, on the CPU.
+
+        Raises:
+            ValueError: The adapter does not fit the base model.
+            OSError: A file is missing.
+        """
+        updates = {} if self._adapter is None else read_adapter(self._adapter)
+        for path in self._files:
+            yield from _merged(path, updates)
+        if updates:
+            raise ValueError(f"{self._adapter} changes weights that are not there: {min(updates)}")
+
+
 def servable(base: Path | str, checkpoint: Path, target: Path) -> None:
     """Make `target` a model directory with a checkpoint's weights and nothing else.
 
@@ -156,11 +194,15 @@ def merge_adapter(base: Path | str, adapter: Path | str, target: Path) -> None:
 
 
 def _merge_shard(shard: Path, updates: dict[str, LowRankUpdate], target: Path) -> None:
-    tensors: dict[str, torch.Tensor] = {}
     with safe_open(shard, framework="pt") as file:
         metadata = file.metadata()
+    save_file(dict(_merged(shard, updates)), target, metadata=metadata)
+
+
+def _merged(shard: Path, updates: dict[str, LowRankUpdate]) -> Iterator[tuple[str, torch.Tensor]]:
+    """A file's weights with what `updates` has for them, which it loses."""
+    with safe_open(shard, framework="pt") as file:
         for name in file.keys():  # noqa: SIM118 (not a dictionary)
             update = updates.pop(name, None)
             weight = file.get_tensor(name)
-            tensors[name] = weight if update is None else update.added_to(weight)
-    save_file(tensors, target, metadata=metadata)
+            yield name, weight if update is None else update.added_to(weight)

@@ -249,6 +249,7 @@ def to_scored_action(row: Row) -> ScoredAction:
         problem_id=row["problem_id"],
         rollout_index=row["rollout_index"],
         turn_index=row["turn_index"],
+        policy_step=row["policy_step"],
         prompt_token_ids=tuple(row["prompt_token_ids"]),
         token_ids=tuple(row["token_ids"]),
         logprobs=float32(row["logprobs"]),

@@ -143,7 +143,7 @@ def _episode_counts(within: ColumnElement[bool]) -> Select[int, int, int]:
         )
         .select_from(EPISODE)
         .outerjoin(OUTCOME)
-        .where(within)
+        .where(within, EPISODE.c.stop_reason.is_not(None))
     )
 
 

@@ -65,6 +65,14 @@ def runs(connection: Connection, limit: int) -> tuple[Run, ...]:
     return tuple(mapping.to_run(row) for row in connection.execute(query).mappings())
 
 
+def policies(connection: Connection, run_id: UUID) -> tuple[PolicyVersion, ...]:
+    """All policy versions of a run, by step and agent."""
+    columns = POLICY_VERSION.c
+    query = select(POLICY_VERSION).where(columns.run_id == run_id)
+    rows = connection.execute(query.order_by(columns.step, columns.agent)).mappings()
+    return tuple(mapping.to_policy(row) for row in rows)
+
+
 def policy_version(
     connection: Connection, run_id: UUID, agent: str, step: int
 ) -> PolicyVersion | None:
@@ -173,7 +181,9 @@ def scored_actions(
     trains = (COACH_SCORE.c.action_id == ACTION.c.id) & COACH_SCORE.c.trained
     query = (
         select(ACTION, EPISODE.c.problem_id, EPISODE.c.rollout_index, COACH_SCORE.c.score)
+        .add_columns(POLICY_VERSION.c.step.label("policy_step"))
         .join(EPISODE)
+        .join(POLICY_VERSION, POLICY_VERSION.c.id == ACTION.c.policy_version_id)
         .outerjoin(COACH_SCORE, trains)
         .where(
             EPISODE.c.run_id == run_id,

@@ -144,6 +144,10 @@ class PostgresStore:
         """Add a policy version."""
         self._add({tables.POLICY_VERSION: [mapping.policy_row(policy)]})
 
+    def policies(self, run_id: UUID) -> tuple[PolicyVersion, ...]:
+        """All policy versions of a run, by step and agent."""
+        return self._do(lambda connection: reading.policies(connection, run_id))
+
     def policy_version(self, run_id: UUID, agent: str, step: int) -> PolicyVersion | None:
         """One policy version, or None before it exists."""
         return self._do(lambda connection: reading.policy_version(connection, run_id, agent, step))

@@ -15,24 +15,19 @@ import torch
 from peft import PeftModel
 
 from mappa_core.adapters.training import checkpoints, memory, model, optimizer, plan
+from mappa_core.adapters.training.learner import CheckpointLearner, Learnt, Lesson
 from mappa_core.adapters.training.metrics import StepTaken, Tally, report
 from mappa_core.adapters.training.steps import loss_of
 from mappa_core.config import AlgorithmConfig, LearnerConfig
 from mappa_core.domain.errors import LearnerError
 from mappa_core.domain.ids import derive_seed
-from mappa_core.domain.records import (
-    Checkpoint,
-    PolicyVersion,
-    ScoredAction,
-    TrainingSample,
-    UpdateReport,
-)
+from mappa_core.domain.records import PolicyVersion, ScoredAction, TrainingSample
 from mappa_core.learning.batches import has_gradient, micro_batched
 from mappa_core.learning.guard import out_of_band
 
 
-class TorchLearner:
-    """Updates one agent at a time; fulfils `ports.Learner`."""
+class TorchLearner(CheckpointLearner):
+    """Updates one agent at a time."""
 
     def __init__(
         self,
@@ -42,18 +37,9 @@ class TorchLearner:
         *,
         threads: int | None = None,
     ) -> None:
-        """Load the base model.
-
-        Args:
-            base_model: Directory or hub id of the base weights.
-            checkpoints_directory: Where checkpoints go, in folders run id / agent / step.
-            config: What is trained, and the optimiser.
-            threads: CPU threads of torch in this process; None for all cores it may use.
-        """
+        """Load the base model; `threads` of the CPU for torch in this process, None for all."""
+        super().__init__(base_model, checkpoints_directory, config)
         torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
-        self._base = base_model
-        self._directory = checkpoints_directory
-        self._config = config
         self._model = model.load(base_model, config)
         self._parameters = model.trained_parameters(self._model)
         # There is one model in memory, so callers take turns; and in one thread, because the C
@@ -67,25 +53,9 @@ class TorchLearner:
         """Log-probabilities of each action's tokens under `policy`; shapes (N, T)."""
         return self._worker.submit(self._logprobs, policy, actions).result()
 
-    def update(
-        self,
-        policy: PolicyVersion,
-        samples: Sequence[TrainingSample],
-        algorithm: AlgorithmConfig,
-        *,
-        total_steps: int,
-        seed: int,
-    ) -> UpdateReport:
-        """One update of `policy`, saved as the checkpoint of the next step.
-
-        Where no sample has a gradient, or the guard does not take the update, the weights stay as
-        they are, moments included.
-        """
-        update = self._worker.submit(
-            self._update, policy, samples, algorithm, total_steps=total_steps, seed=seed
-        )
+    def _learn(self, lesson: Lesson) -> Learnt:
         try:
-            return update.result()
+            return self._worker.submit(self._update, lesson).result()
         except torch.OutOfMemoryError as error:
             raise LearnerError(
                 f"the GPU's memory is full ({str(error).splitlines()[0]}): start a run with a "
@@ -99,10 +69,6 @@ class TorchLearner:
         finally:
             memory.give_back()
 
-    def retire(self, checkpoint: Checkpoint) -> None:
-        """Remove a checkpoint's files."""
-        checkpoints.remove(Path(checkpoint.directory))
-
     def _logprobs(
         self, policy: PolicyVersion, actions: Sequence[ScoredAction]
     ) -> tuple[tuple[float, ...], ...]:
@@ -115,60 +81,41 @@ class TorchLearner:
         model.reset(self._model, self._base, 0)
         return self._read(actions)
 
-    def _update(
-        self,
-        policy: PolicyVersion,
-        samples: Sequence[TrainingSample],
-        algorithm: AlgorithmConfig,
-        *,
-        total_steps: int,
-        seed: int,
-    ) -> UpdateReport:
+    def _update(self, lesson: Lesson) -> Learnt:
         started = time.monotonic()
-        adamw = self._restore(policy, seed)
-        rate = plan.learning_rate(self._config, policy.step, total_steps)
+        policy = lesson.policy
+        adamw = self._restore(policy, lesson.seed)
+        rate = plan.learning_rate(self._config, policy.step, lesson.total_steps)
         for group in adamw.param_groups:
             group["lr"] = rate
         with memory.measured(model.inner(self._model).device) as peak:
-            taken, skipped = self._steps(adamw, samples, algorithm, seed)
+            taken, skipped = self._steps(adamw, lesson)
         trained_seconds = time.monotonic() - started
         if skipped is not None:
-            adamw = self._restore(policy, seed)
-        directory = plan.directory_after(self._directory, policy)
+            adamw = self._restore(policy, lesson.seed)
         saved = checkpoints.write(
-            directory,
+            Path(lesson.directory),
             model.config(self._model, policy.base_model),
             model.tensors(self._model),
             optimizer.state_of(self._parameters, adamw),
         )
-        after, checkpoint = plan.after(policy, directory, saved)
-        seconds = time.monotonic() - started
-        return UpdateReport(
-            metrics={
-                **report(samples, taken, trained_seconds),
-                **peak.metrics(),
-                "learning_rate": rate,
-                "skipped": float(skipped is not None),
-                "seconds": seconds,
-            },
-            checkpoint=checkpoint,
-            policy=after,
-            seconds=seconds,
-            skipped=skipped,
-        )
+        metrics = {
+            **report(lesson.samples, taken, trained_seconds),
+            **peak.metrics(),
+            "learning_rate": rate,
+            "skipped": float(skipped is not None),
+        }
+        return Learnt(metrics=metrics, saved=saved, skipped=skipped)
 
     def _steps(
-        self,
-        adamw: torch.optim.AdamW,
-        samples: Sequence[TrainingSample],
-        algorithm: AlgorithmConfig,
-        seed: int,
+        self, adamw: torch.optim.AdamW, lesson: Lesson
     ) -> tuple[list[StepTaken], str | None]:
         """All optimizer steps, up to one that the guard does not take, with its reason."""
+        samples, algorithm = lesson.samples, lesson.algorithm
         if plan.needs_trainer_logprobs(self._config, algorithm):
             samples = plan.with_trainer_logprobs(samples, self._read(samples))
         taken: list[StepTaken] = []
-        for minibatch in plan.minibatches(samples, self._config, seed):
+        for minibatch in plan.minibatches(samples, self._config, lesson.seed):
             if not any(has_gradient(sample, algorithm) for sample in minibatch):
                 continue
             taken.append(self._backward(minibatch, algorithm))

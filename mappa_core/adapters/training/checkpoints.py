@@ -15,8 +15,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,24 +109,52 @@ def read_optimizer(directory: Path) -> dict[str, Tensor]:
     return load(_verified(directory, OPTIMIZER))
 
 
+def verify(directory: Path) -> None:
+    """Read all of a checkpoint's files, none of them into memory.
+
+    Raises:
+        LearnerError: A file is missing or damaged.
+    """
+    with _readable(directory):
+        for name, expected in _hashes(directory).items():
+            with (directory / name).open("rb") as file:
+                _check(directory / name, hashlib.file_digest(file, "sha256").hexdigest(), expected)
+
+
 def _verified(directory: Path, name: str) -> bytes:
     """A file's bytes, if they are those the manifest names."""
-    try:
-        expected = json.loads((directory / MANIFEST).read_bytes())["sha256"][name]
+    with _readable(directory):
+        expected = _hashes(directory)[name]
         data = (directory / name).read_bytes()
+        _check(directory / name, hashlib.sha256(data).hexdigest(), expected)
+        return data
+
+
+def _hashes(directory: Path) -> dict[str, str]:
+    return json.loads((directory / MANIFEST).read_bytes())["sha256"]
+
+
+def _check(file: Path, found: str, expected: str) -> None:
+    if found != expected:
+        raise _unusable(file, "damaged (its SHA-256 is not the recorded one)")
+
+
+@contextmanager
+def _readable(directory: Path) -> Generator[None]:
+    try:
+        yield
     except OSError as error:
         raise _unusable(Path(error.filename), error.strerror or "unreadable") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise _unusable(directory / MANIFEST, "damaged") from error
-    if hashlib.sha256(data).hexdigest() != expected:
-        raise _unusable(directory / name, "damaged (its SHA-256 is not the recorded one)")
-    return data
 
 
 def _unusable(file: Path, problem: str) -> LearnerError:
-    step = file.parent.name
-    earlier = f"the checkpoint of step {int(step) - 1}" if step.isdigit() else "an earlier one"
-    return LearnerError(f"checkpoint file {file} is {problem}: restore it, or go on from {earlier}")
+    run = file.parents[2].name
+    return LearnerError(
+        f"checkpoint file {file} is {problem}: restore it, or go on from the last whole checkpoint "
+        f"in a new run: mappa train --fork {run}"
+    )
 
 
 def _replace(directory: Path, files: Mapping[str, bytes]) -> None:

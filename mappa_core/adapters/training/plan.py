@@ -33,11 +33,11 @@ def needs_trainer_logprobs(learner: LearnerConfig, algorithm: AlgorithmConfig) -
 
 def with_trainer_logprobs(
     samples: Sequence[TrainingSample], rows: Sequence[tuple[float, ...]]
-) -> list[TrainingSample]:
+) -> tuple[TrainingSample, ...]:
     """The samples with what the trainer itself says of their tokens before the update."""
-    return [
+    return tuple(
         replace(sample, trainer_logprobs=row) for sample, row in zip(samples, rows, strict=True)
-    ]
+    )
 
 
 def learning_rate(learner: LearnerConfig, step: int, total_steps: int) -> float:

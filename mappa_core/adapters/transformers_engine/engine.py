@@ -68,6 +68,9 @@ class TransformersEngine:
         """
         async with self._turn:
             base = self._started()
+            served, _ = self._served.get(policy.agent, (None, base))
+            if served is not None and served.id == policy.id:
+                return
             merged = base
             if policy.adapter_uri is not None:
                 merged = await asyncio.to_thread(self._merged, Path(policy.adapter_uri))

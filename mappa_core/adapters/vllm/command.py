@@ -1,5 +1,6 @@
 """The command line and the environment of a vLLM server, with the reason for each flag."""
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -48,7 +49,13 @@ def arguments(
         return (*common, *_on_cpu(config))
     share = config.gpu_memory_utilization / servers
     asleep = ("--enable-sleep-mode",) if config.colocate else ()
-    return (*common, "--gpu-memory-utilization", f"{share:.3f}", *asleep)
+    sync = () if config.weight_sync == "reload" else transfer_arguments(config.weight_sync)
+    return (*common, "--gpu-memory-utilization", f"{share:.3f}", *asleep, *sync)
+
+
+def transfer_arguments(backend: str) -> tuple[str, ...]:
+    """What lets a server take weights by vLLM's own transfer."""
+    return ("--weight-transfer-config", json.dumps({"backend": backend}))
 
 
 def _on_cpu(config: EngineConfig) -> tuple[str, ...]:
@@ -79,7 +86,9 @@ def adapter_arguments(agents: int, lora_rank: int) -> tuple[str, ...]:
     )
 
 
-def environment(inherited: Mapping[str, str], *, device: str) -> dict[str, str]:
+def environment(
+    inherited: Mapping[str, str], *, device: str, weight_sync: str = "reload"
+) -> dict[str, str]:
     """The server's environment: no secrets, no proxies, no telemetry, no downloads."""
     kept = {
         name: value
@@ -92,6 +101,9 @@ def environment(inherited: Mapping[str, str], *, device: str) -> dict[str, str]:
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
         "HF_HUB_OFFLINE": "1",
     }
+    if weight_sync == "ipc":
+        # Handles of shared GPU memory are pickles; they come through a socket of this user alone.
+        ours["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
     return {**_CPU_VARIABLES, **_threads(), **kept, **ours} if device == "cpu" else kept | ours
 
 

@@ -105,7 +105,9 @@ class Zygote:
 
 def open_zygote(config: EngineConfig, log_directory: Path) -> Zygote:
     """What the engine's servers come from; starting it before the rest is ready saves time."""
-    environment = command.environment(os.environ, device=resolve_device(config.device))
+    environment = command.environment(
+        os.environ, device=resolve_device(config.device), weight_sync=config.weight_sync
+    )
     return Zygote(_VLLM_ZYGOTE, environment, log_directory / "vllm.log")
 
 
@@ -120,6 +122,17 @@ class Server:
         self._client: httpx.AsyncClient | None = None
         self.log = log
 
+    @property
+    def address(self) -> Path:
+        """The Unix socket it listens on.
+
+        Raises:
+            EngineError: It is not running.
+        """
+        if self._directory is None:
+            raise EngineError("the vLLM server is not running: call start() first")
+        return self._directory / "socket"
+
     async def start(self, seconds: float) -> None:
         """Start the process and wait until it answers.
 
@@ -127,9 +140,8 @@ class Server:
             EngineError: It ended early or took longer than `seconds`; the message names the log.
         """
         self._directory = Path(tempfile.mkdtemp(prefix="mappa-vllm-"))
-        address = self._directory / "socket"
         transport = httpx.AsyncHTTPTransport(
-            uds=str(address),
+            uds=str(self.address),
             # A connection kept alive may be closed by the server just as it is used again, which
             # would look like a death; a new one costs nothing on this machine.
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
@@ -138,7 +150,7 @@ class Server:
             transport=transport, base_url="http://vllm", timeout=httpx.Timeout(REPLY_SECONDS)
         )
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        arguments = (*self._arguments, "--uds", str(address))
+        arguments = (*self._arguments, "--uds", str(self.address))
         self._lifeline = self._zygote.fork(arguments, self.log)
         await self._until_healthy(self._lifeline, seconds)
 

@@ -1,6 +1,7 @@
-"""Two ways to give each agent its own weights from vLLM.
+"""Ways to give each agent its own weights from vLLM.
 
-    merged     one server per agent, its LoRA merged into full weights that replace the old ones
+    merged     one server per agent, its LoRA merged into full weights that replace the old ones,
+               read from a file or sent through a GPU's memory (`transfer`)
     adapters   one server for all agents, each agent's LoRA beside the shared base
 
 Through an adapter a CPU reads a prompt ten times slower than through merged weights; a GPU does
@@ -10,11 +11,14 @@ not mind, and has memory for one base model rather than three.
 import asyncio
 import shutil
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
-from mappa_core.adapters.huggingface.weights import servable
+import httpx
+import torch
+
+from mappa_core.adapters.huggingface.weights import ServedWeights, servable
 from mappa_core.adapters.vllm.command import BASE
-from mappa_core.adapters.vllm.server import Server
+from mappa_core.adapters.vllm.server import REPLY_SECONDS, Server, ServerDied
 from mappa_core.domain.errors import EngineError
 from mappa_core.domain.records import PolicyVersion
 
@@ -63,12 +67,57 @@ class Merged:
         return BASE
 
 
+class Transferred:
+    """The same weights, sent through GPU memory instead of read from a file."""
+
+    def __init__(self, model: Path | str, sync: Literal["ipc", "nccl"], dtype: torch.dtype) -> None:
+        """Say how (`transfer`), and in which type the servers hold them."""
+        self._model, self._dtype = model, dtype
+        self._sync: Literal["ipc", "nccl"] = sync
+        self._turn = asyncio.Lock()
+
+    async def load(self, server: Server, policy: PolicyVersion, old: PolicyVersion | None) -> None:
+        """Send the weights; one server at a time."""
+        from mappa_core.adapters.vllm import transfer
+
+        if policy.adapter_uri is None and (old is None or old.adapter_uri is None):
+            return
+        checkpoint = None if policy.adapter_uri is None else Path(policy.adapter_uri)
+        try:
+            async with self._turn:
+                await asyncio.to_thread(
+                    transfer.send,
+                    ServedWeights(self._model, checkpoint),
+                    server.address,
+                    sync=self._sync,
+                    dtype=self._dtype,
+                    seconds=REPLY_SECONDS,
+                )
+        except httpx.TransportError as error:
+            raise ServerDied(f"{type(error).__name__} while weights were sent") from error
+        except (httpx.HTTPStatusError, OSError, RuntimeError, ValueError) as error:
+            raise EngineError(
+                f"cannot send {policy.agent}'s weights by {self._sync} ({error}): read "
+                f"{server.log}, or set engine.weight_sync=reload"
+            ) from error
+        await _forget(server)
+
+    def model_name(self, policy: PolicyVersion) -> str:  # noqa: ARG002 (one name fits all)
+        """Always the same: the weights under it change."""
+        return BASE
+
+
 async def _reload(server: Server, weights: Path) -> None:
     await server.post(
         "/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(weights)}}
     )
-    # Cached keys and values are of the old weights. vLLM refuses while a block is in use, which
-    # a request that was given up a moment ago may still hold.
+    await _forget(server)
+
+
+async def _forget(server: Server) -> None:
+    """Drop cached keys and values, which are of the old weights."""
+    # vLLM refuses while a block is in use, which a request that was given up a moment ago may
+    # still hold.
     for _ in range(_RESET_ATTEMPTS):
         if (await server.post("/reset_prefix_cache", {})).json()["success"]:
             return

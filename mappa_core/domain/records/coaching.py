@@ -193,6 +193,8 @@ class ScoredAction:
     problem_id: UUID
     rollout_index: int
     turn_index: int
+    policy_step: int
+    """Updates the sampling weights had had."""
     prompt_token_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]

@@ -127,6 +127,7 @@ class IterationFigures:
     phase: Phase
     iteration: int
     episodes: int
+    """Closed ones, failed ones among them."""
     failed: int
     successes: int
     agents: tuple[AgentFigures, ...]

@@ -40,6 +40,7 @@ def action(
         problem_id=content_id("problem", *prompt),
         rollout_index=index,
         turn_index=0,
+        policy_step=0,
         prompt_token_ids=tuple(prompt),
         token_ids=tuple(response),
         logprobs=(-5.0,) * len(response),

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from mappa_core.adapters.torch_learner import TorchLearner
+from mappa_core.adapters.training import checkpoints
 from mappa_core.config import AlgorithmConfig, GuardConfig, LoraConfig, MismatchConfig
 from mappa_core.domain.errors import ConfigError, DiskFull, LearnerError
 from mappa_core.domain.records import PolicyVersion, TrainingSample, UpdateReport
@@ -94,21 +95,25 @@ def test_checkpoint_directory(make_learner: MakeLearner, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["adapter_model.safetensors", "optimizer.safetensors"])
-def test_a_damaged_file_is_named_with_the_step_before(make_learner: MakeLearner, name: str) -> None:
+def test_a_damaged_file_is_named_with_a_way_on(make_learner: MakeLearner, name: str) -> None:
     learner = make_learner()
     policy = update(learner, update(learner).policy).policy
     file = Path(policy.adapter_uri or "") / name
     given = batch(learner, policy)
+    checkpoints.verify(file.parent)
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
-    with pytest.raises(LearnerError, match=rf"{name} is damaged.*step 1"):
+    message = rf"{name} is damaged.*: mappa train --fork {BASE.run_id}"
+    with pytest.raises(LearnerError, match=message):
+        checkpoints.verify(file.parent)
+    with pytest.raises(LearnerError, match=message):
         learner.update(policy, given, ALGORITHM, total_steps=4, seed=1)
 
 
 def test_a_missing_checkpoint_is_named(make_learner: MakeLearner, tmp_path: Path) -> None:
     gone = replace(BASE, step=5, adapter_uri=str(tmp_path / "gone" / "5"))
-    with pytest.raises(LearnerError, match=r"gone/5/manifest.json.*step 4"):
+    with pytest.raises(LearnerError, match=r"gone/5/manifest.json.*--fork"):
         make_learner().logprobs(gone, actions(1))
 
 

@@ -38,6 +38,8 @@ def failing(
         (["train", "model=./no-such-model"], "no-such-model"),
         (["train", "problems.source=json"], "problems.train_files"),
         (["train", "--resume", "x", "seed=2"], "leave out"),
+        (["train", "--resume", "x", "--fork", "y"], "take one"),
+        (["train", "--step", "2"], "--step needs --fork"),
         (["bench", "nothing"], "rollout"),
         (["promote"], "say what to promote"),
         (["promote", "run", "--list"], "say what to promote"),

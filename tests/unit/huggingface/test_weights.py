@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from mappa_core.adapters.huggingface.device import resolve_device
 from mappa_core.adapters.huggingface.weights import (
     LowRankUpdate,
+    ServedWeights,
     load_base,
     merge_adapter,
     read_adapter,
@@ -44,6 +45,27 @@ def test_merged_weights_are_those_of_peft(base: Path, tmp_path: Path) -> None:
         unchanged = load_base(base, torch.float32, "cpu")(ids).logits
     torch.testing.assert_close(merged, wanted, rtol=0, atol=1e-5)
     assert (merged - unchanged).abs().max() > 0.1
+
+
+def test_weights_to_send_are_those_that_would_be_written(base: Path, tmp_path: Path) -> None:
+    adapter = save_adapter(base, tmp_path / "adapter")
+    merge_adapter(base, adapter, tmp_path / "merged")
+    (tmp_path / "whole").mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / "merged" / name).rename(tmp_path / "whole" / name)
+    # What lies beside whole weights in a checkpoint is not theirs.
+    save_file({"moment": torch.zeros(2)}, tmp_path / "whole" / "optimizer.safetensors")
+    written = load_file(tmp_path / "whole" / "model.safetensors")
+    for checkpoint in (adapter, tmp_path / "whole"):
+        weights = ServedWeights(base, checkpoint)
+        sent = dict(weights.tensors())
+        assert [(name, tuple(tensor.shape)) for name, tensor in sent.items()] == [*weights.shapes()]
+        assert sent.keys() == written.keys()
+        assert all(torch.equal(sent[name], written[name]) for name in written)
+    untouched = dict(ServedWeights(base, None).tensors())
+    assert not all(torch.equal(untouched[name], written[name]) for name in written)
+    with pytest.raises(FileNotFoundError, match="no model"):
+        ServedWeights(tmp_path / "nowhere", adapter)
 
 
 def test_sharded_models_are_merged_file_by_file(base: Path, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ def action(
         problem_id=problem_id(problem),
         rollout_index=index,
         turn_index=0,
+        policy_step=0,
         prompt_token_ids=(1, 2),
         token_ids=tuple(range(3, 3 + length)),
         logprobs=(-1.0,) * length,

@@ -37,6 +37,20 @@ def test_servers_that_share_a_gpu_with_the_learner_can_sleep() -> None:
     assert "--enable-sleep-mode" not in alone
 
 
+def test_weights_are_transferred_where_that_is_asked_for() -> None:
+    sent = command.arguments("m", EngineConfig(weight_sync="nccl"), device="cuda", servers=1)
+    assert flag(sent, "--weight-transfer-config") == '{"backend": "nccl"}'
+    read = command.arguments("m", EngineConfig(), device="cuda", servers=1)
+    assert "--weight-transfer-config" not in read
+    pickles = [
+        sync
+        for sync in ("reload", "ipc", "nccl")
+        if "VLLM_ALLOW_INSECURE_SERIALIZATION"
+        in command.environment({}, device="cuda", weight_sync=sync)
+    ]
+    assert pickles == ["ipc"]
+
+
 def test_a_cpu_samples_in_float32_and_reads_prompts_whole() -> None:
     config = EngineConfig(max_model_length=8192, kv_cache_gib=0.5)
     arguments = command.arguments("model", config, device="cpu", servers=3)

@@ -1,0 +1,32 @@
+"""`mappa train --fork RUN`: the configuration of a run that goes on from another one's weights."""
+
+from collections.abc import Sequence
+
+from mappa_core.adapters.config_files import with_overrides
+from mappa_core.bootstrap import check_weights, opened_store
+from mappa_core.config import TrainConfig
+from mappa_core.settings import Settings
+from mappa_core.steps import newest_whole_step
+
+
+def forked_config(
+    name: str, step: int | None, overrides: Sequence[str], settings: Settings
+) -> TrainConfig:
+    """The configuration of run `name`, starting after `step` of its updates.
+
+    Args:
+        name: Name, id or a prefix of either.
+        step: None for the newest step whose files are whole for every agent.
+        overrides: What the new run does in another way.
+        settings: Where the store is.
+
+    Raises:
+        NotFound: No such run.
+        ConfigError: The overrides cannot be run.
+    """
+    with opened_store(settings) as store:
+        run = store.run(name)
+        config = TrainConfig.model_validate(run.config)
+        if step is None:
+            step = newest_whole_step(store, run.id, check_weights)
+    return with_overrides(config, [f"start.run={run.id}", f"start.step={step}", *overrides])

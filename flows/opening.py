@@ -1,0 +1,105 @@
+"""A run in the store and the tracker: new, found again, or a fork of another; and how it ended."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from uuid import uuid4
+
+from prefect.runtime import flow_run
+
+from mappa_core import steps
+from mappa_core.bootstrap import check_weights, code_version, services
+from mappa_core.config import TrainConfig
+from mappa_core.domain import ids
+from mappa_core.domain.errors import ConfigError, MappaError
+from mappa_core.domain.records import Run, RunStatus
+
+
+def open_run(config: TrainConfig, resume: str | None) -> Run:
+    """The run in the store and the tracker, new or found again, with the policies it starts from.
+
+    Raises:
+        NotFound: No run `resume`, or none to fork.
+        ConfigError: It was started with another configuration, or cannot be forked so.
+        LearnerError: The weights it would go on from are missing or damaged.
+    """
+    port = services()
+    source = port.store.run(config.start.run) if config.start.run else None
+    if resume is not None:
+        run = port.store.run(resume)
+        _check_same_config(run, config)
+    else:
+        run = _new_run(config)
+        if source is not None:
+            steps.check_fork(source, config, port.store, check_weights)
+        port.store.open_run(run)
+    steps.check_resumable(port.store, run.id, check_weights)
+    _link(port.store.run(str(run.id)))
+    for agent in port.team.agents:
+        port.store.add_policy_version(steps.base_policy(run.id, agent.name, port.model))
+    if source is not None:
+        steps.adopt(source, run.id, port.store, config.start.step)
+    port.store.add_manifest(run.id, "train", port.problems.train())
+    port.store.add_manifest(run.id, "held_out", port.problems.held_out())
+    return port.store.run(str(run.id))
+
+
+def _link(run: Run) -> None:
+    """Open it in the tracker too, and write down its ids in the other systems."""
+    port = services()
+    flow_run_id = flow_run.get_id()
+    tracker_id = port.tracker.start(replace(run, prefect_flow_run_id=flow_run_id))
+    port.store.link_run(run.id, prefect_flow_run_id=flow_run_id, mlflow_run_id=tracker_id)
+    port.store.close_run(run.id, RunStatus.RUNNING)
+
+
+def _new_run(config: TrainConfig) -> Run:
+    """A run by the id of its Prefect flow run, so that retrying that goes on with it.
+
+    Its name ends in a piece of its id: two runs may start in one second.
+    """
+    identity = ids.content_id("run", flow_run.get_id() or uuid4())
+    now = datetime.now(UTC)
+    return Run(
+        id=identity,
+        name=f"{config.name}-{now:%Y%m%d-%H%M%S}-{identity.hex[:4]}",
+        team=config.team,
+        config=config.model_dump(mode="json"),
+        code_version=code_version(),
+        seed=config.seed,
+        sandbox_tier=services().sandbox.tier,
+        started_at=now,
+    )
+
+
+def _check_same_config(run: Run, config: TrainConfig) -> None:
+    # An older run lacks the keys that came later; their defaults are what it ran with.
+    different = TrainConfig.model_validate(run.config).same_experiment(config)
+    if different:
+        raise ConfigError(
+            f"run {run.name} was started with another {', '.join(different)}: resume it as it "
+            "was, or start a new run"
+        )
+
+
+@asynccontextmanager
+async def recorded(run: Run) -> AsyncGenerator[None]:
+    """Have the run to ourselves, and write down how it ended, however it ended."""
+    port = services()
+    claim = await asyncio.to_thread(port.store.claim_run, run.id)
+    status, error = RunStatus.FAILED, "stopped by an unexpected error; see the log"
+    try:
+        with claim:
+            yield
+        status, error = RunStatus.COMPLETED, None
+    except asyncio.CancelledError:
+        status, error = RunStatus.INTERRUPTED, None
+        raise
+    except MappaError as failure:
+        error = str(failure)
+        raise
+    finally:
+        port.store.close_run(run.id, status, error)
+        port.tracker.end(run.mlflow_run_id or "", status)

@@ -1,0 +1,104 @@
+"""A damaged checkpoint is found before it is used, and the run goes on from the one before it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flows.cli import main
+from mappa_core.adapters.store.store import PostgresStore
+from mappa_core.config import TrainConfig
+from mappa_core.domain.errors import CoachError, ConfigError, LearnerError
+from mappa_core.domain.records import RunStatus
+from tests.e2e.conftest import MakeServices
+from tests.e2e.test_resume import Dying, run, weights
+
+
+@pytest.fixture
+def config(toy_config: TrainConfig) -> TrainConfig:
+    shorter = toy_config.rollout.model_copy(update={"iterations": 4, "episodes_per_problem": 2})
+    return toy_config.model_copy(update={"rollout": shorter})
+
+
+def damage(store: PostgresStore, run_id: object, step: int) -> Path:
+    """Flip one bit of a checkpoint's weights."""
+    (folder,) = [
+        Path(checkpoint.directory)
+        for policy, checkpoint in store.checkpoints(store.run(str(run_id)).id)
+        if policy.step == step
+    ]
+    file = folder / "adapter_model.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    return file
+
+
+def forked_by_the_command(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> TrainConfig:
+    """What the command of an error message would start."""
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "argv", [*command.split(), "--dry-run"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 0
+    return TrainConfig.model_validate(yaml.safe_load(capsys.readouterr().out))
+
+
+def test_a_damaged_checkpoint_costs_one_iteration_and_no_row(
+    store: PostgresStore,
+    make_services: MakeServices,
+    config: TrainConfig,
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run(make_services(config), config)
+    undisturbed = weights(store)
+    with pytest.raises(CoachError):
+        run(make_services(config, Dying(calls_left=4 * 3 + 2)), config)
+    (broken, *_) = store.runs()
+    rows = store.episode_summaries(broken.id), store.checkpoints(broken.id)
+    file = damage(store, broken.id, 3)
+
+    with pytest.raises(LearnerError, match="SHA-256") as caught:
+        run(make_services(config), config, broken.name)
+    message = str(caught.value)
+    assert message.startswith(f"checkpoint file {file} is damaged")
+    command = message.rpartition(": ")[2]
+    assert command == f"mappa train --fork {broken.id}"
+    assert store.run(broken.name).status is RunStatus.FAILED
+
+    monkeypatch.setenv("MAPPA_DATABASE_URL", database_url)
+    forked = forked_by_the_command(command, monkeypatch, capsys)
+    assert (forked.start.run, forked.start.step) == (str(broken.id), 2)
+    assert forked.model_copy(update={"start": config.start}) == config
+    run(make_services(forked), forked)
+    (fork, *_) = store.runs()
+    assert (fork.status, fork.id == broken.id) == (RunStatus.COMPLETED, False)
+    # It does what the damaged run would have done, from there on.
+    assert weights(store) == undisturbed[2:]
+    assert (store.episode_summaries(broken.id), store.checkpoints(broken.id)) == rows
+    assert store.update(fork.id, "speaker", 2) is None
+
+    full = forked.learner.model_copy(update={"weights": "full"})
+    with pytest.raises(ConfigError, match="trains other weights"):
+        run(make_services(config), forked.model_copy(update={"learner": full}))
+    with pytest.raises(ConfigError, match="after 0 to 3 updates, not 4"):
+        run(make_services(config), with_start(config, str(broken.id), 4))
+    with pytest.raises(LearnerError, match="mappa train --fork"):
+        run(make_services(config), with_start(config, broken.name, 3))
+    assert len(store.runs()) == 3
+
+
+def with_start(config: TrainConfig, source: str, step: int) -> TrainConfig:
+    """Longer than the run it goes on from."""
+    return TrainConfig.model_validate(
+        config.model_dump()
+        | {
+            "start": {"run": source, "step": step},
+            "rollout": config.rollout.model_dump() | {"iterations": 6},
+        }
+    )
