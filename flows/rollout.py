@@ -12,6 +12,7 @@ from uuid import UUID
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
+from flows.limits import slot
 from mappa_core import steps
 from mappa_core.bootstrap import services
 from mappa_core.config import CoachConfig, TrainConfig
@@ -94,14 +95,23 @@ async def _generate(
     episode: Episode, observation: Observation, policy: PolicyVersion, config: TrainConfig
 ) -> Action:
     port = services()
-    return await steps.generate(
-        episode, observation, policy, engine=port.engine, tokenizer=port.tokenizer, config=config
-    )
+    async with slot("mappa-engine"):
+        return await steps.generate(
+            episode,
+            observation,
+            policy,
+            engine=port.engine,
+            tokenizer=port.tokenizer,
+            config=config,
+        )
 
 
 async def _execute(episode: Episode, code: str, config: TrainConfig) -> ToolResult:
     port, limits = services(), steps.limits_of(config.sandbox)
-    return await steps.run_code(episode, code, sandbox=port.sandbox, desk=port.desk, limits=limits)
+    async with slot("mappa-sandbox"):
+        return await steps.run_code(
+            episode, code, sandbox=port.sandbox, desk=port.desk, limits=limits
+        )
 
 
 @task(
@@ -129,7 +139,8 @@ async def coach_score(
         settled=settled,
         duties=steps.duties_of(port.team),
     )
-    return await scoring.score_episode(episode, plan=plan, store=port.store)
+    async with slot("mappa-coach"):
+        return await scoring.score_episode(episode, plan=plan, store=port.store)
 
 
 @flow(name="rollout", flow_run_name="rollout {phase} {iteration}", persist_result=False)

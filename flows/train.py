@@ -10,16 +10,17 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from uuid import UUID, uuid4
+from uuid import uuid4
 
-from prefect import flow, task
+from prefect import flow
 from prefect.artifacts import acreate_table_artifact
-from prefect.cache_policies import NO_CACHE
-from prefect.events import emit_event
 from prefect.runtime import flow_run
 
 from flows import auditing
+from flows.dispatch import check_deployment
 from flows.evaluate import compare_steps, evaluate_held_out
+from flows.learning import learn
+from flows.limits import global_limits
 from flows.recorder import check_recorder_load
 from flows.rollout import rollout
 from mappa_core import steps
@@ -29,63 +30,8 @@ from mappa_core.domain import ids
 from mappa_core.domain.errors import CoachError, ConfigError, MappaError
 from mappa_core.domain.records import IterationFigures, Run, RunStatus, Update
 from mappa_core.evaluation.comparison import Comparison
-from mappa_core.ports import BudgetedCoach, Engine, SleepingEngine
+from mappa_core.ports import BudgetedCoach
 from mappa_core.settings import Settings
-
-
-@task(
-    name="update",
-    task_run_name="update {agent}",
-    cache_policy=NO_CACHE,
-    retries=1,
-    retry_delay_seconds=2,
-    persist_result=False,
-)
-async def update(run_id: UUID, agent: str, iteration: int, config: TrainConfig) -> Update:
-    """One agent's update, in a thread so that the event loop goes on."""
-    port = services()
-    done = await asyncio.to_thread(
-        steps.update_agent,
-        steps.UpdateRequest(run_id=run_id, agent=agent, iteration=iteration, config=config),
-        learner=port.learner,
-        store=port.store,
-        correct=auditing.corrector(config.audit, port),
-    )
-    if done.skipped is not None:
-        emit_event(
-            "mappa.update.skipped",
-            resource={
-                "prefect.resource.id": f"mappa.agent.{agent}",
-                "prefect.resource.name": agent,
-            },
-            payload={"run": str(run_id), "iteration": iteration, "reason": done.skipped},
-        )
-    return done
-
-
-@task(
-    name="register",
-    task_run_name="register iteration {iteration}",
-    cache_policy=NO_CACHE,
-    retries=3,
-    retry_delay_seconds=2,
-    persist_result=False,
-)
-async def register(run: Run, iteration: int) -> tuple[str, ...]:
-    """Register the iteration's checkpoints as `candidate`, and let automations know."""
-    port = services()
-    registered = await asyncio.to_thread(
-        steps.register_policies, run, iteration, registry=port.registry, store=port.store
-    )
-    emit_event(
-        "mappa.update.registered",
-        resource={
-            "prefect.resource.id": f"mappa.run.{run.name}",
-            "prefect.resource.name": run.name,
-        },
-        payload={"step": iteration, "versions": list(registered)},
-    )
-    return registered
 
 
 @flow(name="train", flow_run_name="train {config.name}", persist_result=False)
@@ -98,8 +44,10 @@ async def train(config: TrainConfig, resume: str | None = None) -> Comparison:
         ConfigError: The configuration cannot be run; nothing was written.
         MappaError: Something outside failed; the run can be resumed.
     """
-    async with open_services(config, Settings()) as port:
+    await check_deployment(config.learner.deployment)
+    async with global_limits(), open_services(config, Settings()) as port:
         check_recorder_load(config, port.team)
+        await asyncio.to_thread(auditing.check_correction, config.audit, port)
         run = await asyncio.to_thread(open_run, config, resume)
         port.watcher.run(run)
         if isinstance(port.coach, BudgetedCoach):
@@ -192,56 +140,11 @@ async def _iterate(run: Run, iteration: int, config: TrainConfig, watch: auditin
     await rollout(run.id, "train", iteration, iteration - 1, config)
     figures = await asyncio.to_thread(port.store.figures, run.id, "train", iteration)
     _check_unscored(figures, config.coach.unscored_limit)
-    async with _asleep(port.engine, config):
-        updates = await _updates(run, iteration, config)
-    await register(run, iteration)
-    if config.learner.keep_checkpoints is not None:
-        await asyncio.to_thread(
-            steps.retire_checkpoints,
-            port.store,
-            port.learner,
-            run.id,
-            [agent.name for agent in port.team.agents],
-            config.learner.keep_checkpoints,
-        )
+    updates = await learn(run, iteration, config)
     await watch.after(iteration)
     seconds = time.perf_counter() - started
     port.watcher.figures(figures, seconds)
     await _log_iteration(run, figures, updates, seconds)
-
-
-async def _updates(run: Run, iteration: int, config: TrainConfig) -> list[Update]:
-    """Every agent's update, in the team's order; some at once where that is configured."""
-    port = services()
-    slots = asyncio.Semaphore(config.learner.updates_at_once)
-
-    async def one(agent: str) -> Update:
-        async with slots:
-            done = await update(run.id, agent, iteration, config)
-        port.watcher.updated(agent, iteration, done.metrics)
-        return done
-
-    # All are waited for, so that none goes on behind an error's back; then the first is raised.
-    results = await asyncio.gather(
-        *(one(agent.name) for agent in port.team.agents), return_exceptions=True
-    )
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return [result for result in results if isinstance(result, Update)]
-
-
-@asynccontextmanager
-async def _asleep(engine: Engine, config: TrainConfig) -> AsyncGenerator[None]:
-    """Leave the engine's memory to the learner inside the block, where they share a GPU."""
-    if not config.engine.colocate or not isinstance(engine, SleepingEngine):
-        yield
-        return
-    await engine.sleep()
-    try:
-        yield
-    finally:
-        await engine.wake()
 
 
 def _check_unscored(figures: IterationFigures, limit: float) -> None:
