@@ -205,11 +205,11 @@ def runs(as_json: Json = False) -> None:
     from mappa_core.bootstrap import opened_store
 
     with opened_store(Settings()) as store:
-        found = store.runs()
+        found, claimed = store.runs(), store.claimed_runs()
     if as_json:
-        typer.echo(json.dumps(runs_json(found)))
+        typer.echo(json.dumps(runs_json(found, claimed)))
     else:
-        Console().print(runs_table(found))
+        Console().print(runs_table(found, claimed))
 
 
 @app.command()

@@ -124,7 +124,7 @@ class RichWatcher:
 
     def _line(self, text: str) -> None:
         if not self._console.is_terminal:
-            self._console.print(text, highlight=False)
+            self._console.print(text, highlight=False, soft_wrap=True)
 
     def _table(self) -> Table:
         table = Table(title="mean coach score per agent (0-10)", title_justify="left")

@@ -3,6 +3,7 @@
 import shutil
 import sys
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from uuid import UUID
 
@@ -21,6 +22,7 @@ from mappa_core.domain.records import (
     Episode,
     EpisodeSummary,
     Run,
+    RunStatus,
     ScoreEntry,
     ToolResult,
     Turn,
@@ -31,6 +33,8 @@ from mappa_core.evaluation.comparison import Comparison
 from mappa_core.learning.memory_plan import GB, MemoryPlan
 from mappa_core.ports import Store
 
+LOST = "lost"
+"""Of a run whose process was killed, or ran out of memory."""
 SHOWN_IDS = 24
 """Token ids printed from each end of a long list."""
 SHOWN_ID_CHARACTERS = 13
@@ -39,7 +43,8 @@ SHOWN_ID_CHARACTERS = 13
 
 def comparison_table(comparison: Comparison) -> Table:
     """Before and after on the held-out problems."""
-    table = Table(title="held-out problems, paired by problem", title_justify="left")
+    title = "held-out problems, paired by problem"
+    table = Table(title=title, title_justify="left", min_width=len(title))
     for column in ("", "right", "of", "share"):
         table.add_column(column, justify="left" if not column else "right")
     for name, rate in (("before", comparison.before), ("after", comparison.after)):
@@ -70,26 +75,39 @@ def where_next(run_name: str) -> str:
     )
 
 
-def runs_table(runs: Sequence[Run]) -> Table:
-    """All runs, a line each."""
+def runs_table(runs: Sequence[Run], claimed: AbstractSet[UUID]) -> Table:
+    """All runs, a line each.
+
+    Args:
+        runs: The runs.
+        claimed: Those that have a process.
+    """
     table = Table()
     table.add_column("run", no_wrap=True)
     for column in ("status", "seed", "started", "note"):
         table.add_column(column, overflow="fold")
     for run in runs:
         started = f"{run.started_at:%Y-%m-%d %H:%M}"
-        table.add_row(run.name, run.status, str(run.seed), started, run.error or "")
+        status = _standing(run, claimed)
+        note = f"its process is gone: mappa train --resume {run.name}" if status == LOST else ""
+        table.add_row(run.name, status, str(run.seed), started, run.error or note)
     return table
 
 
-def runs_json(runs: Sequence[Run]) -> list[dict[str, str | int | None]]:
-    """All runs, for a script."""
+def _standing(run: Run, claimed: AbstractSet[UUID]) -> str:
+    """The run's status; one whose process could not write it down any more is lost."""
+    lost = run.status is RunStatus.RUNNING and run.id not in claimed
+    return LOST if lost else run.status.value
+
+
+def runs_json(runs: Sequence[Run], claimed: AbstractSet[UUID]) -> list[dict[str, str | int | None]]:
+    """All runs, for a script; arguments as of `runs_table`."""
     return [
         {
             "id": str(run.id),
             "name": run.name,
             "team": run.team,
-            "status": run.status.value,
+            "status": _standing(run, claimed),
             "seed": run.seed,
             "started_at": run.started_at.isoformat(),
             "prefect_flow_run_id": run.prefect_flow_run_id,
@@ -102,7 +120,7 @@ def runs_json(runs: Sequence[Run]) -> list[dict[str, str | int | None]]:
 
 def print_run(console: Console, store: Store, run: Run) -> None:
     """A run: what it is, its iterations, and episodes worth opening."""
-    console.print(runs_table([run]))
+    console.print(runs_table([run], store.claimed_runs()))
     console.print(_run_facts(run), highlight=False, soft_wrap=True)
     summaries = store.episode_summaries(run.id)
     table = Table(title="iterations", title_justify="left")

@@ -102,11 +102,13 @@ def _check_same_config(run: Run, config: TrainConfig) -> None:
 
 @asynccontextmanager
 async def _recorded(run: Run) -> AsyncGenerator[None]:
-    """Write down how the run ended, however it ended."""
+    """Have the run to ourselves, and write down how it ended, however it ended."""
     port = services()
+    claim = await asyncio.to_thread(port.store.claim_run, run.id)
     status, error = RunStatus.FAILED, "stopped by an unexpected error; see the log"
     try:
-        yield
+        with claim:
+            yield
         status, error = RunStatus.COMPLETED, None
     except asyncio.CancelledError:
         status, error = RunStatus.INTERRUPTED, None

@@ -119,8 +119,9 @@ def _figures(store: PostgresStore, url: str, actions: int) -> Iterator[Figure]:
 
 
 def _asked(connection: psycopg.Connection, count: int) -> Iterator[Figure]:
-    """What a SQL user waits for, on a database that was vacuumed as a server does in time."""
+    """What a SQL user waits for, once the server has done what it does behind the last write."""
     connection.execute("VACUUM (ANALYZE)")
+    connection.execute("CHECKPOINT")
     size = connection.execute("SELECT pg_database_size(current_database())").fetchone()
     assert size is not None
     yield Figure(name="on disk", value=size[0] / count, unit="bytes/action")

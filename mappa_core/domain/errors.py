@@ -5,6 +5,7 @@
     │   ├── ConfigError        a key, a value or a combination that cannot be run
     │   ├── ModelNotFound      a model path or id that does not resolve
     │   ├── ArchiveError       an export or a backup that is damaged or of another version
+    │   ├── RunBusy            a run that another process is training
     │   └── NotFound           a run, an episode or a checkpoint that is not in the store
     ├── PromotionRefused     a promotion that the evidence does not support: exit code 1
     └── OutsideError         something outside failed: exit code 1, the run can be resumed
@@ -45,6 +46,10 @@ class ModelNotFound(UserError):
 
 class ArchiveError(UserError):
     """An export or a backup is damaged, of another version, or does not fit the database."""
+
+
+class RunBusy(UserError):
+    """Another process is training this run."""
 
 
 class NotFound(UserError):

@@ -1,6 +1,7 @@
 """Where everything is kept, and what the audit reads and writes there."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
@@ -71,6 +72,18 @@ class Store(Protocol):
 
     def runs(self, limit: int = 50) -> tuple[Run, ...]:
         """The latest runs, newest first."""
+        ...
+
+    def claim_run(self, run_id: UUID) -> AbstractContextManager[object]:
+        """Have a run to oneself until the block, or this process, ends.
+
+        Raises:
+            RunBusy: Another process has it.
+        """
+        ...
+
+    def claimed_runs(self) -> frozenset[UUID]:
+        """The runs that some process has; one that is `RUNNING` and not among them was killed."""
         ...
 
     def add_problems(self, problems: Sequence[Problem]) -> None:

@@ -7,6 +7,7 @@ Adapters are directories in PEFT's own format (`adapter_config.json` and
 import contextlib
 import hashlib
 import json
+import logging
 import math
 import shutil
 import tempfile
@@ -55,14 +56,21 @@ def load_base(path: Path | str, dtype: torch.dtype, device: torch.device | str) 
 
 @contextlib.contextmanager
 def no_progress_bars() -> Generator[None]:
-    """Keep transformers from drawing over the caller's own display."""
+    """Keep transformers, and DeepSpeed behind it, from writing over the caller's own display."""
     shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
+    deepspeed = logging.getLogger("DeepSpeed")
+    deepspeed.addFilter(_is_error)
     try:
         yield
     finally:
+        deepspeed.removeFilter(_is_error)
         if shown:
             transformers_logging.enable_progress_bar()
+
+
+def _is_error(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR
 
 
 def sha256_file(path: Path) -> str:

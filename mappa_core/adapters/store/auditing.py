@@ -6,24 +6,30 @@ million rows come through COPY as CSV and become columns without passing through
 
 # ruff: noqa: S608 (the words are ours; values are bound)
 
-import io
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 from uuid import UUID
 
 import numpy as np
-import pyarrow as pa
-from pyarrow import csv
 from sqlalchemy import Connection, Engine, Table, Text, cast, delete, or_, select, text
 from sqlalchemy.dialects.postgresql import insert
 
-from mappa_core.adapters.store import tables
+from mappa_core.adapters.store import audit_queries, tables
+from mappa_core.adapters.store.columns import (
+    ArrowTable,
+    copied,
+    factor,
+    flags,
+    floats,
+    frame,
+    integers,
+)
 from mappa_core.adapters.store.connection import boundary, connect
 from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.auditing.agreement import LabelledScores
-from mappa_core.auditing.frame import Factor, Floats, Frame, Ints
+from mappa_core.auditing.frame import Factor, Frame
 from mappa_core.auditing.opinions import Opinions
 from mappa_core.domain.audit import (
     Anchor,
@@ -38,48 +44,6 @@ from mappa_core.domain.audit import (
     ToLabel,
 )
 from mappa_core.domain.errors import NotFound
-
-ArrowTable: TypeAlias = Any
-"""A `pyarrow.Table`; the package has no types."""
-FRAME = """
-SELECT action_id, score, unscored_reason, task_type, agent, problem_id, iteration, turn_index,
-    level, sampled_tokens, tool_status, success, advantage, weight
-FROM audit.action_scores
-WHERE run_id = '{run}' AND trained AND phase = 'train'
-"""
-OPINIONS = """
-SELECT action_id, coach, coach_model, coach_model_version, rubric_version, repeat_index, trained,
-    score, problem_id
-FROM audit.action_scores
-WHERE run_id = '{run}' AND phase = 'train' AND action_id IN (
-    SELECT action_id FROM audit.action_scores WHERE run_id = '{run}' AND NOT trained)
-"""
-_SCORED = """
-FROM audit.action_scores
-WHERE run_id = :run AND phase = 'train' AND score IS NOT NULL"""
-_COLUMNS = "action_id, episode_id, turn_index, agent, task_type"
-CONTESTED = f"""
-SELECT {_COLUMNS} {_SCORED}
-GROUP BY {_COLUMNS} HAVING max(score) - min(score) >= 2
-ORDER BY max(score) - min(score) DESC, action_id LIMIT :limit
-"""
-UNSURE = f"""
-SELECT {_COLUMNS} {_SCORED} AND trained AND task_type IN (
-    SELECT unnest(ARRAY[subject, against]) FROM audit.findings
-    WHERE run_id = :run AND kind = 'task_type' AND verdict = 'cannot tell')
-ORDER BY md5('unsure' || action_id) LIMIT :limit
-"""
-# Every stratum is walked through at the same pace from a start of its own, so that the beginning
-# of this order is a sample in which each action has the same chance (systematic sampling).
-AT_RANDOM = f"""
-SELECT {_COLUMNS} FROM (
-    SELECT {_COLUMNS},
-        (row_number() OVER (PARTITION BY agent, task_type ORDER BY md5(action_id::text))
-            - (hashtext(agent || '/' || task_type) & 1023) / 1024.0)
-        / count(*) OVER (PARTITION BY agent, task_type) AS place
-    {_SCORED} AND trained) AS placed
-ORDER BY place, action_id LIMIT :limit
-"""
 
 
 class PostgresAudit:
@@ -124,35 +88,37 @@ class PostgresAudit:
         return AuditedRun(**found[0])
 
     def frame(self, run_id: UUID) -> Frame:
-        """A run's training actions with the score that trained them, in the views' order."""
-        return _frame(self._copied(FRAME.format(run=run_id)))
+        """A run's training actions with the score that trained them, in the order of their ids."""
+        return frame(self._copied(audit_queries.FRAME.format(run=run_id, only="")))
 
     def iteration_frame(
         self, run_id: UUID, iteration: int | None = None
     ) -> tuple[tuple[UUID, ...], Frame]:
         """The same of one iteration (None: of all), with the action of each row."""
         only = "" if iteration is None else f"AND iteration = {int(iteration)}"
-        table = self._copied(FRAME.format(run=run_id) + only)
+        table = self._copied(audit_queries.FRAME.format(run=run_id, only=only))
         ids = tuple(UUID(value) for value in table["action_id"].to_pylist())
-        return ids, _frame(table)
+        return ids, frame(table)
 
     def opinions(self, run_id: UUID) -> Opinions:
         """Every score of the run's actions that have several."""
         # Most runs have none, and finding that out is cheap.
         several = self._any("audit.action_scores WHERE run_id = :run AND NOT trained", run_id)
-        table = self._copied(OPINIONS.format(run=run_id) + ("" if several else "LIMIT 0"))
+        table = self._copied(
+            audit_queries.OPINIONS.format(run=run_id) + ("" if several else "LIMIT 0")
+        )
         words = [
             table[name].to_pylist()
             for name in ("coach", "coach_model", "coach_model_version", "rubric_version")
         ]
         scorers = [f"{c} {m} {v}, rubric {r}" for c, m, v, r in zip(*words, strict=True)]
         return Opinions(
-            action=_factor(table, "action_id"),
+            action=factor(table, "action_id"),
             scorer=Factor.of(scorers),
-            repeat=_integers(table, "repeat_index"),
-            trained=_flags(table, "trained").astype(np.int64),
-            score=_floats(table, "score"),
-            problem=_factor(table, "problem_id"),
+            repeat=integers(table, "repeat_index"),
+            trained=flags(table, "trained").astype(np.int64),
+            score=floats(table, "score"),
+            problem=factor(table, "problem_id"),
         )
 
     def labelled(self, run_id: UUID) -> LabelledScores:
@@ -165,7 +131,8 @@ class PostgresAudit:
             "SELECT action_id, score FROM audit.action_scores WHERE run_id = :run AND trained "
             "AND phase = 'train' AND score IS NOT NULL) s LEFT JOIN ("
             "SELECT action_id, avg(label_score) AS label, bool_or(picked = 'random') AS at_random "
-            "FROM audit.human_labels WHERE run_id = :run GROUP BY action_id) l USING (action_id)"
+            "FROM audit.human_labels WHERE run_id = :run GROUP BY action_id) l USING (action_id) "
+            "ORDER BY action_id"
         )
         with self._reading() as connection:
             rows = connection.execute(query, {"run": run_id}).all()
@@ -186,9 +153,9 @@ class PostgresAudit:
                 return tuple(Candidate(**row) for row in rows)
 
             return ToLabel(
-                contested=asked(CONTESTED) if several else (),
-                unsure=asked(UNSURE),
-                at_random=asked(AT_RANDOM),
+                contested=asked(audit_queries.CONTESTED) if several else (),
+                unsure=asked(audit_queries.UNSURE),
+                at_random=asked(audit_queries.AT_RANDOM),
             )
 
     def labels(self, run_id: UUID, labeller: str) -> tuple[HumanLabel, ...]:
@@ -347,15 +314,8 @@ class PostgresAudit:
             return bool(connection.execute(query, {"run": run_id}).scalar_one())
 
     def _copied(self, query: str) -> ArrowTable:
-        """The rows of a query as columns, through COPY."""
-        received = io.BytesIO()
         with self._reading() as connection:
-            cursor = connection.connection.cursor()
-            with cursor.copy(f"COPY ({query}) TO STDOUT (FORMAT csv, HEADER)") as rows:  # pyright: ignore[reportAttributeAccessIssue]
-                for block in rows:
-                    received.write(block)
-        received.seek(0)
-        return csv.read_csv(received, convert_options=_CSV)
+            return copied(connection, query)
 
     @contextmanager
     def _reading(self) -> Generator[Connection]:
@@ -369,83 +329,5 @@ class PostgresAudit:
             yield connection
 
 
-# pyarrow comes without types.
-_WORDS = pa.dictionary(pa.int32(), pa.string())
-_CSV = csv.ConvertOptions(
-    column_types={
-        "action_id": pa.string(),
-        "problem_id": _WORDS,
-        "task_type": _WORDS,
-        "agent": _WORDS,
-        "tool_status": _WORDS,
-        "unscored_reason": _WORDS,
-        "coach": pa.string(),
-        "coach_model": pa.string(),
-        "coach_model_version": pa.string(),
-        "rubric_version": pa.string(),
-        "score": pa.float64(),
-        "advantage": pa.float64(),
-        "weight": pa.float64(),
-        "success": pa.string(),
-        "trained": pa.string(),
-    },
-    strings_can_be_null=True,
-    quoted_strings_can_be_null=False,
-    null_values=[""],
-)
-
-
 def _finding_row(finding: Finding) -> dict[str, Any]:
     return {**asdict(finding), "detail": dict(finding.detail)}
-
-
-def _frame(table: ArrowTable) -> Frame:
-    status = _factor(table, "tool_status")
-    success = _factor(table, "success")
-    truth = np.array([{"t": 1.0, "f": 0.0}.get(name, np.nan) for name in success.names])
-    used = np.array([name != "" for name in status.names], dtype=bool)
-    failed = np.array([name not in ("", "ok") for name in status.names], dtype=bool)
-    why_not = _factor(table, "unscored_reason")
-    unread = np.array([name == "unparsable" for name in why_not.names], dtype=bool)
-    return Frame(
-        score=_floats(table, "score"),
-        unparsed=unread[why_not.codes] if len(table) else np.zeros(0, dtype=bool),
-        task_type=_factor(table, "task_type"),
-        agent=_factor(table, "agent"),
-        problem=_factor(table, "problem_id"),
-        iteration=_integers(table, "iteration"),
-        turn=_integers(table, "turn_index"),
-        level=_integers(table, "level"),
-        tokens=_integers(table, "sampled_tokens"),
-        tool_used=used[status.codes] if len(table) else np.zeros(0, dtype=bool),
-        tool_failed=failed[status.codes] if len(table) else np.zeros(0, dtype=bool),
-        success=truth[success.codes] if len(table) else np.zeros(0),
-        advantage=_floats(table, "advantage"),
-        weight=np.nan_to_num(_floats(table, "weight")),
-    )
-
-
-def _factor(table: ArrowTable, name: str) -> Factor:
-    """A column as codes; an absent value is the name ''."""
-    column = table[name].combine_chunks()
-    if not pa.types.is_dictionary(column.type):
-        column = column.cast(pa.string()).dictionary_encode()
-    words: list[str] = ["", *column.dictionary.cast(pa.string()).to_pylist()]
-    raw = column.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64) + 1
-    present = np.unique(raw)
-    order = sorted((int(code) for code in present), key=words.__getitem__)
-    place = np.zeros(len(words), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    return Factor(codes=place[raw], names=tuple(words[code] for code in order))
-
-
-def _floats(table: ArrowTable, name: str) -> Floats:
-    return table[name].cast(pa.float64()).to_numpy().astype(np.float64)
-
-
-def _integers(table: ArrowTable, name: str) -> Ints:
-    return table[name].cast(pa.int64()).to_numpy().astype(np.int64)
-
-
-def _flags(table: ArrowTable, name: str) -> np.ndarray:
-    return np.array([value == "t" for value in table[name].to_pylist()], dtype=bool)

@@ -23,6 +23,7 @@ from mappa_core.adapters.store import (
     writing,
 )
 from mappa_core.adapters.store.archive import Manifest
+from mappa_core.adapters.store.claims import Claim, claimed
 from mappa_core.adapters.store.connection import boundary, connect
 from mappa_core.adapters.store.group_commit import GroupCommit
 from mappa_core.adapters.store.rows import (
@@ -117,6 +118,18 @@ class PostgresStore:
     def runs(self, limit: int = 50) -> tuple[Run, ...]:
         """The latest runs, newest first."""
         return self._do(lambda connection: reading.runs(connection, limit))
+
+    def claim_run(self, run_id: UUID) -> Claim:
+        """Have a run to oneself until the block, or this process, ends.
+
+        Raises:
+            RunBusy: Another process has it.
+        """
+        return Claim(self._engine, run_id)
+
+    def claimed_runs(self) -> frozenset[UUID]:
+        """The runs that some process has."""
+        return self._do(claimed)
 
     def add_problems(self, problems: Sequence[Problem]) -> None:
         """Add problems that are not there yet."""

@@ -1,0 +1,104 @@
+"""Which runs have a process of their own right now: an advisory lock per run, held while it lives.
+
+The lock belongs to a connection, so Postgres lets go of it however the process ends. A pool of
+connections between here and Postgres must therefore leave sessions alone (PgBouncer: session mode).
+"""
+
+import logging
+import time
+from threading import Event, Thread
+from types import TracebackType
+from typing import Self
+from uuid import UUID
+
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
+
+from mappa_core.adapters.store.connection import boundary
+from mappa_core.domain.errors import RunBusy, StoreError
+
+PATIENCE_SECONDS = 5.0
+"""A process that was killed a moment ago still has its lock until Postgres notices."""
+CHECK_SECONDS = 10.0
+"""How often the connection is looked after; a server that was restarted has forgotten the lock."""
+_PAUSE_SECONDS = 0.1
+_TAKE = text("SELECT pg_try_advisory_lock(hashtextextended(:run, 0))")
+_TAKEN = text(
+    "SELECT run.id FROM mappa.run JOIN pg_locks ON locktype = 'advisory' AND objsubid = 1 "
+    "AND (classid::bigint << 32) + objid::bigint = hashtextextended(run.id::text, 0) "
+    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
+_logger = logging.getLogger(__name__)
+
+
+class Claim:
+    """One run held by this process until the block ends."""
+
+    def __init__(self, engine: Engine, run_id: UUID) -> None:
+        """Take it.
+
+        Raises:
+            RunBusy: Another process has it.
+            StoreUnreachable: Postgres does not answer.
+        """
+        self._engine, self._run_id = engine, run_id
+        self._connection = self._taken()
+        self._over = Event()
+        self._keeper = Thread(target=self._keep, name="claim", daemon=True)
+        self._keeper.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._over.set()
+        self._keeper.join()
+        if not self._connection.closed:
+            self._connection.invalidate()
+            self._connection.close()
+
+    def _taken(self) -> Connection:
+        with boundary(self._engine.url):
+            connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while not connection.execute(_TAKE, {"run": str(self._run_id)}).scalar_one():
+                if time.monotonic() > deadline:
+                    connection.close()
+                    raise RunBusy(
+                        f"run {self._run_id} is being trained by another process: wait for it, "
+                        "or end that process first"
+                    )
+                time.sleep(_PAUSE_SECONDS)
+            return connection
+
+    def _keep(self) -> None:
+        """Take it again after an outage; where another was faster, it stays theirs."""
+        while not self._over.wait(CHECK_SECONDS):
+            try:
+                self._connection.execute(text("SELECT 1"))
+            except DBAPIError:
+                self._connection.close()
+                if not self._taken_again():
+                    return
+
+    def _taken_again(self) -> bool:
+        while not self._over.wait(_PAUSE_SECONDS):
+            try:
+                self._connection = self._taken()
+            except RunBusy as error:
+                _logger.warning("%s", error)
+                return False
+            except StoreError:
+                continue
+            return True
+        return False
+
+
+def claimed(connection: Connection) -> frozenset[UUID]:
+    """The runs that some process has."""
+    return frozenset(connection.execute(_TAKEN).scalars())

@@ -1,0 +1,81 @@
+"""Which runs have a process: known while it lives, however it ends."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from flows.tables import runs_json
+from mappa_core.adapters.store import claims
+from mappa_core.adapters.store.store import PostgresStore
+from mappa_core.domain.errors import RunBusy
+from tests.builders import make_run
+from tests.conftest import execute
+
+RUN = make_run("claimed")
+HOLDER = """
+import sys, time
+from uuid import UUID
+from mappa_core.adapters.store.store import PostgresStore
+with PostgresStore.open(sys.argv[1]).claim_run(UUID(sys.argv[2])):
+    print("claimed", flush=True)
+    time.sleep(60)
+"""
+
+
+def within_seconds(true: Callable[[], bool], seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+@pytest.fixture
+def opened(store: PostgresStore) -> PostgresStore:
+    store.open_run(RUN)
+    return store
+
+
+def test_a_run_has_one_process_at_a_time(
+    opened: PostgresStore, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "PATIENCE_SECONDS", 0.1)
+    other = PostgresStore.open(database_url)
+    with opened.claim_run(RUN.id):
+        assert other.claimed_runs() == {RUN.id}
+        with pytest.raises(RunBusy, match="trained by another process"):
+            other.claim_run(RUN.id)
+    assert within_seconds(lambda: not other.claimed_runs())
+    with other.claim_run(RUN.id):
+        assert opened.claimed_runs() == {RUN.id}
+    other.close()
+
+
+def test_a_run_whose_process_was_killed_is_lost(opened: PostgresStore, database_url: str) -> None:
+    words = [sys.executable, "-c", HOLDER, database_url, str(RUN.id)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "claimed\n"
+        assert [line["status"] for line in listed(opened)] == ["running"]
+        process.kill()
+    assert within_seconds(lambda: [line["status"] for line in listed(opened)] == ["lost"])
+
+
+def listed(store: PostgresStore) -> list[dict[str, str | int | None]]:
+    return runs_json(store.runs(), store.claimed_runs())
+
+
+def test_a_claim_outlives_an_outage(
+    opened: PostgresStore, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "CHECK_SECONDS", 0.05)
+    with opened.claim_run(RUN.id):
+        execute(
+            database_url,
+            "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'",
+        )
+        assert within_seconds(lambda: opened.claimed_runs() == {RUN.id})
