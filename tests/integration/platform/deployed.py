@@ -122,7 +122,7 @@ def stop(*workers: subprocess.Popen[bytes]) -> None:
         worker.wait(60)
 
 
-def tiny(folder: Path, iterations: int = 3, deployment: str | None = None) -> dict[str, object]:
+def tiny(folder: Path, iterations: int, deployment: str | None = None) -> dict[str, object]:
     """A run of a minute; its updates may be sent to a deployment."""
     return {
         "name": "tiny",

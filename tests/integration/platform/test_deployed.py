@@ -15,7 +15,7 @@ UPDATES = "SELECT count(*) FROM mappa.update"
 def test_a_deployed_run_survives_its_worker_and_the_form_refuses_nonsense(
     platform: Platform, tmp_path: Path
 ) -> None:
-    config = tiny(tmp_path)
+    config = tiny(tmp_path, iterations=2)
     refused = platform.start("train/quickstart", config=config | {"rollout": {"iterations": 0}})
     assert refused.status_code in (409, 422)
     assert "less than the minimum of 1" in refused.text
@@ -25,7 +25,7 @@ def test_a_deployed_run_survives_its_worker_and_the_form_refuses_nonsense(
     wait_for("the first update", lambda: platform.rows(UPDATES) >= 1)
     kill_machine(first)
     assert platform.state(flow_run) == "RUNNING"  # nobody is left to say otherwise
-    assert platform.rows(UPDATES) < 9
+    assert platform.rows(UPDATES) < 6
     # infra/automations.yaml, after 100 seconds without a heartbeat.
     wait_for("the silence to be noticed", lambda: platform.state(flow_run) == "CRASHED")
     platform.done("flow-run", "retry", flow_run)
@@ -40,8 +40,8 @@ def test_a_deployed_run_survives_its_worker_and_the_form_refuses_nonsense(
     assert platform.state(flow_run) == "COMPLETED", log[-3000:]
     assert platform.rows("SELECT count(*) FROM mappa.run") == 1
     assert platform.rows("SELECT count(*) FROM mappa.run WHERE status = 'completed'") == 1
-    assert platform.rows(UPDATES) == 9
-    assert platform.rows("SELECT count(model_version) FROM mappa.checkpoint") == 9
+    assert platform.rows(UPDATES) == 6
+    assert platform.rows("SELECT count(model_version) FROM mappa.checkpoint") == 6
     promoted(platform)
 
 
@@ -54,9 +54,9 @@ def promoted(platform: Platform) -> None:
     listed = json.loads(platform.mappa("promote", "--list", "--json").stdout)
     champions = [each for each in listed if "champion" in each["aliases"]]
     assert {each["agent"]: each["step"] for each in champions} == {
-        "problem_solver": 3,
-        "code_executor": 3,
-        "verifier": 3,
+        "problem_solver": 2,
+        "code_executor": 2,
+        "verifier": 2,
     }
     assert {each["promotion"]["override"] for each in champions} == {"a test"}
 
