@@ -16,7 +16,7 @@ from prefect.concurrency.asyncio import concurrency
 from prefect.exceptions import ObjectNotFound
 
 Limit = Literal["mappa-engine", "mappa-sandbox", "mappa-coach"]
-"""Actions being generated, programs running, episodes being scored."""
+"""Actions being generated, programs and tools running, episodes being scored."""
 
 _there: ContextVar[frozenset[str]] = ContextVar("global limits", default=frozenset())
 

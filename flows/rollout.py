@@ -25,6 +25,7 @@ from mappa_core.domain.records import (
     PolicyVersion,
     Problem,
     ScoreEntry,
+    ToolRequest,
     ToolResult,
 )
 from mappa_core.steps import scoring
@@ -43,9 +44,9 @@ async def generate_task(
 
 
 @task(name="execute", task_run_name="execute code", cache_policy=NO_CACHE)
-async def execute_task(episode: Episode, code: str, config: TrainConfig) -> ToolResult:
-    """One sandboxed run as a task run of its own (granularity `action`)."""
-    return await _execute(episode, code, config)
+async def execute_task(episode: Episode, request: ToolRequest, config: TrainConfig) -> ToolResult:
+    """One run of a program, or call of a tool, as a task run of its own (granularity `action`)."""
+    return await _execute(episode, request, config)
 
 
 @task(
@@ -70,8 +71,8 @@ async def play(
         call = generate_task if by_action else _generate
         return await call(current, observation, policy, config)
 
-    async def execute(current: Episode, code: str) -> ToolResult:
-        return await (execute_task if by_action else _execute)(current, code, config)
+    async def execute(current: Episode, request: ToolRequest) -> ToolResult:
+        return await (execute_task if by_action else _execute)(current, request, config)
 
     port = services()
     return await steps.play_episode(
@@ -106,12 +107,16 @@ async def _generate(
         )
 
 
-async def _execute(episode: Episode, code: str, config: TrainConfig) -> ToolResult:
-    port, limits = services(), steps.limits_of(config.sandbox)
+async def _execute(episode: Episode, request: ToolRequest, config: TrainConfig) -> ToolResult:
+    port = services()
+    bench = steps.Workbench(
+        sandbox=port.sandbox,
+        limits=steps.limits_of(config.sandbox),
+        toolbox=port.toolbox,
+        desk=port.desk,
+    )
     async with slot("mappa-sandbox"):
-        return await steps.run_code(
-            episode, code, sandbox=port.sandbox, desk=port.desk, limits=limits
-        )
+        return await steps.execute(episode, request, bench)
 
 
 @task(

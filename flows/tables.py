@@ -84,12 +84,13 @@ def runs_table(runs: Sequence[Run], claimed: AbstractSet[UUID]) -> Table:
     """
     table = Table()
     table.add_column("run", no_wrap=True)
-    for column in ("status", "seed", "started", "note"):
-        table.add_column(column, overflow="fold")
+    for column in ("status", "seed", "started"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("note", overflow="fold")
     for run in runs:
         started = f"{run.started_at:%Y-%m-%d %H:%M}"
         status = _standing(run, claimed)
-        note = f"its process is gone: mappa train --resume {run.name}" if status == LOST else ""
+        note = "killed: resume it" if status == LOST else ""
         table.add_row(run.name, status, str(run.seed), started, run.error or note)
     return table
 
@@ -123,6 +124,12 @@ def print_run(console: Console, store: Store, run: Run) -> None:
     console.print(runs_table([run], store.claimed_runs()))
     console.print(_run_facts(run), highlight=False, soft_wrap=True)
     summaries = store.episode_summaries(run.id)
+    console.print(iterations_table(summaries))
+    console.print(_episodes_table(summaries))
+
+
+def iterations_table(summaries: Sequence[EpisodeSummary]) -> Table:
+    """How many episodes of each iteration came out right, and how they were scored."""
     table = Table(title="iterations", title_justify="left")
     for column in ("phase", "iteration", "episodes", "right", "mean score"):
         table.add_column(column, justify="right")
@@ -132,8 +139,7 @@ def print_run(console: Console, store: Store, run: Run) -> None:
         mean = f"{sum(scores) / len(scores):.2f}" if scores else "-"
         right = sum(bool(s.success) for s in of_it)
         table.add_row(phase, str(iteration), str(len(of_it)), str(right), mean)
-    console.print(table)
-    console.print(_episodes_table(summaries))
+    return table
 
 
 def _run_facts(run: Run) -> str:

@@ -12,6 +12,8 @@ These variables are read:
                           GOOGLE_APPLICATION_CREDENTIALS names the service account's file
     OPENAI_API_KEY        key of an OpenAI-compatible server; a local one needs none
     ANTHROPIC_API_KEY     key of Anthropic's API
+    WANDB_API_KEY         key of Weights & Biases, for tracking.also=[wandb]; WANDB_PROJECT, default
+                          mappa; WANDB_MODE=offline keeps everything on this machine
 """
 
 import os
@@ -48,6 +50,9 @@ class Settings(BaseSettings):
     )
     openai_api_key: SecretStr | None = Field(default=None, validation_alias="OPENAI_API_KEY")
     anthropic_api_key: SecretStr | None = Field(default=None, validation_alias="ANTHROPIC_API_KEY")
+    wandb_api_key: SecretStr | None = Field(default=None, validation_alias="WANDB_API_KEY")
+    wandb_mode: str = Field(default="online", validation_alias="WANDB_MODE")
+    wandb_project: str = Field(default="mappa", validation_alias="WANDB_PROJECT")
 
     @cached_property
     def models(self) -> Path:

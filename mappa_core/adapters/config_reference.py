@@ -41,7 +41,7 @@ def page() -> str:
     parts = [HEAD]
     for title, about, section in _sections():
         rows = "\n".join(
-            f"| `{key.path}` | `{key.default}` | {key.values} | {_cell(key.description)} |"
+            f"| `{key.path}` | `{key.default}` | {_cell(key.values)} | {_cell(key.description)} |"
             for key in section
         )
         head = "| key | default | values | what it does |\n| --- | --- | --- | --- |\n"
@@ -95,13 +95,22 @@ def _values(field: Schema, schema: Schema) -> str:
         return " or ".join(_values(_mapping(each), schema) for each in _list(field["anyOf"]))
     if "enum" in field or "const" in field:
         return ", ".join(f"`{each}`" for each in _list(field.get("enum", [field.get("const")])))
+    if _is_section(field):
+        return "{" + ", ".join(_properties(field)) + "}"
     if field.get("type") == "array":
         return _array(field, schema)
-    if "additionalProperties" in field:
-        inner = _values(_mapping(field["additionalProperties"]), schema)
-        return f"mapping of names to {inner}"
+    for inner in _mapped(field):
+        return f"mapping of names to {_values(inner, schema)}"
     kind = {"string": "text", "boolean": "true or false"}.get(str(field["type"]))
     return ", ".join([kind or str(field["type"]), *_bounds(field)])
+
+
+def _mapped(field: Schema) -> Iterator[Schema]:
+    """What the values of a mapping are, whether or not its names have a pattern."""
+    if "additionalProperties" in field:
+        yield _mapping(field["additionalProperties"])
+    for inner in _mapping(field.get("patternProperties", {})).values():
+        yield _mapping(inner)
 
 
 def _array(field: Schema, schema: Schema) -> str:

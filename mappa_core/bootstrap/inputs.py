@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from mappa_core.steps import Desk
 from mappa_core.bootstrap.coaches import check_coach
 from mappa_core.bootstrap.machine import check_space
+from mappa_core.bootstrap.tools import check_tools
+from mappa_core.bootstrap.tracking import check_tracking
 
 
 def desk_of(team: Team, problems: ProblemSource, settings: Settings) -> "Desk | None":
@@ -42,12 +44,14 @@ def check_inputs(config: TrainConfig, settings: Settings) -> Team:
     """Refuse what the user can mend, before anything is written; returns the team.
 
     Raises:
-        UserError: Unknown team or prompts, overlapping problem sets, no such model, no GPU where
-            one is asked for by name.
+        UserError: Unknown team, prompts or tools, overlapping problem sets, no such model, no GPU
+            where one is asked for by name.
         DiskFull: Too little space for a run.
     """
     team = load_team(config.team, config.prompts)
     desk_of(team, problem_source(config.problems), settings)
+    check_tools(team, config.tools)
+    check_tracking(config.tracking, settings)
     check_coach(config.coach, settings, team)
     if config.coach.second.share:
         check_coach(config.coach.second, settings, team)

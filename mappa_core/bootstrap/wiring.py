@@ -13,7 +13,6 @@ from mappa_core.adapters.problems import problem_source
 from mappa_core.adapters.sandboxes.choose import choose_sandbox
 from mappa_core.adapters.store.auditing import PostgresAudit
 from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.adapters.tensorboard.tracker import WithTensorBoard
 from mappa_core.adapters.watchers import LogWatcher
 from mappa_core.config import TrainConfig
 from mappa_core.patience import Patience
@@ -27,6 +26,7 @@ from mappa_core.ports import (
     Sandbox,
     Store,
     Tokenizer,
+    Toolbox,
     Tracker,
     Watcher,
 )
@@ -42,6 +42,8 @@ from mappa_core.bootstrap.engines import start_engine
 from mappa_core.bootstrap.inputs import desk_of
 from mappa_core.bootstrap.learning import Learning, open_learner
 from mappa_core.bootstrap.machine import check_space
+from mappa_core.bootstrap.tools import open_tools
+from mappa_core.bootstrap.tracking import with_curves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +63,8 @@ class Services:
     tracker: Tracker
     registry: ModelRegistry
     watcher: Watcher
+    toolbox: Toolbox | None = None
+    """None where no agent has tools beyond Python."""
     second_coach: Coach | None = None
     """Gives a second opinion on a share of the actions."""
     desk: "Desk | None" = None
@@ -151,6 +155,7 @@ async def _build(config: TrainConfig, settings: Settings, stack: AsyncExitStack)
         image=settings.sandbox_image,
     )
     stack.push_async_callback(sandbox.close)
+    team, toolbox = await open_tools(team, config.tools, settings, stack)
     watcher.starting("database")
     databases = await asyncio.to_thread(databases_of, settings, stack)
     patience = Patience(
@@ -168,6 +173,7 @@ async def _build(config: TrainConfig, settings: Settings, stack: AsyncExitStack)
         tokenizer=tokenizer,
         engine=engine,
         sandbox=sandbox,
+        toolbox=toolbox,
         coach=coach,
         second_coach=second,
         learner=None if config.learner.deployment else open_learner(model, settings, config),
@@ -184,9 +190,7 @@ def _tracker(
     config: TrainConfig, settings: Settings, databases: Databases, patience: Patience
 ) -> Tracker:
     tracker = MlflowTracker(databases.mlflow, settings.mlflow / "artifacts", patience)
-    if "tensorboard" not in config.tracking.also:
-        return tracker
-    return WithTensorBoard(tracker, settings.home / "tensorboard")
+    return with_curves(tracker, config.tracking, settings)
 
 
 def _audit_of(store: PostgresStore, stack: AsyncExitStack) -> PostgresAudit:

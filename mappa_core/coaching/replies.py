@@ -14,12 +14,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TypeAlias, cast
+from typing import cast
 
 from mappa_core.coaching.numbers import in_range, points
-from mappa_core.domain.records import CriterionMark
-
-Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
+from mappa_core.domain.records import CriterionMark, Json
 
 LONGEST_REPLY = 100_000
 """Characters; what is longer is a model that runs away, not a judgement."""

@@ -99,7 +99,7 @@ def _judge_unread_plan(statement: str, plan: str) -> Judgement:
 
 
 def _judge_program(case: CoachCase, reading: Reading | None) -> Judgement:
-    if last_program(case.text) is None:
+    if last_program(case.text) is None and case.tool_result is None:
         opened = opens_program(case.text)
         what = "it opens a code block and never closes it" if opened else "it writes no program"
         return Judgement(points=float(opened), observations=(what,))
@@ -157,8 +157,9 @@ def _judge_answer(case: CoachCase, reading: Reading | None) -> Judgement:
 
 
 def _judge_solver(case: CoachCase, reading: Reading | None) -> Judgement:
-    """Of an agent that may run a program or answer: by what it did."""
-    runs = not last_boxed(case.text) and last_program(case.text) is not None
+    """Of an agent that may run a program, call a tool or answer: by what it did."""
+    acts = case.tool_result is not None or last_program(case.text) is not None
+    runs = acts and not last_boxed(case.text)
     return (_judge_program if runs else _judge_answer)(case, reading)
 
 

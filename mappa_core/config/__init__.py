@@ -31,6 +31,7 @@ from mappa_core.config.playing import (
     SandboxConfig,
 )
 from mappa_core.config.section import Decay, Fraction, Positive, Section
+from mappa_core.config.tools import ToolsConfig, ToolServerConfig
 from mappa_core.config.train import RESUMABLE, TrainConfig
 from mappa_core.config.watching import AuditConfig, EvaluationConfig, StopOn, TrackingConfig
 
@@ -63,6 +64,8 @@ __all__ = [
     "SecondCoachConfig",
     "Section",
     "StopOn",
+    "ToolServerConfig",
+    "ToolsConfig",
     "TrackingConfig",
     "TrainConfig",
 ]

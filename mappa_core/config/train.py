@@ -6,6 +6,7 @@ from mappa_core.config.coaching import CoachConfig
 from mappa_core.config.learning import ALONE, AlgorithmConfig, LearnerConfig
 from mappa_core.config.playing import EngineConfig, ProblemsConfig, RolloutConfig, SandboxConfig
 from mappa_core.config.section import Section
+from mappa_core.config.tools import ToolsConfig
 from mappa_core.config.watching import AuditConfig, EvaluationConfig, TrackingConfig
 
 RESUMABLE = (
@@ -40,6 +41,7 @@ class TrainConfig(Section):
     rollout: RolloutConfig = Field(default=RolloutConfig(), description="Episodes.")
     engine: EngineConfig = Field(default=EngineConfig(), description="Inference.")
     sandbox: SandboxConfig = Field(default=SandboxConfig(), description="Code execution.")
+    tools: ToolsConfig = Field(default=ToolsConfig(), description="Tools beyond Python.")
     coach: CoachConfig = Field(default=CoachConfig(), description="Scores.")
     learner: LearnerConfig = Field(default=LearnerConfig(), description="Updates.")
     algorithm: AlgorithmConfig = Field(default=AlgorithmConfig(), description="Credit.")

@@ -31,8 +31,10 @@ class TrackingConfig(Section):
         default=1.0,
         description="Share of the episodes shown as MLflow traces with the coach's feedback.",
     )
-    also: tuple[Literal["tensorboard"], ...] = Field(
-        default=(), description="Where metrics go beside MLflow: event files in MAPPA_HOME."
+    also: tuple[Literal["tensorboard", "wandb"], ...] = Field(
+        default=(),
+        description="Where metrics go beside MLflow: TensorBoard's event files in MAPPA_HOME, "
+        "Weights & Biases.",
     )
 
 

@@ -16,6 +16,7 @@
         ├── EngineError        the inference engine died and could not be restarted
         ├── SandboxError       the sandbox itself failed (a program that exits 1 is data)
         │   └── SandboxUnavailable   no isolation this machine offers passed its probe
+        ├── ToolServerError    a server of tools cannot be started, or died (a failed call is data)
         ├── WorkspaceError     an episode's files cannot be read or written
         ├── CoachError         the coach cannot work at all (one failed score is `Unscored`)
         ├── LearnerError       an update could not be computed or saved
@@ -90,6 +91,10 @@ class SandboxError(OutsideError):
 
 class SandboxUnavailable(SandboxError):
     """None of the isolation mechanisms of this machine passed its probe."""
+
+
+class ToolServerError(OutsideError):
+    """A server of tools cannot be started, or died; a call that fails is data, not this."""
 
 
 class WorkspaceError(OutsideError):

@@ -1,6 +1,7 @@
 r"""What an agent's text says: its visible part, its program, its boxed answer.
 
     text ─▶ visible ─┬─▶ last_program    the fenced Python block that runs
+                     ├─▶ last_block      the same of other languages, e.g. a call of a tool
                      ├─▶ last_boxed      the answer inside the last \boxed{...}
                      └─▶ clipped         a bounded copy for the next reader
 
@@ -8,13 +9,28 @@ Thinking (`<think>...</think>`) is never visible: it is stored, but neither run 
 """
 
 import re
+from collections.abc import Collection
+from dataclasses import dataclass
 
 _THINK_TAG = re.compile(r"<(/?)think(?:ing)?\s*>", re.IGNORECASE)
-_OPENING_FENCE = re.compile(r"\s*```(?:python3?|py)\s*", re.IGNORECASE)
+_OPENING_FENCE = re.compile(r"\s*```(\w+)\s*")
 _FENCE = "```"
 _BOXED = "\\boxed{"
 # Escaped braces are matched to be passed over; `\\}` is a line break and a brace.
 _BRACE = re.compile(r"\\boxed\{|(?<!\\)\\[{}]|[{}]")
+
+PROGRAM = frozenset({"python", "python3", "py"})
+CALL = frozenset({"tool"})
+"""What opens a block that holds a program, or a call of a tool, after the fence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A fenced block."""
+
+    language: str
+    """In lower case."""
+    content: str
 
 
 def visible(text: str) -> str:
@@ -41,28 +57,42 @@ def visible(text: str) -> str:
 
 
 def last_program(text: str) -> str | None:
-    """The last complete fenced Python block of the visible text; None where there is none.
+    """The last complete fenced Python block of the visible text; None where there is none."""
+    block = last_block(text, PROGRAM)
+    return block and block.content
+
+
+def last_block(text: str, languages: Collection[str]) -> Block | None:
+    """The last complete fenced block of the visible text in one of `languages`.
 
     A block is complete when a later line ends with a fence. A second opening fence abandons
     the block before it.
     """
-    program: str | None = None
+    found: Block | None = None
     block: list[str] | None = None
+    language = ""
     for line in visible(text).split("\n"):
-        if _OPENING_FENCE.fullmatch(line):
-            block = []
+        if opened := _opened(line, languages):
+            language, block = opened, []
         elif block is not None and line.rstrip().endswith(_FENCE):
             block.append(line.rstrip().removesuffix(_FENCE).rstrip())
-            code, block = "\n".join(block).rstrip(), None
-            program = code or program
+            content, block = "\n".join(block).rstrip(), None
+            found = Block(language=language, content=content) if content else found
         elif block is not None:
             block.append(line)
-    return program
+    return found
 
 
 def opens_program(text: str) -> bool:
     """Whether the visible text opens a fenced Python block, closed or not."""
-    return any(_OPENING_FENCE.fullmatch(line) for line in visible(text).split("\n"))
+    return any(_opened(line, PROGRAM) for line in visible(text).split("\n"))
+
+
+def _opened(line: str, languages: Collection[str]) -> str | None:
+    """The language of the block that a line opens, where it is one of `languages`."""
+    fence = _OPENING_FENCE.fullmatch(line)
+    language = fence[1].casefold() if fence else ""
+    return language if language in languages else None
 
 
 def boxed_answers(text: str) -> tuple[str, ...]:

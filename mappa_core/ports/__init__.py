@@ -11,17 +11,19 @@ from mappa_core.ports.acting import (
     SleepingEngine,
     TaskSource,
     Tokenizer,
+    Toolbox,
     Workspaces,
 )
 from mappa_core.ports.judging import BudgetedCoach, Coach
 from mappa_core.ports.keeping import AuditStore, Store
 from mappa_core.ports.learning import Learner, RetiringLearner
-from mappa_core.ports.tracking import ModelRegistry, Tracker, Watcher
+from mappa_core.ports.tracking import Curves, ModelRegistry, Tracker, Watcher
 
 __all__ = [
     "AuditStore",
     "BudgetedCoach",
     "Coach",
+    "Curves",
     "Engine",
     "Learner",
     "ModelRegistry",
@@ -32,6 +34,7 @@ __all__ = [
     "Store",
     "TaskSource",
     "Tokenizer",
+    "Toolbox",
     "Tracker",
     "Watcher",
     "Workspaces",

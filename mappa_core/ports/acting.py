@@ -12,6 +12,8 @@ from mappa_core.domain.records import (
     Message,
     PolicyVersion,
     Problem,
+    Tool,
+    ToolCall,
     ToolResult,
 )
 
@@ -103,6 +105,27 @@ class Sandbox(Protocol):
 
     async def close(self) -> None:
         """Leave nothing behind; safe to call twice."""
+        ...
+
+
+class Toolbox(Protocol):
+    """Tools beyond Python, on servers of their own."""
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """All that the servers offer, as they said when they were opened."""
+        ...
+
+    async def call(self, call: ToolCall, limits: Limits) -> ToolResult:
+        """Make `call`; one that fails, or takes too long, is data.
+
+        Args:
+            call: Of one of `tools`.
+            limits: Bounds on wall clock and output.
+
+        Raises:
+            ToolServerError: The server died; the next call opens it again.
+        """
         ...
 
 

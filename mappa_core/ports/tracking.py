@@ -44,6 +44,18 @@ class Tracker(Protocol):
         ...
 
 
+class Curves(Protocol):
+    """The metrics of one run, drawn beside the tracker of record. Methods raise `TrackerError`."""
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Add a point to each curve; all values are finite."""
+        ...
+
+    def close(self, status: RunStatus) -> None:
+        """The run has ended."""
+        ...
+
+
 class ModelRegistry(Protocol):
     """Checkpoints as versions of registered models `mappa-<team>-<agent>`."""
 

@@ -10,8 +10,8 @@ Every step looks in the store first and returns what is already there, so a step
 repeated, by a retry or after a crash, and only what is missing is done.
 """
 
+from mappa_core.steps.executing import Desk, Workbench, execute, limits_of
 from mappa_core.steps.playing import (
-    Desk,
     Execute,
     Generate,
     Judge,
@@ -21,11 +21,9 @@ from mappa_core.steps.playing import (
     is_traced,
     judge_answer,
     judge_submission,
-    limits_of,
     new_episode,
     play_episode,
     problems_of_iteration,
-    run_code,
     sampling_of,
     trace_episode,
 )
@@ -49,8 +47,10 @@ __all__ = [
     "Generate",
     "Judge",
     "UpdateRequest",
+    "Workbench",
     "base_policy",
     "duties_of",
+    "execute",
     "generate",
     "generation_seed",
     "is_traced",
@@ -66,7 +66,6 @@ __all__ = [
     "register_policies",
     "registered_name",
     "retire_checkpoints",
-    "run_code",
     "sampling_of",
     "superseded",
     "trace_episode",

@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from random import Random
 from uuid import UUID
 
-from mappa_core.config import SandboxConfig, TrainConfig
+from mappa_core.config import TrainConfig
 from mappa_core.domain import ids
 from mappa_core.domain.errors import OutsideError
 from mappa_core.domain.records import (
@@ -15,7 +15,6 @@ from mappa_core.domain.records import (
     Duty,
     Episode,
     GenerationRequest,
-    Limits,
     Observation,
     Outcome,
     Phase,
@@ -24,44 +23,19 @@ from mappa_core.domain.records import (
     Sampling,
     ScoreEntry,
     StopReason,
+    ToolRequest,
     ToolResult,
     Turn,
 )
 from mappa_core.domain.trail import files_after
 from mappa_core.evaluation.answers import verify
-from mappa_core.ports import (
-    Engine,
-    Sandbox,
-    Store,
-    TaskSource,
-    Tokenizer,
-    Tracker,
-    Workspaces,
-)
+from mappa_core.ports import Engine, Store, Tokenizer, Tracker
+from mappa_core.steps.executing import Desk
 from mappa_core.teams.base import Team
 
 Generate = Callable[[Episode, Observation], Awaitable[Action]]
-Execute = Callable[[Episode, str], Awaitable[ToolResult]]
+Execute = Callable[[Episode, ToolRequest], Awaitable[ToolResult]]
 Judge = Callable[[Team, Episode], Outcome]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Desk:
-    """What a team needs that works on files: where they come from and where they stay."""
-
-    tasks: TaskSource
-    workspaces: Workspaces
-
-
-def limits_of(config: SandboxConfig) -> Limits:
-    """The sandbox's bounds as the configuration sets them."""
-    return Limits(
-        wall_seconds=config.wall_seconds,
-        cpu_seconds=config.cpu_seconds,
-        memory_bytes=config.memory_mib * 2**20,
-        processes=config.processes,
-        output_bytes=config.output_kib * 2**10,
-    )
 
 
 def sampling_of(config: TrainConfig, phase: Phase) -> Sampling:
@@ -155,31 +129,6 @@ async def generate(
     )
 
 
-async def run_code(
-    episode: Episode, code: str, *, sandbox: Sandbox, desk: Desk | None, limits: Limits
-) -> ToolResult:
-    """Run the program of an episode's next turn, among the files that the turns before it left.
-
-    Args:
-        episode: With the turns so far.
-        code: The program.
-        sandbox: Where it runs.
-        desk: Where the files are; None where there are none.
-        limits: Of the run.
-
-    Raises:
-        SandboxError: The sandbox itself failed.
-        WorkspaceError: The files are not there or cannot be kept.
-    """
-    if desk is None:
-        return await sandbox.run(code, None, limits)
-    files = await asyncio.to_thread(desk.tasks.files, episode.problem)
-    folder = await asyncio.to_thread(desk.workspaces.open, episode, files)
-    result = await sandbox.run(code, folder, limits)
-    await asyncio.to_thread(desk.workspaces.keep, episode, folder)
-    return result
-
-
 def judge_answer(team: Team, episode: Episode) -> Outcome:
     """Compare what the team answered with the right answer."""
     return verify(team.final_answer(episode), episode.problem.answer)
@@ -238,13 +187,13 @@ async def _take_turn(
     episode: Episode, observation: Observation, team: Team, generate: Generate, execute: Execute
 ) -> Turn:
     action = await generate(episode, observation)
-    code = team.code_in(observation.agent, action.text)
+    asked = team.code_in(observation.agent, action.text)
     return Turn(
         index=len(episode.turns),
         agent=observation.agent,
         observation=observation,
         action=action,
-        tool_result=None if code is None else await execute(episode, code),
+        tool_result=None if asked is None else await execute(episode, asked),
     )
 
 

@@ -1,7 +1,7 @@
 """What a team is: agents in order, what each of them sees, and the pure decisions of play.
 
     next_observation(episode) ─▶ Observation | None      who acts next, on what
-    code_in(agent, text)      ─▶ code | None             what of the action is run
+    code_in(agent, text)      ─▶ code | call | None      what of the action is run
     final_answer(episode)     ─▶ text | None             what the team as a whole says
     stop_reason(episode)      ─▶ StopReason              why nobody acts any more
 
@@ -12,8 +12,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from mappa_core.domain.records import Episode, Message, Observation, StopReason, Turn
+from mappa_core.domain.records import (
+    Episode,
+    Message,
+    Observation,
+    StopReason,
+    ToolRequest,
+    Turn,
+)
 from mappa_core.teams.prompts import Prompt, PromptSet, fill, load_prompts
+
+PYTHON = "python"
+SERVER = "mcp:"
+"""What the name of a server is preceded by among an agent's tools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +35,22 @@ class AgentSpec:
     title: str
     """For people and rationales, e.g. `Code Executor`."""
     max_turns: int
-    runs_code: bool
-    """Whether the program in its text is executed."""
     sees: tuple[str, ...]
     """All that its prompt may quote, as placeholder names; anything else stays hidden from it."""
     makes: tuple[str, ...] = ()
     """Files it has to leave in the workspace."""
+    tools: tuple[str, ...] = ()
+    """What it may use: `python`, or `mcp:<server>` for the tools of a server."""
+
+    @property
+    def runs_code(self) -> bool:
+        """Whether the program in its text is executed."""
+        return PYTHON in self.tools
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """The servers whose tools it may call."""
+        return tuple(tool.removeprefix(SERVER) for tool in self.tools if tool.startswith(SERVER))
 
 
 class Team(Protocol):
@@ -54,8 +75,8 @@ class Team(Protocol):
         """What the next agent sees, or None when the episode is over."""
         ...
 
-    def code_in(self, agent: str, text: str) -> str | None:
-        """The program an action asks to run; None where it has none or may not run any."""
+    def code_in(self, agent: str, text: str) -> ToolRequest | None:
+        """The program or the call that an action asks for; None where it has or may have none."""
         ...
 
     def final_answer(self, episode: Episode) -> str | None:

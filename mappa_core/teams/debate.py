@@ -22,7 +22,6 @@ DEBATERS = tuple(
         name=f"debater_{number}",
         title=f"Debater {number}",
         max_turns=ROUNDS,
-        runs_code=False,
         sees=("problem", f"debater_{number}.others"),
     )
     for number in (1, 2, 3)

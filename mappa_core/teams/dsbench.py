@@ -23,7 +23,7 @@ from mappa_core.domain.records import (
 )
 from mappa_core.domain.text import clipped, last_program, visible
 from mappa_core.domain.trail import TrackedFile, files_after, missing_files, ran_well
-from mappa_core.teams.base import AgentSpec, conversation, next_in_chain, prompts_of
+from mappa_core.teams.base import PYTHON, AgentSpec, conversation, next_in_chain, prompts_of
 from mappa_core.teams.prompts import Prompt, PromptSet, fill
 
 SUBMISSION = "submission.csv"
@@ -37,9 +37,9 @@ def _spec(name: str, title: str, files: tuple[str, ...], hears: tuple[str, ...])
         name=name,
         title=title,
         max_turns=4,
-        runs_code=True,
         sees=("problem", "files", "turns", *(f"{agent}.output" for agent in hears), *news),
         makes=files,
+        tools=(PYTHON,),
     )
 
 

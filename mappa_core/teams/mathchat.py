@@ -18,28 +18,26 @@ from mappa_core.domain.records import (
     Turn,
 )
 from mappa_core.domain.text import clipped, last_boxed, last_program, visible
-from mappa_core.teams.base import AgentSpec, conversation, next_in_chain, prompts_of
+from mappa_core.teams.base import PYTHON, AgentSpec, conversation, next_in_chain, prompts_of
 from mappa_core.teams.prompts import Prompt, PromptSet, fill
 
 SOLVER = AgentSpec(
     name="problem_solver",
     title="Problem Solver",
     max_turns=1,
-    runs_code=False,
     sees=("problem",),
 )
 EXECUTOR = AgentSpec(
     name="code_executor",
     title="Code Executor",
     max_turns=2,
-    runs_code=True,
     sees=("problem", "problem_solver", "code_executor.output"),
+    tools=(PYTHON,),
 )
 VERIFIER = AgentSpec(
     name="verifier",
     title="Verifier",
     max_turns=1,
-    runs_code=False,
     sees=("problem", "code_executor", "code_executor.output"),
 )
 

@@ -18,7 +18,6 @@ PROPOSERS = tuple(
         name=f"proposer_{number}",
         title=f"Proposer {number}",
         max_turns=1,
-        runs_code=False,
         sees=("problem",),
     )
     for number in (1, 2)
@@ -27,7 +26,6 @@ AGGREGATOR = AgentSpec(
     name="aggregator",
     title="Aggregator",
     max_turns=1,
-    runs_code=False,
     sees=("problem", *(proposer.name for proposer in PROPOSERS)),
 )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mappa_core.domain.records import Episode, Observation, StopReason, Turn
 from mappa_core.domain.text import last_boxed, last_program
-from mappa_core.teams.base import AgentSpec, conversation, next_in_chain, prompts_of
+from mappa_core.teams.base import PYTHON, AgentSpec, conversation, next_in_chain, prompts_of
 from mappa_core.teams.mathchat import output_text
 from mappa_core.teams.prompts import PromptSet, fill
 
@@ -17,8 +17,8 @@ SOLVER = AgentSpec(
     name="solver",
     title="Solver",
     max_turns=3,
-    runs_code=True,
     sees=("problem", "solver.output"),
+    tools=(PYTHON,),
 )
 
 

@@ -1,13 +1,15 @@
 """What `ports.Tracker` and `ports.ModelRegistry` promise, on MLflow and on the fakes."""
 
 import math
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from mappa_core.adapters.curves import WithCurves
 from mappa_core.adapters.mlflow.registry import MlflowRegistry
 from mappa_core.adapters.mlflow.tracker import MlflowTracker
-from mappa_core.adapters.tensorboard.tracker import WithTensorBoard
+from mappa_core.adapters.tensorboard.curves import TensorBoardCurves
 from mappa_core.domain.errors import TrackerError
 from mappa_core.domain.records import Episode, Outcome, Run, RunStatus, StopReason
 from mappa_core.ports import ModelRegistry, Tracker
@@ -40,7 +42,7 @@ def tracker(kind: str, mlflow_uri: str, tmp_path: Path) -> Tracker:
         return MlflowTracker(mlflow_uri, tmp_path)
     if kind == "memory":
         return MemoryTracker()
-    return WithTensorBoard(MemoryTracker(), tmp_path / "tensorboard")
+    return WithCurves(MemoryTracker(), [partial(TensorBoardCurves, tmp_path / "tensorboard")])
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from mappa_core.ports import Coach, Store
 from mappa_core.teams.base import AgentSpec
 from tests.fakes.tracking import MemoryRegistry, MemoryTracker
 
-SPEAKER = AgentSpec(name="speaker", title="Speaker", max_turns=1, runs_code=False, sees=())
+SPEAKER = AgentSpec(name="speaker", title="Speaker", max_turns=1, sees=())
 
 
 class Monologue:

@@ -16,13 +16,14 @@ from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from mappa_core.domain import ids
 from mappa_core.domain.records import (
     CoachScore,
     Episode,
+    Json,
     ScoreEntry,
     StopReason,
     ToolResult,
@@ -32,7 +33,6 @@ from mappa_core.domain.records import (
 if TYPE_CHECKING:
     from mlflow.entities import Assessment, Span, TraceInfo
 
-Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 PREVIEW_CHARACTERS = 1000
 NANOSECONDS = 1_000_000_000
 COACH_FEEDBACK = "coach_score"

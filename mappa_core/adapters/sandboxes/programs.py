@@ -10,9 +10,9 @@ from mappa_core.adapters.sandboxes import launch, linux
 from mappa_core.adapters.sandboxes.cgroups import Group
 from mappa_core.adapters.sandboxes.launch import Launch, Tier
 from mappa_core.adapters.sandboxes.rooms import Room
-from mappa_core.adapters.sandboxes.streams import BothEnds
 from mappa_core.domain.errors import MappaError
 from mappa_core.domain.records import Limits
+from mappa_core.domain.streams import BothEnds
 
 _READ_BYTES = 2**16
 _REAP_SECONDS = 0.001

@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from mappa_core.adapters.store.mapping import Row, Values
-from mappa_core.adapters.store.text import Json
 from mappa_core.domain import ids
 from mappa_core.domain.records import (
     Action,
     Artifact,
     Episode,
     FinishReason,
+    Json,
     Message,
     Observation,
     Outcome,

@@ -8,13 +8,13 @@ string comes back as it went in and the stored form stays readable in SQL.
 import json
 import math
 import re
-from typing import TypeAlias, cast
+from typing import cast
 
 from sqlalchemy import Dialect, Text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.types import TypeDecorator
 
-Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
+from mappa_core.domain.records import Json
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff␛]")
 _ESCAPED = re.compile("␛([0-9A-F]{4})")

@@ -60,7 +60,18 @@ from mappa_core.domain.records.runs import (
     Run,
     RunStatus,
 )
-from mappa_core.domain.records.tools import Artifact, Limits, RejectedFile, ToolResult, ToolStatus
+from mappa_core.domain.records.tools import (
+    Artifact,
+    Json,
+    Limits,
+    RefusedCall,
+    RejectedFile,
+    Tool,
+    ToolCall,
+    ToolRequest,
+    ToolResult,
+    ToolStatus,
+)
 
 __all__ = [
     "Action",
@@ -83,6 +94,7 @@ __all__ = [
     "GenerationRequest",
     "HeldOutEpisode",
     "IterationFigures",
+    "Json",
     "LabelVisibility",
     "Limits",
     "Message",
@@ -91,6 +103,7 @@ __all__ = [
     "Phase",
     "PolicyVersion",
     "Problem",
+    "RefusedCall",
     "RegisteredVersion",
     "RejectedFile",
     "Run",
@@ -100,6 +113,9 @@ __all__ = [
     "ScoredAction",
     "Spending",
     "StopReason",
+    "Tool",
+    "ToolCall",
+    "ToolRequest",
     "ToolResult",
     "ToolStatus",
     "TrainingSample",

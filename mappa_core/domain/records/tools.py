@@ -1,11 +1,15 @@
-"""What running an agent's code needs, and what came of it."""
+"""What an agent asks to be run, what that needs, and what came of it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeAlias
+
+Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 
 
 class ToolStatus(StrEnum):
-    """What became of one sandboxed run."""
+    """What became of one run or call."""
 
     OK = "ok"
     NONZERO = "nonzero"
@@ -34,7 +38,7 @@ class RejectedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds on one sandboxed run."""
+    """Bounds on one sandboxed run; a call of a tool heeds wall clock and output."""
 
     wall_seconds: float = 10.0
     cpu_seconds: float = 10.0
@@ -48,10 +52,51 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """Something that a server does when it is called."""
+
+    server: str
+    name: str
+    """As the server spells it."""
+    description: str
+    schema: Mapping[str, Json]
+    """JSON Schema of its arguments."""
+
+    @property
+    def full_name(self) -> str:
+        """What agents call it, whatever other servers there are, e.g. `units.convert`."""
+        return f"{self.server}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A call that can be made."""
+
+    text: str
+    """As the agent wrote it."""
+    tool: Tool
+    arguments: Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedCall:
+    """A call that cannot be made; its agent is told why."""
+
+    text: str
+    """As the agent wrote it."""
+    reason: str
+
+
+ToolRequest: TypeAlias = str | ToolCall | RefusedCall
+"""What an action asks for: a Python program, or a call of a tool."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """What happened when an action's code was run."""
+    """What happened when an action's program was run, or its call of a tool was made."""
 
     code: str
+    """The program, or the call as it was written."""
     status: ToolStatus
     exit_code: int | None
     """None where the program was killed before it could exit."""
@@ -64,7 +109,7 @@ class ToolResult:
     cpu_seconds: float | None
     peak_memory_bytes: int | None
     tier: str
-    """Which isolation really held, e.g. `bubblewrap+cgroup+seccomp`."""
+    """Which isolation really held, e.g. `bubblewrap+cgroup+seccomp`; `mcp:<server>` of a tool."""
     written: tuple[Artifact, ...] = ()
     """Files with new content, and those written anew with the old one."""
     read: tuple[Artifact, ...] | None = None

@@ -4,7 +4,7 @@
 version: 1                with one file per agent, `<agent>.md`
 output_chars: 160
 ---
-[system]                  optional
+[system]                  optional; {{tools}} where the tools of servers are listed
 ...
 [user]                    worked examples as earlier chat turns: any number of pairs, the
 ...                       same for every problem, so that they are the shared prefix
@@ -26,6 +26,8 @@ from importlib.resources.abc import Traversable
 from mappa_core.domain.errors import ConfigError
 from mappa_core.domain.records import Message
 
+TOOLS = "tools"
+"""The placeholder of a system message; `teams.tools` fills it."""
 _HEADING = re.compile(r"^\[([a-z]+)\]$", re.MULTILINE)
 _PLACEHOLDER = re.compile(r"\{\{([^{}]*)\}\}")
 _ORDER = re.compile(r"(?:system )?(?:user assistant )*template (?:feedback )?")
@@ -80,7 +82,7 @@ def parse_prompt(text: str, *, agent: str, sees: Collection[str], source: str) -
     opening = sections[: [name for name, _ in sections].index("template")]
     asked = [name for name in sees if not name.startswith(f"{agent}.")]
     for name, body in sections:
-        allowed = {"template": asked, "feedback": sees}.get(name, ())
+        allowed = {"system": (TOOLS,), "template": asked, "feedback": sees}.get(name, ())
         _check_placeholders(body, allowed, f"{source}, [{name}],")
     return Prompt(
         version=int(head[1]),
@@ -177,7 +179,7 @@ def _check_placeholders(body: str, allowed: Collection[str], source: str) -> Non
     if unknown:
         raise ConfigError(
             f"{source} uses {{{{{unknown[0]}}}}}, which is not seen there: "
-            + (f"use {', '.join(allowed)}" if allowed else "only template and feedback may")
+            + (f"use {', '.join(allowed)}" if allowed else "worked examples are for all problems")
         )
 
 

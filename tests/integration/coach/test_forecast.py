@@ -17,6 +17,7 @@ from mappa_core.coaching.forecast import Forecast, assumed_turn
 from mappa_core.coaching.prices import Usage, cost, dollars
 from mappa_core.coaching.rubrics import load_rubrics
 from mappa_core.config import TrainConfig
+from mappa_core.domain import ids
 from mappa_core.domain.records import CoachCase, Episode, LabelVisibility
 from mappa_core.settings import Settings
 from mappa_core.steps.scoring import case_of
@@ -67,7 +68,7 @@ def played(team: Team, episode: Episode, source: Random) -> Episode:
 def cases_of(config: TrainConfig, team: Team) -> list[CoachCase]:
     source = Random(7)
     train = problem_source(config.problems).train()
-    run_id = steps.ids.content_id("run", "forecast test")
+    run_id = ids.content_id("run", "forecast test")
     episodes = [
         played(team, steps.new_episode(run_id, "train", iteration, problem, rollout), source)
         for iteration in (1, 2)

@@ -27,6 +27,7 @@ from mappa_core.domain.records import (
     Limits,
     Observation,
     StopReason,
+    ToolRequest,
     ToolStatus,
 )
 from mappa_core.domain.trail import files_after, who_failed
@@ -153,10 +154,10 @@ class Stage:
             policy = make_policy(RUN, observation.agent)
             return make_turn(policy, len(current.turns), text=said).action
 
-        async def execute(current: Episode, code: str):
-            return await steps.run_code(
-                current, code, sandbox=self.sandbox, desk=desk, limits=LIMITS
-            )
+        bench = steps.Workbench(sandbox=self.sandbox, limits=LIMITS, desk=desk)
+
+        async def execute(current: Episode, request: ToolRequest):
+            return await steps.execute(current, request, bench)
 
         played = await steps.play_episode(
             episode,

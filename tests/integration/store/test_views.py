@@ -209,6 +209,25 @@ def test_every_query_of_the_guide_answers(auditor: psycopg.Connection[Row], quer
     assert auditor.execute(query.encode()).fetchall()
 
 
+def other_queries() -> dict[str, str]:
+    """Queries in the rest of the documentation, by page and number."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return {
+        f"{page.name} {number}": query
+        for page in pages
+        if page.name != "sql.md"
+        for number, query in enumerate(re.findall(r"```sql\n(.*?)```", page.read_text(), re.DOTALL))
+    }
+
+
+OTHERS = other_queries()
+
+
+@pytest.mark.parametrize("query", OTHERS.values(), ids=OTHERS)
+def test_every_query_of_another_page_answers(auditor: psycopg.Connection[Row], query: str) -> None:
+    assert auditor.execute(query.encode()).fetchall()
+
+
 def test_equal_work_is_compared_by_hand(auditor: psycopg.Connection[Row]) -> None:
     (row,) = auditor.execute(QUERIES["The same, with controls"].encode()).fetchall()
     # Wrong in both: 7 points for the addition and 2 for the multiplication, one pair.

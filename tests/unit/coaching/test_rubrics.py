@@ -9,6 +9,7 @@ import yaml
 from mappa_core.coaching.rubric_lint import lint
 from mappa_core.coaching.rubrics import RubricSet, load_rubrics
 from mappa_core.domain.errors import ConfigError
+from mappa_core.teams import TEAMS, load_team
 
 SOURCE = Path(__file__).parents[3] / "mappa_core/coaching/rubrics/dsbench/paper-1/analyst.yaml"
 
@@ -21,11 +22,17 @@ def written(folder: Path, change: Callable[[dict], None]) -> RubricSet:  # type:
     return load_rubrics("dsbench", str(folder))
 
 
-@pytest.mark.parametrize("team", ["mathchat", "dsbench"])
-def test_our_rubrics_are_fair_by_their_own_lint(team: str) -> None:
+@pytest.mark.parametrize("team", TEAMS)
+def test_every_team_has_rubrics_that_are_fair_by_their_own_lint(team: str) -> None:
     rubrics = load_rubrics(team, "paper-1")
-    assert len(rubrics.rubrics) == 3
+    agents = [agent.name for agent in load_team(team, "small-1").agents]
+    assert sorted(rubrics.rubrics) == sorted(agents)
     assert lint(rubrics) == ()
+
+
+def test_equals_are_judged_by_the_same_words() -> None:
+    rubrics = load_rubrics("debate", "paper-1").rubrics.values()
+    assert len({rubric.text() for rubric in rubrics}) == 1
 
 
 @pytest.mark.parametrize(

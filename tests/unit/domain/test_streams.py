@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.adapters.sandboxes.streams import BothEnds
+from mappa_core.domain.streams import BothEnds
 
 
 @given(st.lists(st.binary(max_size=40)), st.integers(1, 50))

@@ -3,12 +3,14 @@
 import math
 import struct
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
-from mappa_core.adapters.tensorboard.tracker import WithTensorBoard
+from mappa_core.adapters.curves import WithCurves
+from mappa_core.adapters.tensorboard.curves import TensorBoardCurves
 from mappa_core.domain.errors import TrackerError
 from mappa_core.domain.records import RunStatus
 from tests.builders import make_run
@@ -37,7 +39,7 @@ def scalars(folder: Path) -> list[tuple[int, str, float]]:
 def test_metrics_go_to_both_and_a_resumed_run_goes_on_in_its_folder(tmp_path: Path) -> None:
     run, memory = make_run("both"), MemoryTracker()
     for step in (1, 2):
-        tracker = WithTensorBoard(memory, tmp_path)
+        tracker = WithCurves(memory, [partial(TensorBoardCurves, tmp_path)])
         name = tracker.start(run)
         tracker.log(name, step, {"solver/mean_score": 5.0 + step, "kl_base": math.nan})
         tracker.end(name, RunStatus.INTERRUPTED)
@@ -57,6 +59,5 @@ def test_metrics_go_to_both_and_a_resumed_run_goes_on_in_its_folder(tmp_path: Pa
 
 def test_a_folder_that_cannot_be_written_is_a_tracker_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    tracker = WithTensorBoard(MemoryTracker(), tmp_path / "file")
     with pytest.raises(TrackerError, match="TensorBoard's files cannot go to"):
-        tracker.start(make_run("blocked"))
+        TensorBoardCurves(tmp_path / "file", make_run("blocked"))

@@ -1,0 +1,46 @@
+"""The README's picture: what the terminal shows of a finished run, as SVG.
+
+python docs/picture.py RUN > docs/quickstart.svg
+"""
+
+import re
+import sys
+from io import StringIO
+
+from rich.console import CONSOLE_SVG_FORMAT, Console
+
+from flows.tables import comparison_table, gain, iterations_table
+from mappa_core.bootstrap import opened_store
+from mappa_core.config import TrainConfig
+from mappa_core.domain.records import Run
+from mappa_core.evaluation.comparison import compare
+from mappa_core.evaluation.report import successes_of
+from mappa_core.ports import Store
+from mappa_core.settings import Settings
+
+COLUMNS = 64
+# Without the fonts that Rich would have every reader fetch from elsewhere.
+FORMAT = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+
+
+def picture(store: Store, run: Run) -> str:
+    """An SVG of the run's before and after, and of its iterations."""
+    config = TrainConfig.model_validate(run.config)
+    before, after = (
+        successes_of(store.held_out_episodes(run.id, step))
+        for step in (0, config.rollout.iterations)
+    )
+    drawn = {"resamples": config.evaluation.bootstrap, "seed": config.seed}
+    comparison = compare(before, after, **drawn)
+    console = Console(record=True, width=COLUMNS, file=StringIO(), force_terminal=True)
+    console.print(f"$ mappa train --config configs/{config.name}.yaml", highlight=False)
+    console.print(comparison_table(comparison))
+    console.print(gain(comparison), highlight=False)
+    console.print(f"$ mappa show {run.name}", highlight=False)
+    console.print(iterations_table(store.episode_summaries(run.id)))
+    return console.export_svg(title=run.name, code_format=FORMAT)
+
+
+if __name__ == "__main__":
+    with opened_store(Settings()) as opened:
+        sys.stdout.write(picture(opened, opened.run(sys.argv[1])))

@@ -1,0 +1,1 @@
+"""Servers of tools, by the Model Context Protocol."""

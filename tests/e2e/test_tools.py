@@ -1,0 +1,59 @@
+"""A call of a tool in a whole run, played by episode and by action."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from flows.rollout import rollout
+from flows.train import open_run
+from mappa_core import bootstrap
+from mappa_core.adapters.store.store import PostgresStore
+from mappa_core.config import TrainConfig
+from mappa_core.domain.records import Limits, RefusedCall, Tool, ToolCall, ToolResult
+from mappa_core.steps.executing import refusal
+from tests.e2e.conftest import MakeServices
+from tests.e2e.toy import Monologue
+
+ECHO = Tool(server="cave", name="echo", description="", schema={})
+
+
+class Caller(Monologue):
+    """Whatever its agent says is a call."""
+
+    def code_in(self, agent: str, text: str) -> ToolCall:
+        return ToolCall(text=text, tool=ECHO, arguments={"said": text})
+
+
+class Cave:
+    """A toolbox that says a call again."""
+
+    tools = (ECHO,)
+
+    async def call(self, call: ToolCall, limits: Limits) -> ToolResult:
+        refused = refusal(RefusedCall(text=call.text, reason=""))
+        return replace(refused, stdout=f"{call.arguments['said']}!", tier=f"mcp:{call.tool.server}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("granularity", ["episode", "action"])
+def test_calls_reach_the_toolbox_and_their_results_the_store(
+    store: PostgresStore, make_services: MakeServices, toy_config: TrainConfig, granularity: str
+) -> None:
+    short = {"iterations": 1, "episodes_per_problem": 2, "granularity": granularity}
+    config = toy_config.model_copy(update={"rollout": toy_config.rollout.model_copy(update=short)})
+    services = replace(make_services(config), team=Caller(), toolbox=Cave())
+
+    async def body() -> None:
+        await services.engine.start()
+        with bootstrap.use(services):
+            run = open_run(config, None)
+            await rollout(run.id, "train", 1, 0, config)
+
+    asyncio.run(body())
+    (run,) = store.runs()
+    for summary in store.episode_summaries(run.id):
+        (turn,) = store.episode(str(summary.id)).turns
+        assert turn.tool_result is not None
+        assert turn.tool_result.stdout == f"{turn.action.text}!"
+        assert turn.tool_result.tier == "mcp:cave"
