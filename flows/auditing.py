@@ -17,7 +17,7 @@ from mappa_core.auditing.alerts import Alert
 from mappa_core.auditing.so_far import SoFar
 from mappa_core.auditing.titles import markdown
 from mappa_core.auditing.verdicts import MARGIN_POINTS
-from mappa_core.bootstrap import Services, opened_audit, opened_store, services
+from mappa_core.bootstrap import Learning, Services, opened_audit, opened_store, services
 from mappa_core.config import AuditConfig, TrainConfig
 from mappa_core.domain.errors import CoachError, ConfigError, NotFound
 from mappa_core.domain.records import (
@@ -28,6 +28,7 @@ from mappa_core.domain.records import (
     ScoredAction,
     Turn,
 )
+from mappa_core.ports import AuditStore
 from mappa_core.settings import Settings
 from mappa_core.steps import Correct, UpdateRequest, auditing, duties_of, scoring
 
@@ -96,25 +97,35 @@ def _raise_event(run: str, alert: Alert) -> None:
     )
 
 
-def corrector(config: AuditConfig, port: Services) -> Correct | None:
-    """What takes a proven bias off the scores of an update; None where none is asked for.
+def check_correction(config: AuditConfig, port: Services) -> None:
+    """Refuse a correction that is not for the coach of this run.
 
     Raises:
         ConfigError: Nothing can be audited, or the correction is another coach's.
         NotFound: There is no such correction.
     """
     if not config.correction:
-        return None
-    if port.audit is None:
-        raise ConfigError("audit.correction needs a store that can be audited")
-    audit = port.audit
-    correction = audit.correction(config.correction)
+        return
+    correction = _audit_of(port).correction(config.correction)
     identity = port.coach.identity
     if (correction.coach, correction.rubric_sha256) != (identity.coach, identity.rubric_sha256):
         raise ConfigError(
             f"the correction {config.correction} is for the coach {correction.coach} and another "
             "rubric than this run's: estimate one on a run of this coach"
         )
+
+
+def corrector(config: AuditConfig, port: Learning) -> Correct | None:
+    """What takes a proven bias off the scores of an update; None where none is asked for.
+
+    Raises:
+        ConfigError: Nothing can be audited.
+        NotFound: There is no such correction.
+    """
+    if not config.correction:
+        return None
+    audit = _audit_of(port)
+    correction = audit.correction(config.correction)
 
     def correct(request: UpdateRequest, actions: Sequence[ScoredAction]) -> Sequence[ScoredAction]:
         return auditing.corrected_actions(
@@ -127,6 +138,12 @@ def corrector(config: AuditConfig, port: Services) -> Correct | None:
         )
 
     return correct
+
+
+def _audit_of(port: Services | Learning) -> AuditStore:
+    if port.audit is None:
+        raise ConfigError("audit.correction needs a store that can be audited")
+    return port.audit
 
 
 @flow(name="audit", flow_run_name="audit {run}", persist_result=False)

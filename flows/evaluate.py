@@ -16,6 +16,7 @@ from uuid import UUID
 from prefect import flow
 from prefect.artifacts import acreate_table_artifact
 
+from flows.limits import global_limits
 from flows.rollout import rollout
 from mappa_core.bootstrap import code_version, open_services, opened_store, services
 from mappa_core.config import TrainConfig
@@ -117,7 +118,7 @@ async def evaluate(
         NotFound: No such run, or it has no policy at that step.
     """
     config = config or await asyncio.to_thread(_config_of, run_name)
-    async with open_services(config, Settings()) as port:
+    async with global_limits(), open_services(config, Settings()) as port:
         run = await asyncio.to_thread(port.store.run, run_name)
         last = await asyncio.to_thread(last_step, run)
         after = last if step is None else step

@@ -12,6 +12,7 @@ from uuid import UUID
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
+from flows.limits import slot
 from mappa_core import steps
 from mappa_core.bootstrap import services
 from mappa_core.config import CoachConfig, TrainConfig
@@ -95,9 +96,15 @@ async def _generate(
     episode: Episode, observation: Observation, policy: PolicyVersion, config: TrainConfig
 ) -> Action:
     port = services()
-    return await steps.generate(
-        episode, observation, policy, engine=port.engine, tokenizer=port.tokenizer, config=config
-    )
+    async with slot("mappa-engine"):
+        return await steps.generate(
+            episode,
+            observation,
+            policy,
+            engine=port.engine,
+            tokenizer=port.tokenizer,
+            config=config,
+        )
 
 
 async def _execute(episode: Episode, request: ToolRequest, config: TrainConfig) -> ToolResult:
@@ -108,7 +115,8 @@ async def _execute(episode: Episode, request: ToolRequest, config: TrainConfig) 
         toolbox=port.toolbox,
         desk=port.desk,
     )
-    return await steps.execute(episode, request, bench)
+    async with slot("mappa-sandbox"):
+        return await steps.execute(episode, request, bench)
 
 
 @task(
@@ -136,7 +144,8 @@ async def coach_score(
         settled=settled,
         duties=steps.duties_of(port.team),
     )
-    return await scoring.score_episode(episode, plan=plan, store=port.store)
+    async with slot("mappa-coach"):
+        return await scoring.score_episode(episode, plan=plan, store=port.store)
 
 
 @flow(name="rollout", flow_run_name="rollout {phase} {iteration}", persist_result=False)

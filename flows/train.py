@@ -3,92 +3,32 @@
 evaluate ─▶ [ rollout + coach_score ─▶ update per agent ─▶ register ─▶ table ] x iterations
          ─▶ evaluate ─▶ before and after
 
-With `rollout.async_level=1` the next iteration is played beside the updates. Both have ended before
-anything else loads weights, so which policy plays an iteration never depends on who was faster.
+With `rollout.async_level=1` the next iteration is played beside the updates (`learning`).
 """
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
-from typing import TypeVar
-from uuid import UUID
+from collections.abc import Sequence
 
-from prefect import flow, task
+from prefect import flow
 from prefect.artifacts import acreate_table_artifact
-from prefect.cache_policies import NO_CACHE
-from prefect.events import emit_event
 
 from flows import auditing
+from flows.dispatch import check_deployment
 from flows.evaluate import compare_steps, evaluate_held_out
+from flows.learning import learn
+from flows.limits import global_limits
 from flows.opening import open_run, recorded
 from flows.recorder import check_recorder_load
-from flows.rollout import planned, rollout, serve
+from flows.rollout import rollout
 from mappa_core import steps
 from mappa_core.bootstrap import open_services, services
 from mappa_core.config import TrainConfig
 from mappa_core.domain.errors import CoachError
 from mappa_core.domain.records import IterationFigures, Run, Update
 from mappa_core.evaluation.comparison import Comparison
-from mappa_core.ports import BudgetedCoach, Engine, SleepingEngine
+from mappa_core.ports import BudgetedCoach
 from mappa_core.settings import Settings
-
-T = TypeVar("T")
-
-
-@task(
-    name="update",
-    task_run_name="update {agent}",
-    cache_policy=NO_CACHE,
-    retries=1,
-    retry_delay_seconds=2,
-    persist_result=False,
-)
-async def update(run_id: UUID, agent: str, iteration: int, config: TrainConfig) -> Update:
-    """One agent's update, in a thread so that the event loop goes on."""
-    port = services()
-    done = await asyncio.to_thread(
-        steps.update_agent,
-        steps.UpdateRequest(run_id=run_id, agent=agent, iteration=iteration, config=config),
-        learner=port.learner,
-        store=port.store,
-        correct=auditing.corrector(config.audit, port),
-    )
-    if done.skipped is not None:
-        emit_event(
-            "mappa.update.skipped",
-            resource={
-                "prefect.resource.id": f"mappa.agent.{agent}",
-                "prefect.resource.name": agent,
-            },
-            payload={"run": str(run_id), "iteration": iteration, "reason": done.skipped},
-        )
-    return done
-
-
-@task(
-    name="register",
-    task_run_name="register iteration {iteration}",
-    cache_policy=NO_CACHE,
-    retries=3,
-    retry_delay_seconds=2,
-    persist_result=False,
-)
-async def register(run: Run, iteration: int) -> tuple[str, ...]:
-    """Register the iteration's checkpoints as `candidate`, and let automations know."""
-    port = services()
-    registered = await asyncio.to_thread(
-        steps.register_policies, run, iteration, registry=port.registry, store=port.store
-    )
-    emit_event(
-        "mappa.update.registered",
-        resource={
-            "prefect.resource.id": f"mappa.run.{run.name}",
-            "prefect.resource.name": run.name,
-        },
-        payload={"step": iteration, "versions": list(registered)},
-    )
-    return registered
 
 
 @flow(name="train", flow_run_name="train {config.name}", persist_result=False)
@@ -101,8 +41,10 @@ async def train(config: TrainConfig, resume: str | None = None) -> Comparison:
         ConfigError: The configuration cannot be run; nothing was written.
         MappaError: Something outside failed; the run can be resumed.
     """
-    async with open_services(config, Settings()) as port:
+    await check_deployment(config.learner.deployment)
+    async with global_limits(), open_services(config, Settings()) as port:
         check_recorder_load(config, port.team)
+        await asyncio.to_thread(auditing.check_correction, config.audit, port)
         run = await asyncio.to_thread(open_run, config, resume)
         port.watcher.run(run)
         if isinstance(port.coach, BudgetedCoach):
@@ -133,67 +75,11 @@ async def _iterate(run: Run, iteration: int, config: TrainConfig, watch: auditin
         await rollout(run.id, "train", iteration, config.policy_step(iteration), config)
     figures = await asyncio.to_thread(port.store.figures, run.id, "train", iteration)
     _check_unscored(figures, config.coach.unscored_limit)
-    async with _asleep(port.engine, config):
-        updates = await _learn(run, iteration, config)
-    await register(run, iteration)
-    agents = [agent.name for agent in port.team.agents]
-    await asyncio.to_thread(
-        steps.retire_checkpoints, port.store, port.learner, run.id, agents, config
-    )
+    updates = await learn(run, iteration, config)
     await watch.after(iteration)
     seconds = time.perf_counter() - started
     port.watcher.figures(figures, seconds)
     await _log_iteration(run, figures, updates, seconds)
-
-
-async def _learn(run: Run, iteration: int, config: TrainConfig) -> list[Update]:
-    """Every agent's update; one step off, the next iteration is played meanwhile."""
-    if not config.rollout.async_level or iteration == config.rollout.iterations:
-        return await _updates(run, iteration, config)
-    step = config.policy_step(iteration + 1)
-    # Before anybody learns: reading a model sets torch's defaults for the whole process meanwhile.
-    await serve(run.id, step, planned(run.id, "train", iteration + 1, config))
-    playing = rollout(run.id, "train", iteration + 1, step, config)
-    learning = _updates(run, iteration, config)
-    learnt, played = await asyncio.gather(learning, playing, return_exceptions=True)
-    updates = _result(learnt)
-    _result(played)
-    return updates
-
-
-def _result(outcome: T | BaseException) -> T:
-    """What came of one of several that were all waited for, so that none goes on unseen."""
-    if isinstance(outcome, BaseException):
-        raise outcome
-    return outcome
-
-
-async def _updates(run: Run, iteration: int, config: TrainConfig) -> list[Update]:
-    """Every agent's update, in the team's order; some at once where that is configured."""
-    port = services()
-    slots = asyncio.Semaphore(config.learner.updates_at_once)
-
-    async def one(agent: str) -> Update:
-        async with slots:
-            done = await update(run.id, agent, iteration, config)
-        port.watcher.updated(agent, iteration, done.metrics)
-        return done
-
-    every = (one(agent.name) for agent in port.team.agents)
-    return [_result(each) for each in await asyncio.gather(*every, return_exceptions=True)]
-
-
-@asynccontextmanager
-async def _asleep(engine: Engine, config: TrainConfig) -> AsyncGenerator[None]:
-    """Leave the engine's memory to the learner inside the block, where they share a GPU."""
-    if not config.engine.colocate or not isinstance(engine, SleepingEngine):
-        yield
-        return
-    await engine.sleep()
-    try:
-        yield
-    finally:
-        await engine.wake()
 
 
 def _check_unscored(figures: IterationFigures, limit: float) -> None:

@@ -166,7 +166,7 @@ async def metered(
             engine=MeteredEngine(port.engine, meter),
             sandbox=MeteredSandbox(port.sandbox, meter),
             coach=MeteredCoach(port.coach, meter),
-            learner=MeteredLearner(port.learner, meter),
+            learner=port.learner and MeteredLearner(port.learner, meter),
         )
         with bootstrap.use(watched):
             yield port

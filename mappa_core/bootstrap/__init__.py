@@ -32,12 +32,14 @@ from mappa_core.bootstrap.databases import (
 )
 from mappa_core.bootstrap.engines import start_engine, warming
 from mappa_core.bootstrap.inputs import check_inputs, check_weights, desk_of
+from mappa_core.bootstrap.learning import Learning, open_learning
 from mappa_core.bootstrap.machine import SPARE_BYTES, check_space, code_version, sandbox_tier
 from mappa_core.bootstrap.wiring import Services, open_services, services, use, watching
 
 __all__ = [
     "SPARE_BYTES",
     "Databases",
+    "Learning",
     "ProbedCoach",
     "Records",
     "Services",
@@ -52,6 +54,7 @@ __all__ = [
     "desk_of",
     "open_coach",
     "open_coaches",
+    "open_learning",
     "open_services",
     "open_store",
     "opened_audit",

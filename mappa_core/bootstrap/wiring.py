@@ -15,7 +15,6 @@ from mappa_core.adapters.store.auditing import PostgresAudit
 from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.adapters.watchers import LogWatcher
 from mappa_core.config import TrainConfig
-from mappa_core.domain.errors import ConfigError
 from mappa_core.patience import Patience
 from mappa_core.ports import (
     AuditStore,
@@ -41,6 +40,7 @@ from mappa_core.bootstrap.coaches import open_coaches
 from mappa_core.bootstrap.databases import Databases, databases_of, open_store
 from mappa_core.bootstrap.engines import start_engine
 from mappa_core.bootstrap.inputs import desk_of
+from mappa_core.bootstrap.learning import Learning, open_learner
 from mappa_core.bootstrap.machine import check_space
 from mappa_core.bootstrap.tools import open_tools
 from mappa_core.bootstrap.tracking import with_curves
@@ -57,7 +57,8 @@ class Services:
     engine: Engine
     sandbox: Sandbox
     coach: Coach
-    learner: Learner
+    learner: Learner | None
+    """None where the runs of a deployment compute the updates (`learner.deployment`)."""
     store: Store
     tracker: Tracker
     registry: ModelRegistry
@@ -70,6 +71,17 @@ class Services:
     """For a team that works on files; None for others."""
     audit: AuditStore | None = None
     """Watches the coach during training; None for no watch."""
+
+    @property
+    def learning(self) -> Learning:
+        """What an update needs of these.
+
+        Raises:
+            LookupError: There is no learner here.
+        """
+        if self.learner is None:
+            raise LookupError("updates are computed by the runs of learner.deployment, not here")
+        return Learning(learner=self.learner, store=self.store, audit=self.audit)
 
 
 _watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
@@ -164,7 +176,7 @@ async def _build(config: TrainConfig, settings: Settings, stack: AsyncExitStack)
         toolbox=toolbox,
         coach=coach,
         second_coach=second,
-        learner=_learner(model, settings, config),
+        learner=None if config.learner.deployment else open_learner(model, settings, config),
         store=store,
         tracker=_tracker(config, settings, databases, patience),
         registry=MlflowRegistry(databases.mlflow, patience),
@@ -179,21 +191,6 @@ def _tracker(
 ) -> Tracker:
     tracker = MlflowTracker(databases.mlflow, settings.mlflow / "artifacts", patience)
     return with_curves(tracker, config.tracking, settings)
-
-
-def _learner(model: str, settings: Settings, config: TrainConfig) -> Learner:
-    if config.learner.backend == "deepspeed":
-        try:
-            from mappa_core.adapters.deepspeed_learner import DeepspeedLearner
-        except ImportError as error:
-            raise ConfigError(
-                f"learner.backend=deepspeed needs the package {error.name}: install "
-                "requirements/gpu.lock, or set learner.backend=torch"
-            ) from error
-        return DeepspeedLearner(model, settings.checkpoints, config.learner)
-    from mappa_core.adapters.torch_learner import TorchLearner
-
-    return TorchLearner(model, settings.checkpoints, config.learner)
 
 
 def _audit_of(store: PostgresStore, stack: AsyncExitStack) -> PostgresAudit:

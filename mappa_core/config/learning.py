@@ -45,6 +45,12 @@ class LearnerConfig(Section):
         description="torch: in this process; deepspeed: ZeRO on ranks of their own.",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="Where it runs.")
+    deployment: str | None = Field(
+        default=None,
+        pattern=r"^[^/]+/[^/]+$",
+        description="Deployment whose runs compute the updates, on workers of their own, e.g. "
+        "update/gpu; null: the training run does.",
+    )
     weights: Literal["lora", "full"] = Field(
         default="lora", description="What is trained: an adapter on a shared base, or the model."
     )

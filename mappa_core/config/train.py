@@ -94,9 +94,13 @@ class TrainConfig(Section):
     def same_experiment(self, other: "TrainConfig") -> tuple[str, ...]:
         """The sections in which `other` differs; how patient and rich the coach is does not count.
 
-        A run whose budget is spent can be resumed with a larger one, and one that the audit
-        stopped with another opinion of what to stop for.
+        A run whose budget is spent can be resumed with a larger one, one that the audit stopped
+        with another opinion of what to stop for, and any with its updates computed elsewhere.
         """
-        left_out: dict[str, set[str]] = {"coach": {*RESUMABLE}, "audit": {"stop_on"}}
+        left_out: dict[str, set[str]] = {
+            "coach": {*RESUMABLE},
+            "audit": {"stop_on"},
+            "learner": {"deployment"},
+        }
         ours, theirs = (one.model_dump(mode="json", exclude={**left_out}) for one in (self, other))
         return tuple(sorted(key for key in ours if ours[key] != theirs[key]))

@@ -108,7 +108,9 @@ def superseded(
         for policy, checkpoint in store.checkpoints(run_id)
         if policy.agent == agent and Path(checkpoint.directory).is_dir()
     ]
-    older = there[: -(config.learner.keep_checkpoints or len(there))]
+    # One step off, an older one is being played with, and an engine that dies loads it again.
+    kept = (config.learner.keep_checkpoints or len(there)) + config.rollout.async_level
+    older = there[:-kept]
     lag = 1 + config.rollout.async_level
     sampled = [(store.update(run_id, agent, policy.step + lag), policy.step) for policy, _ in there]
     scores = {step: made.metrics["score_mean"] for made, step in sampled if made is not None}

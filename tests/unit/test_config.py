@@ -177,15 +177,20 @@ def test_any_value_is_taken_or_refused_in_one_line(key: str, value: str) -> None
     assert "\n" not in message
 
 
-def test_a_resumed_run_may_change_how_its_coach_is_asked_and_nothing_else() -> None:
+def test_a_resumed_run_may_change_how_its_coach_is_asked_where_it_learns_and_no_more() -> None:
     config = TrainConfig()
     richer = TrainConfig.model_validate(
-        {"coach": {"budget": {"dollars": 50}, "deadline_seconds": 5, "concurrency": 1}}
+        {
+            "coach": {"budget": {"dollars": 50}, "deadline_seconds": 5, "concurrency": 1},
+            "learner": {"deployment": "update/gpu"},
+        }
     )
     assert config.same_experiment(richer) == ()
     assert set(RESUMABLE) <= set(CoachConfig.model_fields)
-    other = TrainConfig.model_validate({"coach": {"repeats": 2}, "seed": 4})
-    assert config.same_experiment(other) == ("coach", "seed")
+    other = TrainConfig.model_validate(
+        {"coach": {"repeats": 2}, "learner": {"epochs": 2}, "seed": 4}
+    )
+    assert config.same_experiment(other) == ("coach", "learner", "seed")
 
 
 def test_a_model_coach_needs_a_model() -> None:

@@ -1,12 +1,16 @@
-"""The command line on a database of the test's own."""
+"""The command line on a database of the test's own; a Prefect server with all of it deployed."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from flows.cli import main
+from flows.servers import prefect_server
+from mappa_core.settings import Settings
+from tests.integration.platform.deployed import Platform
 
 Mappa = Callable[..., tuple[int | str | None, str, str]]
 
@@ -31,3 +35,26 @@ def mappa(
         return left.value.code, said.out, said.err
 
     return call
+
+
+@pytest.fixture
+def platform(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Platform]:
+    home = tmp_path / "home"
+    monkeypatch.setenv("MAPPA_HOME", str(home))
+    monkeypatch.setenv("MAPPA_DATABASE_URL", database_url)
+    monkeypatch.setenv("PREFECT_WORKER_QUERY_SECONDS", "2")
+    monkeypatch.setenv("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", "30")
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    with (
+        prefect_server(Settings()) as address,
+        httpx.Client(base_url=address, timeout=60, trust_env=False) as api,
+    ):
+        monkeypatch.setenv("PREFECT_API_URL", address)
+        made = Platform(api=api, database_url=database_url, folder=tmp_path)
+        for pool in ("cpu", "gpu"):
+            made.done("work-pool", "create", pool, "--type", "process")
+        made.done("deploy", "--all")
+        made.done("automation", "create", "--from-file", "infra/automations.yaml")
+        yield made

@@ -2,6 +2,7 @@
 
 import importlib
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 import yaml
@@ -42,6 +43,7 @@ def test_the_deployments_have_their_fixed_names() -> None:
         "train/dsbench",
         "evaluate/held-out",
         "audit/nightly",
+        "update/gpu",
     } <= names
 
 
@@ -56,6 +58,8 @@ def test_what_is_deployed_passes_its_own_form(name: str) -> None:
     needed = {"run_name": "r"} if name in ("held-out", "audit") else {}
     needed |= {"event": "e"} if name == "audit" else {}
     needed |= {"run": "r"} if name == "champion" else {}
+    if name == "gpu":
+        needed |= {"run_id": str(uuid4()), "agent": "a", "iteration": 1, "config": {}}
     assert refusals(name, DEPLOYMENTS[name].get("parameters", {}) | needed) == []
     assert DEPLOYMENTS[name]["enforce_parameter_schema"] is True
 

@@ -1,0 +1,58 @@
+"""One agent's update, by whoever is to compute it.
+
+train ─▶ compute                                   learner.deployment: null
+train ─▶ dispatch ─▶ update/gpu ─▶ compute         learner.deployment: update/gpu
+                     (a worker of the pool gpu)
+"""
+
+import asyncio
+from uuid import UUID
+
+from prefect import flow
+
+from flows.auditing import corrector
+from mappa_core.bootstrap import Learning, open_learning
+from mappa_core.config import TrainConfig
+from mappa_core.domain.records import Update
+from mappa_core.settings import Settings
+from mappa_core.steps import UpdateRequest, retire_checkpoints, update_agent
+
+
+@flow(name="update", flow_run_name="update {agent} {iteration}", persist_result=False)
+async def update(run_id: UUID, agent: str, iteration: int, config: TrainConfig) -> Update:
+    """Compute here an update that a training run waits for elsewhere.
+
+    Opens the learner and the store only. The update and its checkpoint are what it leaves; one that
+    is in the store already is returned as it is.
+
+    Args:
+        run_id: The training run in the store.
+        agent: Who learns.
+        iteration: 1, 2, ...; its episodes are played and scored.
+        config: The training run's configuration.
+
+    Raises:
+        MappaError: It could not be computed; nothing half-done is in the store.
+    """
+    request = UpdateRequest(run_id=run_id, agent=agent, iteration=iteration, config=config)
+    async with open_learning(config, Settings()) as port:
+        return await compute(request, port)
+
+
+async def compute(request: UpdateRequest, port: Learning) -> Update:
+    """The update, in a thread so that the event loop goes on; older checkpoints make room.
+
+    All but this iteration's are registered by now, so what is removed here has its copy.
+    """
+    return await asyncio.to_thread(_compute, request, port)
+
+
+def _compute(request: UpdateRequest, port: Learning) -> Update:
+    done = update_agent(
+        request,
+        learner=port.learner,
+        store=port.store,
+        correct=corrector(request.config.audit, port),
+    )
+    retire_checkpoints(port.store, port.learner, request.run_id, [request.agent], request.config)
+    return done

@@ -1,0 +1,94 @@
+"""Global limits of the Prefect server: kept where they are, free where they are not."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
+
+from flows.limits import Limit, global_limits, slot
+from flows.train import train
+from mappa_core import bootstrap
+from mappa_core.bootstrap import Services
+from mappa_core.config import TrainConfig
+from mappa_core.domain.records import CoachCase, CoachScore, Unscored
+from tests.e2e.conftest import MakeServices
+from tests.e2e.toy import LetterCoach
+
+
+@dataclass
+class Desk:
+    """Remembers how many were at it at once."""
+
+    most: int = 0
+    _now: int = 0
+
+    async def visit(self) -> None:
+        self._now += 1
+        self.most = max(self.most, self._now)
+        await asyncio.sleep(0.05)
+        self._now -= 1
+
+
+@dataclass
+class Busy(LetterCoach):
+    """A coach that takes a moment."""
+
+    desk: Desk = field(default_factory=Desk)
+
+    async def score(self, case: CoachCase) -> CoachScore | Unscored:
+        await self.desk.visit()
+        return await super().score(case)
+
+
+@asynccontextmanager
+async def limited(name: str, limit: int) -> AsyncGenerator[None]:
+    async with get_client() as client:
+        made = GlobalConcurrencyLimitCreate(name=name, limit=limit)
+        await client.create_global_concurrency_limit(made)
+        try:
+            yield
+        finally:
+            await client.delete_global_concurrency_limit_by_name(name)
+
+
+async def run(services: Services, config: TrainConfig) -> None:
+    await services.engine.start()
+    with bootstrap.use(services):
+        await train(config)
+
+
+def test_a_slot_is_waited_for_where_its_limit_was_there_at_the_start() -> None:
+    async def take(limit: Limit, desk: Desk) -> None:
+        async with slot(limit):
+            await desk.visit()
+
+    async def body() -> tuple[int, int]:
+        limited_desk, free_desk = Desk(), Desk()
+        async with limited("mappa-coach", 1), global_limits(), limited("mappa-engine", 1):
+            await asyncio.gather(*(take("mappa-coach", limited_desk) for _ in range(3)))
+            await asyncio.gather(*(take("mappa-engine", free_desk) for _ in range(3)))
+        return limited_desk.most, free_desk.most
+
+    assert asyncio.run(body()) == (1, 3)
+
+
+@pytest.mark.slow
+def test_a_coach_is_asked_by_as_many_as_the_server_allows(
+    make_services: MakeServices, toy_config: TrainConfig
+) -> None:
+    rollout = toy_config.rollout.model_copy(update={"iterations": 1, "episodes_per_problem": 2})
+    config = toy_config.model_copy(update={"rollout": rollout})
+    free, held = Busy(), Busy()
+
+    async def body() -> None:
+        await run(make_services(config, free), config)
+        async with limited("mappa-coach", 1):
+            await run(make_services(config, held), config)
+
+    asyncio.run(body())
+    assert free.desk.most > 1
+    assert held.desk.most == 1
