@@ -47,14 +47,14 @@ def stale(url: str) -> list[tuple[int, int, int]]:
 def broken_late_and_resumed(
     store: PostgresStore, make_services: MakeServices, config: TrainConfig
 ) -> None:
-    """A run that broke in iteration 4 and went on has the weights of one that did not."""
+    """A run that broke in its last iteration and went on has the weights of one that did not."""
     run(make_services(config), config)
     undisturbed = weights(store)
     assert len(undisturbed) == config.rollout.iterations
     with pytest.raises(CoachError, match="has left"):
-        run(make_services(config, Dying(calls_left=4 * 4 - 1)), config)
+        run(make_services(config, Dying(calls_left=4 * config.rollout.iterations - 1)), config)
     (broken, *_) = store.runs()
-    assert weights(store) == undisturbed[:3]
+    assert weights(store) == undisturbed[:-1]
     # Weights that played an earlier iteration are retired by now.
     on_disk = [Path(saved.directory).is_dir() for _, saved in store.checkpoints(broken.id)]
     assert not all(on_disk)
@@ -65,12 +65,12 @@ def broken_late_and_resumed(
 def test_one_step_off_is_exact_and_resumes_exactly(
     store: PostgresStore, make_services: MakeServices, toy_config: TrainConfig, database_url: str
 ) -> None:
-    config = one_step_off(toy_config, iterations=4, episodes_per_problem=2)
+    config = one_step_off(toy_config, iterations=5, episodes_per_problem=2)
     broken_late_and_resumed(store, make_services, config)
-    assert stale(database_url) == [(1, 0, 0), (2, 0, 1), (3, 1, 1), (4, 2, 1)]
+    assert stale(database_url) == [(1, 0, 0), (2, 0, 1), (3, 1, 1), (4, 2, 1), (5, 3, 1)]
     for made in store.runs():
-        updates = [store.update(made.id, "speaker", k) for k in (1, 2, 3, 4)]
-        assert [each and each.metrics["staleness"] for each in updates] == [0, 1, 1, 1]
+        updates = [store.update(made.id, "speaker", k) for k in (1, 2, 3, 4, 5)]
+        assert [each and each.metrics["staleness"] for each in updates] == [0, 1, 1, 1, 1]
 
 
 @pytest.mark.slow
