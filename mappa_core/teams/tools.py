@@ -13,11 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import best_match
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
-from referencing import Registry
-from referencing.exceptions import Unresolvable
 
 from mappa_core.config import ToolsConfig
 from mappa_core.domain.errors import ConfigError
@@ -170,6 +166,12 @@ class _Said(BaseModel):
 
 
 def _wrong_arguments(tool: Tool, arguments: Mapping[str, JsonValue]) -> str | None:
+    # A quarter of a second to import, and most teams have no such tools.
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import best_match
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+
     # An empty registry: what a schema refers to elsewhere is not fetched.
     validator = Draft202012Validator(dict(tool.schema), registry=Registry())
     try:

@@ -28,11 +28,16 @@ _CSV = csv.ConvertOptions(
         "score": pa.float64(),
         "advantage": pa.float64(),
         "weight": pa.float64(),
+        "iteration": pa.int64(),
+        "turn_index": pa.int64(),
+        "level": pa.int64(),
+        "sampled_tokens": pa.int64(),
+        "repeat_index": pa.int64(),
         "success": pa.string(),
         "trained": pa.string(),
     },
-    strings_can_be_null=True,
-    quoted_strings_can_be_null=False,
+    # An absent word is '', never a null.
+    strings_can_be_null=False,
     null_values=[""],
 )
 
@@ -80,8 +85,8 @@ def factor(table: ArrowTable, name: str) -> Factor:
     column = table[name].combine_chunks()
     if not pa.types.is_dictionary(column.type):
         column = column.cast(pa.string()).dictionary_encode()
-    words: list[str] = ["", *column.dictionary.cast(pa.string()).to_pylist()]
-    raw = column.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64) + 1
+    words: list[str] = column.dictionary.to_pylist()
+    raw = _values(column.indices, np.dtype(np.int32)).astype(np.int64)
     present = np.unique(raw)
     order = sorted((int(code) for code in present), key=words.__getitem__)
     place = np.zeros(len(words), dtype=np.int64)
@@ -91,12 +96,28 @@ def factor(table: ArrowTable, name: str) -> Factor:
 
 def floats(table: ArrowTable, name: str) -> Floats:
     """A column of numbers; NaN where there is none."""
-    return table[name].cast(pa.float64()).to_numpy().astype(np.float64)
+    return _values(table[name].combine_chunks(), np.dtype(np.float64))
 
 
 def integers(table: ArrowTable, name: str) -> Ints:
     """A column of whole numbers, none of them absent."""
-    return table[name].cast(pa.int64()).to_numpy().astype(np.int64)
+    return _values(table[name].combine_chunks(), np.dtype(np.int64))
+
+
+def _values(array: ArrowTable, dtype: np.dtype[Any]) -> np.ndarray:
+    """An Arrow array's numbers, from its buffers; NaN where a number is absent.
+
+    Arrow's own `to_numpy` imports pandas, which takes longer than a small audit.
+    """
+    valid, data = array.buffers()
+    if data is None:
+        return np.zeros(len(array), dtype)
+    inside = slice(array.offset, array.offset + len(array))
+    values = np.frombuffer(data, dtype)[inside]
+    if not array.null_count:
+        return values.copy()
+    bits = np.unpackbits(np.frombuffer(valid, np.uint8), bitorder="little")[inside]
+    return np.where(bits == 1, values, np.nan)
 
 
 def flags(table: ArrowTable, name: str) -> np.ndarray:
