@@ -21,29 +21,55 @@ def open_run(config: TrainConfig, resume: str | None) -> Run:
     """The run in the store and the tracker, new or found again, with the policies it starts from.
 
     Raises:
+        MappaError: As `stored_run` and `prepared`.
+    """
+    return prepared(stored_run(config, resume), config)
+
+
+def stored_run(config: TrainConfig, resume: str | None) -> Run:
+    """The run in the store, new or found again; one that was there is as it was.
+
+    Raises:
         NotFound: No run `resume`, or none to fork.
         ConfigError: It was started with another configuration, or cannot be forked so.
-        LearnerError: The weights it would go on from are missing or damaged.
+        LearnerError: The weights that a fork would go on from are missing or damaged.
     """
     port = services()
-    source = port.store.run(config.start.run) if config.start.run else None
+    source = _source(config)
     if resume is not None:
         run = port.store.run(resume)
         _check_same_config(run, config)
-    else:
-        run = _new_run(config)
-        if source is not None:
-            steps.check_fork(source, config, port.store, check_weights)
-        port.store.open_run(run)
+        return run
+    run = _new_run(config)
+    if source is not None:
+        steps.check_fork(source, config, port.store, check_weights)
+    port.store.open_run(run)
+    return port.store.run(str(run.id))
+
+
+def prepared(run: Run, config: TrainConfig) -> Run:
+    """A stored run with its links to the other systems, its first policies and its problems.
+
+    Raises:
+        LearnerError: The weights it would go on from are missing or damaged.
+        TrackerError: MLflow is unreachable or refused.
+    """
+    port = services()
     steps.check_resumable(port.store, run.id, check_weights)
-    _link(port.store.run(str(run.id)))
+    _link(run)
     for agent in port.team.agents:
         port.store.add_policy_version(steps.base_policy(run.id, agent.name, port.model))
+    source = _source(config)
     if source is not None:
         steps.adopt(source, run.id, port.store, config.start.step)
     port.store.add_manifest(run.id, "train", port.problems.train())
     port.store.add_manifest(run.id, "held_out", port.problems.held_out())
     return port.store.run(str(run.id))
+
+
+def _source(config: TrainConfig) -> Run | None:
+    """The run that one of this configuration goes on from, where it does."""
+    return services().store.run(config.start.run) if config.start.run else None
 
 
 def _link(run: Run) -> None:
@@ -85,21 +111,25 @@ def _check_same_config(run: Run, config: TrainConfig) -> None:
 
 
 @asynccontextmanager
-async def recorded(run: Run) -> AsyncGenerator[None]:
-    """Have the run to ourselves, and write down how it ended, however it ended."""
+async def recorded(run: Run, config: TrainConfig) -> AsyncGenerator[Run]:
+    """Have a stored run to ourselves, prepared, and write down how it ended, however it ended.
+
+    Raises:
+        RunBusy: Another process has it; nothing of it was changed.
+    """
     port = services()
-    claim = await asyncio.to_thread(port.store.claim_run, run.id)
-    status, error = RunStatus.FAILED, "stopped by an unexpected error; see the log"
-    try:
-        with claim:
-            yield
-        status, error = RunStatus.COMPLETED, None
-    except asyncio.CancelledError:
-        status, error = RunStatus.INTERRUPTED, None
-        raise
-    except MappaError as failure:
-        error = str(failure)
-        raise
-    finally:
-        port.store.close_run(run.id, status, error)
-        port.tracker.end(run.mlflow_run_id or "", status)
+    with await asyncio.to_thread(port.store.claim_run, run.id):
+        run = await asyncio.to_thread(prepared, run, config)
+        status, error = RunStatus.FAILED, "stopped by an unexpected error; see the log"
+        try:
+            yield run
+            status, error = RunStatus.COMPLETED, None
+        except asyncio.CancelledError:
+            status, error = RunStatus.INTERRUPTED, None
+            raise
+        except MappaError as failure:
+            error = str(failure)
+            raise
+        finally:
+            port.store.close_run(run.id, status, error)
+            port.tracker.end(run.mlflow_run_id or "", status)

@@ -18,7 +18,7 @@ from flows.dispatch import check_deployment
 from flows.evaluate import compare_steps, evaluate_held_out
 from flows.learning import learn
 from flows.limits import global_limits
-from flows.opening import open_run, recorded
+from flows.opening import recorded, stored_run
 from flows.recorder import check_recorder_load
 from flows.rollout import rollout
 from mappa_core import steps
@@ -45,11 +45,11 @@ async def train(config: TrainConfig, resume: str | None = None) -> Comparison:
     async with global_limits(), open_services(config, Settings()) as port:
         check_recorder_load(config, port.team)
         await asyncio.to_thread(auditing.check_correction, config.audit, port)
-        run = await asyncio.to_thread(open_run, config, resume)
-        port.watcher.run(run)
-        if isinstance(port.coach, BudgetedCoach):
-            port.coach.resume_budget(await asyncio.to_thread(port.store.coach_spending, run.id))
-        async with recorded(run):
+        stored = await asyncio.to_thread(stored_run, config, resume)
+        async with recorded(stored, config) as run:
+            port.watcher.run(run)
+            if isinstance(port.coach, BudgetedCoach):
+                port.coach.resume_budget(await asyncio.to_thread(port.store.coach_spending, run.id))
             return await _train(run, config)
 
 

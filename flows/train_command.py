@@ -82,7 +82,7 @@ def _new_config(
 
 def _resumed(name: str, overrides: Sequence[str], settings: Settings) -> tuple[TrainConfig, str]:
     """The configuration of a stored run and its id."""
-    resumable = (*(f"coach.{key}" for key in RESUMABLE), "audit.stop_on")
+    resumable = tuple(f"{section}.{key}" for section, keys in RESUMABLE.items() for key in keys)
     if not all(each.startswith(resumable) for each in overrides):
         raise ConfigError(
             "a resumed run keeps its configuration: leave out overrides, but for "

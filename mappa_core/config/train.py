@@ -9,17 +9,22 @@ from mappa_core.config.section import Section
 from mappa_core.config.tools import ToolsConfig
 from mappa_core.config.watching import AuditConfig, EvaluationConfig, TrackingConfig
 
-RESUMABLE = (
-    "budget",
-    "concurrency",
-    "attempt_seconds",
-    "deadline_seconds",
-    "requests_per_minute",
-    "tokens_per_minute",
-    "unscored_limit",
-    "base_url",
-)
-"""Keys of `coach` that a resumed run may change: they decide how it is asked, not what."""
+RESUMABLE = {
+    "coach": (
+        "budget",
+        "concurrency",
+        "attempt_seconds",
+        "deadline_seconds",
+        "requests_per_minute",
+        "tokens_per_minute",
+        "unscored_limit",
+        "base_url",
+    ),
+    "audit": ("stop_on",),
+    "learner": ("deployment",),
+}
+"""Keys that a resumed run may change, by section: how its coach is asked, and not what; what the
+audit stops it for; where its updates are computed."""
 
 
 class StartConfig(Section):
@@ -97,10 +102,6 @@ class TrainConfig(Section):
         A run whose budget is spent can be resumed with a larger one, one that the audit stopped
         with another opinion of what to stop for, and any with its updates computed elsewhere.
         """
-        left_out: dict[str, set[str]] = {
-            "coach": {*RESUMABLE},
-            "audit": {"stop_on"},
-            "learner": {"deployment"},
-        }
+        left_out = {section: {*keys} for section, keys in RESUMABLE.items()}
         ours, theirs = (one.model_dump(mode="json", exclude={**left_out}) for one in (self, other))
         return tuple(sorted(key for key in ours if ours[key] != theirs[key]))

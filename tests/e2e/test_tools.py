@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from flows.opening import open_run
 from flows.rollout import rollout
-from flows.train import open_run
 from mappa_core import bootstrap
 from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.config import TrainConfig

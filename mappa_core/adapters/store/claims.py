@@ -65,16 +65,22 @@ class Claim:
     def _taken(self) -> Connection:
         with boundary(self._engine.url):
             connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-            deadline = time.monotonic() + PATIENCE_SECONDS
-            while not connection.execute(_TAKE, {"run": str(self._run_id)}).scalar_one():
-                if time.monotonic() > deadline:
-                    connection.close()
-                    raise RunBusy(
-                        f"run {self._run_id} is being trained by another process: wait for it, "
-                        "or end that process first"
-                    )
-                time.sleep(_PAUSE_SECONDS)
+            try:
+                self._take(connection)
+            except BaseException:
+                connection.close()
+                raise
             return connection
+
+    def _take(self, connection: Connection) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not connection.execute(_TAKE, {"run": str(self._run_id)}).scalar_one():
+            if time.monotonic() > deadline:
+                raise RunBusy(
+                    f"run {self._run_id} is being trained by another process: wait for it, or end "
+                    "that process first"
+                )
+            time.sleep(_PAUSE_SECONDS)
 
     def _keep(self) -> None:
         """Take it again after an outage; where another was faster, it stays theirs."""
