@@ -66,7 +66,10 @@ def bench_learner(overrides: Sequence[str], settings: Settings) -> BenchReport:
     for setting in options["settings"].split(","):
         rows = _rows(int(options["sequences"]), shared=setting == "shared")
         figures += _compared(setting, rows, model, options)
-    return BenchReport(bench="learner", machine=machine(), figures=tuple(figures))
+    absent = (
+        () if options["trl_python"] else ("TRL, for trl_python=... names no environment with it",)
+    )
+    return BenchReport(bench="learner", machine=machine(), figures=tuple(figures), absent=absent)
 
 
 def _options(overrides: Sequence[str]) -> dict[str, str]:
