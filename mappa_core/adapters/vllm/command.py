@@ -22,6 +22,9 @@ _CPU_VARIABLES = {
     # OpenMP threads that wait for each other by spinning burn the very core that the other one
     # needs, as soon as anything else runs: a busy machine was seven times slower for it.
     "OMP_WAIT_POLICY": "passive",
+    # All that vLLM still compiles is the rank of a token, a few milliseconds of a step; it would
+    # cost each server seconds at its first request, and a machine without g++ the run.
+    "TORCH_COMPILE_DISABLE": "1",
 }
 _PREFILL_TOKENS = 2048
 """In one step on a CPU: more prompts at once cost memory and gain nothing on few cores."""

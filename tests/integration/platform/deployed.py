@@ -17,7 +17,7 @@ from mappa_core.adapters.store.connection import for_psql
 from tests.tiny_model import save_tiny_model
 
 ROOT = Path(__file__).parents[3]
-PATIENCE_SECONDS = 300
+PATIENCE_SECONDS = 600
 
 
 @dataclass

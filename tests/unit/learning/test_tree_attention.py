@@ -4,7 +4,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from mappa_core.learning.prefix_tree import ancestor_mask, build
-from mappa_core.learning.tree_attention import attend, plan
+from mappa_core.learning.tree_attention import BlockPlan, ChainPlan, attend, plan
 
 PROMPTS = [(1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 5), (6,)]
 RESPONSES = [(7, 8, 9), (7, 9, 9, 9), (7, 8), (7, 8, 7)]
@@ -35,9 +35,36 @@ def test_blocks_are_dense_masked_attention_forward_and_backward(block: int, copi
         torch.testing.assert_close(left, right)
 
 
+@pytest.mark.parametrize("lengths", [(5,), (9, 2, 4), (1, 1, 1)])
+def test_sequences_that_share_nothing_are_causal_each_on_its_own(lengths: tuple[int, ...]) -> None:
+    prompts = [(number,) * length for number, length in enumerate(lengths)]
+    ends = build(prompts, [(99,)] * len(lengths)).ends
+    planned = plan(ends, 1)
+    assert isinstance(planned, ChainPlan)
+    assert [end - start for start, end in planned.spans] == list(lengths)
+    nodes = ends.numel()
+    query, key, value = states(6, nodes), states(2, nodes), states(2, nodes)
+    dense = scaled_dot_product_attention(
+        query, key, value, attn_mask=ancestor_mask(ends), enable_gqa=True, scale=0.3
+    )
+    mixed = attend(query, key, value, planned, 0.3)
+    torch.testing.assert_close(mixed, dense)
+    upstream = torch.randn(dense.shape, dtype=dense.dtype)
+    expected = torch.autograd.grad(dense, (query, key, value), upstream)
+    actual = torch.autograd.grad(mixed, (query, key, value), upstream)
+    for left, right in zip(actual, expected, strict=True):
+        torch.testing.assert_close(left, right)
+
+
+def test_many_short_sequences_are_blocks() -> None:
+    ends = build([(number,) for number in range(9)], [(99,)] * 9).ends
+    assert isinstance(plan(ends, 4), BlockPlan)
+
+
 def test_a_block_reads_its_ancestors_only() -> None:
     ends = build(PROMPTS, RESPONSES).ends
     planned = plan(ends, 2)
+    assert isinstance(planned, BlockPlan)
     assert planned.attends.shape[-1] < ends.numel()
     for block, attends in enumerate(planned.attends[:, 0]):
         rows = ancestor_mask(ends)[2 * block : 2 * block + 2]
