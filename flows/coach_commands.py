@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from flows.console import open_console
 from mappa_core.adapters.config_files import with_overrides
 from mappa_core.config import CoachConfig, TrainConfig
 from mappa_core.domain.records import Run
@@ -109,7 +109,7 @@ async def _rescored(
     from mappa_core.bootstrap import check_coach, open_coaches
     from mappa_core.coaching.forecast import lines
 
-    console = Console(stderr=True)
+    console = open_console(stderr=True)
     only = config.model_copy(update={"second": CoachConfig().second})
     async with AsyncExitStack() as stack:
         coach, _ = open_coaches(only, settings, team, stack)
@@ -119,7 +119,7 @@ async def _rescored(
         console.print(f"{asked.count} actions of {run.name} lack a score of this coach")
         if rubrics is not None:
             for line in lines([(f"{only.backend} {only.model}", asked.expected)]):
-                console.print(line, highlight=False)
+                console.print(line)
         if asked.count and ask and rubrics is not None:
             typer.confirm("go on?", abort=True, err=True)
         settle_heap()
@@ -134,7 +134,6 @@ async def _rescored(
             result = await rescore(store, plan, asked, progress)
     console.print(
         f"{result.scored} scored, {result.unscored} unscored, {result.calls} calls, "
-        f"{result.cost_usd:.4f} dollars",
-        highlight=False,
+        f"{result.cost_usd:.4f} dollars"
     )
     return asdict(result)

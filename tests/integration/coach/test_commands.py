@@ -77,7 +77,6 @@ def test_stored_actions_are_scored_again_and_every_score_can_be_traced(
 ) -> None:
     monkeypatch.setenv("MAPPA_DATABASE_URL", database_url)
     monkeypatch.setenv("GOOGLE_API_KEY", "very-secret")
-    monkeypatch.setenv("COLUMNS", "500")
     command = ("rescore", "quickstart-1", "--coach", "gemini:test-model", "--json", "--yes")
     prices = (f"coach.base_url={stand_in}", "coach.prices.input_usd=1")
     code, out, err = mappa(monkeypatch, capsys, *command, *prices, "--limit", "2")
