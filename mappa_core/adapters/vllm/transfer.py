@@ -71,7 +71,7 @@ def send(
     """Replace the weights of the server at `address`.
 
     Raises:
-        EngineError: There are too few GPUs.
+        EngineError: There are too few GPUs; the server's weights stay.
         httpx.HTTPError: The server is gone or refuses; its weights are not whole any more.
         RuntimeError: CUDA or NCCL refuses, likewise.
     """
