@@ -55,13 +55,14 @@ def prepared(run: Run, config: TrainConfig) -> Run:
         TrackerError: MLflow is unreachable or refused.
     """
     port = services()
-    steps.check_resumable(port.store, run.id, check_weights)
-    _link(run)
     for agent in port.team.agents:
         port.store.add_policy_version(steps.base_policy(run.id, agent.name, port.model))
     source = _source(config)
     if source is not None:
         steps.adopt(source, run.id, port.store, config.start.step)
+    # Once they are this run's too: its source may be training, and retires what is nobody else's.
+    steps.check_resumable(port.store, run.id, check_weights)
+    _link(run)
     port.store.add_manifest(run.id, "train", port.problems.train())
     port.store.add_manifest(run.id, "held_out", port.problems.held_out())
     return port.store.run(str(run.id))
