@@ -111,6 +111,16 @@ def _check_same_config(run: Run, config: TrainConfig) -> None:
         )
 
 
+async def _ready(run: Run, config: TrainConfig) -> Run:
+    """`prepared`. One that never gets so far has failed; one that had ended stays as it was."""
+    try:
+        return await asyncio.to_thread(prepared, run, config)
+    except MappaError as failure:
+        if run.status is RunStatus.RUNNING:
+            services().store.close_run(run.id, RunStatus.FAILED, str(failure))
+        raise
+
+
 @asynccontextmanager
 async def recorded(run: Run, config: TrainConfig) -> AsyncGenerator[Run]:
     """Have a stored run to ourselves, prepared, and write down how it ended, however it ended.
@@ -120,7 +130,7 @@ async def recorded(run: Run, config: TrainConfig) -> AsyncGenerator[Run]:
     """
     port = services()
     with await asyncio.to_thread(port.store.claim_run, run.id):
-        run = await asyncio.to_thread(prepared, run, config)
+        run = await _ready(run, config)
         status, error = RunStatus.FAILED, "stopped by an unexpected error; see the log"
         try:
             yield run

@@ -12,9 +12,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, JsonValue, ValidationError
+from pydantic_core import PydanticCustomError
 
 from mappa_core.config import ToolsConfig
 from mappa_core.domain.errors import ConfigError
@@ -172,13 +173,22 @@ def _untitled(schema: Json) -> Json:
     }
 
 
+def _finite(arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """The arguments as they are: what JSON cannot say, a server would be sent as null."""
+    try:
+        json.dumps(arguments, allow_nan=False)
+    except ValueError:
+        raise PydanticCustomError("finite", "numbers have to be finite") from None
+    return arguments
+
+
 class _Said(BaseModel):
     """A call as it has to be written."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     name: str
-    arguments: dict[str, JsonValue] = {}
+    arguments: Annotated[dict[str, JsonValue], AfterValidator(_finite)] = {}
 
 
 def _wrong_arguments(tool: Tool, arguments: Mapping[str, JsonValue]) -> str | None:
