@@ -12,6 +12,7 @@ import typer
 from flows.console import open_console
 from mappa_core.adapters.config_files import with_overrides
 from mappa_core.config import CoachConfig, TrainConfig
+from mappa_core.domain.counting import counted
 from mappa_core.domain.records import Run
 from mappa_core.ports import Store
 from mappa_core.settings import Settings
@@ -41,7 +42,7 @@ def lint_rubrics(
         typer.echo(f"{finding.where}: {finding.what}")
     if findings:
         raise typer.Exit(1)
-    typer.echo(f"{len(chosen)} rubric sets, task types are treated alike")
+    typer.echo(f"{counted(len(chosen), 'rubric set')}: task types are treated alike")
 
 
 def rescore(
@@ -116,7 +117,8 @@ async def _rescored(
         plan = plan_of(coach, only, team)
         rubrics = check_coach(only, settings, team)
         asked = await asyncio.to_thread(wanted, store, run, plan, rubrics, only, limit)
-        console.print(f"{asked.count} actions of {run.name} lack a score of this coach")
+        missing = counted(asked.count, "action")
+        console.print(f"{missing} of {run.name} without a score of this coach")
         if rubrics is not None:
             for line in lines([(f"{only.backend} {only.model}", asked.expected)]):
                 console.print(line)
@@ -133,7 +135,7 @@ async def _rescored(
 
             result = await rescore(store, plan, asked, progress)
     console.print(
-        f"{result.scored} scored, {result.unscored} unscored, {result.calls} calls, "
+        f"{result.scored} scored, {result.unscored} unscored, {counted(result.calls, 'call')}, "
         f"{result.cost_usd:.4f} dollars"
     )
     return asdict(result)

@@ -8,6 +8,7 @@ from rich.table import Table
 from flows.console import titled
 from flows.evaluate import Evaluation
 from flows.tables import comparison_table, gain
+from mappa_core.domain.counting import counted
 from mappa_core.evaluation.report import Report
 
 
@@ -15,7 +16,7 @@ def print_evaluation(console: Console, found: Evaluation) -> None:
     """Before and after, each figure with its failures, and what the difference means."""
     console.print(comparison_table(found.success))
     for name, told in (("before", found.before), ("after", found.after)):
-        console.print(_table(f"{name} ({told.step} updates)", told.table()))
+        console.print(_table(f"{name} ({counted(told.step, 'update')})", told.table()))
         console.print(_table(f"{name}: what each agent does", told.agents_table()))
     console.print(f"success: {gain(found.success)}")
     if found.skill is not None:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.console import titled
+from mappa_core.domain.counting import counted
 from mappa_core.domain.records import (
     CoachScore,
     Episode,
@@ -84,7 +85,7 @@ class RichWatcher:
         self._bar.reset(
             self._bar_id, total=episodes, description=f"{name} {iteration}: episodes", note=""
         )
-        self._line(f"{name} {iteration}: {episodes} episodes ...")
+        self._line(f"{name} {iteration}: {counted(episodes, 'episode')} ...")
 
     def episode(self, episode: Episode, entries: Sequence[ScoreEntry]) -> None:
         """Count one more finished episode."""

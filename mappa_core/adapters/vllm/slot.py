@@ -7,6 +7,7 @@ from mappa_core.adapters.vllm.gate import Gate
 from mappa_core.adapters.vllm.server import Server, ServerDied
 from mappa_core.adapters.vllm.serving import Serving, Spoiled
 from mappa_core.config import EngineConfig
+from mappa_core.domain.counting import counted
 from mappa_core.domain.errors import EngineError
 from mappa_core.domain.records import Completion, FinishReason, GenerationRequest, PolicyVersion
 
@@ -100,7 +101,7 @@ class Slot:
                 return
             if self._restarts_left == 0:
                 raise EngineError(
-                    f"the vLLM server died {self._config.restarts + 1} times ({death}): "
+                    f"the vLLM server died {counted(self._config.restarts + 1, 'time')} ({death}): "
                     f"read {self._server.log}; mappa train --resume goes on from here"
                 ) from death
             self._restarts_left -= 1
