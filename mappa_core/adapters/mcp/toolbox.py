@@ -188,7 +188,7 @@ def offered(server: str, tool: mcp_types.Tool) -> Tool:
     schema = tool.input_schema
     dialect = dialect_of(schema)
     try:
-        dialect.check_schema(schema, dialect.FORMAT_CHECKER)
+        dialect.check_schema(schema)
     except SchemaError as error:
         raise ToolServerError(
             f"tool server {server} describes {tool.name} by what is no JSON Schema: {error.message}"

@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event
-from tensorboardX.proto.summary_pb2 import Summary
+from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
 from tensorboardX.summary import scalar, text
 
 from mappa_core.domain.errors import TrackerError
@@ -54,7 +53,7 @@ class TensorBoardCurves:
         with self._writing():
             self._file.close()
 
-    def _add(self, summary: Summary, step: int) -> None:
+    def _add(self, summary: object, step: int) -> None:
         self._file.write_event(Event(wall_time=time.time(), step=step, summary=summary))
 
     @contextmanager
