@@ -72,8 +72,8 @@ class TrainConfig(Section):
             raise ValueError("start.step counts the updates of a run: name it in start.run")
         if self.start.step >= self.rollout.iterations:
             raise ValueError(
-                f"start.step={self.start.step} leaves none of "
-                f"rollout.iterations={self.rollout.iterations}: raise that, or lower start.step"
+                f"start.step={self.start.step} leaves nothing of rollout.iterations="
+                f"{self.rollout.iterations}: raise rollout.iterations, or lower start.step"
             )
         if self.learner.weights == "full" and self.engine.serving == "adapters":
             raise ValueError(

@@ -28,27 +28,6 @@ class Terminal(StringIO):
         return True
 
 
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Eighty columns wide."""
-    shown = Terminal()
-    monkeypatch.setattr(sys, "stdout", shown)
-    for name, value in (("COLUMNS", "80"), ("TERM", "xterm"), ("NO_COLOR", "1")):
-        monkeypatch.setenv(name, value)
-    return shown
-
-
-@pytest.fixture
-def piped(monkeypatch: pytest.MonkeyPatch) -> StringIO:
-    """What another program reads, whatever its user's terminal is like."""
-    read = StringIO()
-    monkeypatch.setattr(sys, "stdout", read)
-    monkeypatch.setenv("COLUMNS", "40")
-    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
-        monkeypatch.delenv(name, raising=False)
-    return read
-
-
 def print_everything(name: str) -> None:
     console, run = open_console(), replace(make_run(name), status=RunStatus.FAILED, error=ERROR)
     watcher = RichWatcher(console)
@@ -61,16 +40,26 @@ def print_everything(name: str) -> None:
     print_boxed(console, LONG, Text(LONG), "landlock")
 
 
-def test_a_pipe_gets_whole_lines(piped: StringIO) -> None:
+def test_a_pipe_gets_whole_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Whatever its user's terminal is like.
+    monkeypatch.setenv("COLUMNS", "40")
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
     print_everything(NAME)
-    lines = piped.getvalue().splitlines()
+    lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"{NAME}  team mathchat, seed 1, sandbox bubblewrap+cgroup+seccomp"
     assert [line for line in lines if NAME in line and ERROR in line and "failed" in line]
     assert sum(LONG in line for line in lines) == 6
     assert max(map(len, lines)) < 1_000
 
 
-def test_a_terminal_folds_at_its_width(terminal: Terminal) -> None:
+def test_a_terminal_folds_at_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    for name, value in (("COLUMNS", "80"), ("TERM", "xterm"), ("NO_COLOR", "1")):
+        monkeypatch.setenv(name, value)
     print_everything(USUAL)
     lines = [Text.from_ansi(line).plain for line in terminal.getvalue().splitlines()]
     assert max(map(len, lines)) == 80
