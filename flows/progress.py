@@ -125,7 +125,9 @@ class RichWatcher:
         named = " ".join(
             f"{agent}={score}" for agent, score in zip(self._agents, scores, strict=True)
         )
-        self._line(f"  right {row[2]}, mean scores {named}, {tokens} tokens, {row[-1]}")
+        result = f"right {row[2]}, mean scores {named}, {tokens} tokens, {row[-1]}"
+        # One step off, the next iteration's lines stand before this one.
+        self._line(f"  iteration {figures.iteration}: {result}")
 
     def _line(self, text: str) -> None:
         if not self._console.is_terminal:
