@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 import typer
-from rich.console import Console
 
+from flows.console import open_console
 from mappa_core.domain.errors import ConfigError
 from mappa_core.settings import Settings
 
@@ -55,7 +55,7 @@ def other_coach(
         rows = [{**asdict(update), "differs": update.differs} for update in updates]
         typer.echo(json.dumps({"coach": name, "updates": rows}))
         return
-    console = Console(highlight=False)
+    console = open_console()
     console.print(update_table(name, updates))
     differs, flipped = sum(u.differs for u in updates), sum(u.flipped for u in updates)
     console.print(

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
+from rich.text import Text
 
+from flows.console import open_console
 from mappa_core.domain.audit import Finding
 from mappa_core.domain.errors import ConfigError
 from mappa_core.settings import Settings
@@ -153,7 +154,7 @@ def _audit(
 def _print(audited: "Audited", correction: str | None) -> None:
     from flows.audit_tables import finding_tables
 
-    console = Console(highlight=False)
+    console = open_console()
     for table in finding_tables(audited.result.findings):
         console.print(table)
     for rate in audited.rates:
@@ -161,7 +162,11 @@ def _print(audited: "Audited", correction: str | None) -> None:
         console.print(f"{rate.name}: {rate.share:.0%} ({low:.0%} to {high:.0%}, simulated)")
     if correction is not None:
         console.print(f"train with it: audit.correction={correction}")
-    console.print(f"verdict: [bold]{audited.result.verdict}[/bold]")
+    console.print(_verdict(audited.result.verdict))
+
+
+def _verdict(verdict: str) -> Text:
+    return Text.assemble("verdict: ", (verdict, "bold"))
 
 
 def _self_test(simulations: int | None, margin: float, *, as_json: bool) -> None:
@@ -172,7 +177,7 @@ def _self_test(simulations: int | None, margin: float, *, as_json: bool) -> None
     if as_json:
         typer.echo(json.dumps([{**asdict(rate), "share": rate.share} for rate in rates]))
         return
-    Console().print(rate_table(rates))
+    open_console().print(rate_table(rates))
     if not all(rate.kept for rate in rates):
         raise typer.Exit(1)
 
@@ -187,9 +192,10 @@ def _before(
     if as_json:
         typer.echo(json.dumps(found.as_json()))
     else:
+        console = open_console()
         for table in before_tables(found):
-            Console().print(table)
-        Console().print(f"verdict: [bold]{found.verdict}[/bold]")
+            console.print(table)
+        console.print(_verdict(found.verdict))
     if found.verdict == "biased":
         raise typer.Exit(BIASED)
 

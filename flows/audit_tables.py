@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from flows.console import titled
 from mappa_core.auditing.selftest import Rate
 from mappa_core.auditing.time_machine import OtherUpdate
 from mappa_core.auditing.titles import TITLES, interval
@@ -21,7 +22,8 @@ def finding_tables(findings: Sequence[Finding]) -> Iterator[Table]:
         rows = [finding for finding in findings if finding.kind == kind]
         if not rows:
             continue
-        table = Table("of", "against", "episodes", "estimate", "unit", "n", "verdict", title=title)
+        columns = ("of", "against", "episodes", "estimate", "unit", "n", "verdict")
+        table = titled(title, *columns)
         for row in rows:
             of = row.subject if row.iteration is None else f"{row.subject} {row.iteration}"
             of = row.subject if row.kind == "onset" else of
@@ -48,7 +50,7 @@ def rate_table(rates: Sequence[Rate]) -> Table:
 def update_table(name: str, updates: Sequence[OtherUpdate]) -> Table:
     """Each update as another coach would have made it."""
     columns = ("agent", "iteration", "scored by both", "other sign", "likeness", "differs")
-    table = Table(*columns, title=f"had {name} been the coach")
+    table = titled(f"had {name} been the coach", *columns)
     for update in updates:
         table.add_row(
             update.agent,
@@ -64,7 +66,7 @@ def update_table(name: str, updates: Sequence[OtherUpdate]) -> Table:
 def before_tables(found: "Examined") -> Iterator[Table]:
     """What a coach made of questions that should not matter to it."""
     if found.rubric:
-        lint = Table("rubric", "finding", title="How the rubric treats task types")
+        lint = titled("How the rubric treats task types", "rubric", "finding")
         for finding in found.rubric:
             lint.add_row(finding.where, finding.what)
         yield lint
@@ -77,13 +79,8 @@ def before_tables(found: "Examined") -> Iterator[Table]:
 
 
 def _caps(found: "Examined") -> Table:
-    table = Table(
-        "agent",
-        "policy",
-        "at most, by task type",
-        "spread",
-        title="What the rubric pays for nothing",
-    )
+    columns = ("agent", "policy", "at most, by task type", "spread")
+    table = titled("What the rubric pays for nothing", *columns)
     for cap in found.caps:
         table.add_row(cap.agent, cap.policy, _points(cap.points), f"{cap.spread:.1f}")
     return table
@@ -91,7 +88,7 @@ def _caps(found: "Examined") -> Table:
 
 def _nulls(found: "Examined") -> Table:
     columns = ("agent", "policy", "mean score by task type", "spread", "verdict")
-    table = Table(*columns, title="What doing nothing earns")
+    table = titled("What doing nothing earns", *columns)
     for agent, nulls in found.nulls.items():
         for null in nulls:
             spread, verdict = f"{null.spread:.2f}", null.judged.verdict
@@ -101,7 +98,7 @@ def _nulls(found: "Examined") -> Table:
 
 def _probes(found: "Examined") -> Table:
     columns = ("feature", "points, 95 % interval", "pairs", "verdict")
-    table = Table(*columns, title="The same work, one thing changed")
+    table = titled("The same work, one thing changed", *columns)
     for probe in found.probes:
         low, high = probe.judged.estimate.interval()
         points = f"{probe.judged.estimate.value:+.2f} ({low:+.2f} to {high:+.2f})"
@@ -112,7 +109,7 @@ def _probes(found: "Examined") -> Table:
 
 def _noise(found: "Examined") -> Table:
     columns = ("within an action", "reliability (ICC)", "95 % interval", "flips", "repeats advised")
-    table = Table(*columns, title="Noise floor")
+    table = titled("Noise floor", *columns)
     if found.noise is not None:
         noise = found.noise
         table.add_row(

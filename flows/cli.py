@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from flows import exchange
 from flows.audit_cli import audit_command
 from flows.coach_commands import register as register_coach_commands
 from flows.config_commands import config as config_commands
+from flows.console import open_console
 from flows.label import label
 from flows.promote_command import promote_command
 from flows.reproduce import reproduce
@@ -57,8 +57,7 @@ def main() -> None:
     try:
         app()
     except MappaError as error:
-        errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-        errors.print(f"mappa: {error}")
+        open_console(stderr=True).print(f"mappa: {error}", soft_wrap=True)
         sys.exit(2 if isinstance(error, UserError) else 1)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
@@ -84,7 +83,7 @@ def evaluate(
     with (
         warming(config, settings),
         prefect_server(settings),
-        RichWatcher(Console(stderr=True)) as watcher,
+        RichWatcher(open_console(stderr=True)) as watcher,
         watching(watcher),
     ):
         from flows.evaluate import evaluate as evaluate_flow
@@ -95,7 +94,7 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps(evaluation_json(found)))
     else:
-        print_evaluation(Console(), found)
+        print_evaluation(open_console(), found)
 
 
 @app.command()
@@ -109,7 +108,7 @@ def runs(as_json: Json = False) -> None:
     if as_json:
         typer.echo(json.dumps(runs_json(found, claimed)))
     else:
-        Console().print(runs_table(found, claimed))
+        open_console().print(runs_table(found, claimed))
 
 
 @app.command()
@@ -120,11 +119,12 @@ def show(
     ] = False,
 ) -> None:
     """Print a run's iterations and episodes, or an episode's whole conversation with scores."""
-    from flows.tables import print_episode, print_run
+    from flows.episode_page import print_episode
+    from flows.tables import print_run
     from mappa_core.bootstrap import opened_store
     from mappa_core.domain.errors import NotFound
 
-    console = Console()
+    console = open_console()
     with opened_store(Settings()) as store:
         try:
             run = store.run(what)
@@ -142,10 +142,10 @@ def serve(
     """Open the Prefect and MLflow pages on what was stored, until Ctrl-C."""
     from flows.servers import serve as serve_pages
 
-    console = Console()
+    console = open_console()
     with serve_pages(Settings(), prefect_port, mlflow_port) as addresses:
         for name, address in addresses.items():
-            console.print(f"{name:8} {address}", highlight=False)
+            console.print(f"{name:8} {address}")
         console.print("Ctrl-C stops both.")
         asyncio.run(_forever())
 
@@ -159,17 +159,19 @@ def doctor(
 ) -> None:
     """Say what this machine offers and how to get the rest, or what a preset would need."""
     from flows.doctor import examine, plan_memory
-    from flows.tables import doctor_table, plan_table
+    from flows.tables import doctor_table, plan_note, plan_table
 
     if plan is not None:
         planned = plan_memory(load_config(plan, ()), Settings())
-        Console().print(plan_table(planned))
+        console = open_console()
+        console.print(plan_table(planned))
+        console.print(plan_note(planned))
         raise typer.Exit(0 if planned.fits else 1)
     findings = examine(Settings())
     if as_json:
         typer.echo(json.dumps([finding.as_json() for finding in findings]))
     else:
-        Console().print(doctor_table(findings))
+        open_console().print(doctor_table(findings))
 
 
 @app.command()
@@ -189,7 +191,7 @@ def bench(
     if as_json:
         typer.echo(json.dumps(report.as_json()))
     else:
-        Console().print(bench_table(report))
+        open_console().print(bench_table(report))
 
 
 @db.command("url")

@@ -8,10 +8,11 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from flows.console import open_console
 from mappa_core.adapters.config_files import with_overrides
 from mappa_core.config import CoachConfig, TrainConfig
+from mappa_core.domain.counting import counted
 from mappa_core.domain.records import Run
 from mappa_core.ports import Store
 from mappa_core.settings import Settings
@@ -41,7 +42,7 @@ def lint_rubrics(
         typer.echo(f"{finding.where}: {finding.what}")
     if findings:
         raise typer.Exit(1)
-    typer.echo(f"{len(chosen)} rubric sets, task types are treated alike")
+    typer.echo(f"{counted(len(chosen), 'rubric set')}: task types are treated alike")
 
 
 def rescore(
@@ -109,17 +110,18 @@ async def _rescored(
     from mappa_core.bootstrap import check_coach, open_coaches
     from mappa_core.coaching.forecast import lines
 
-    console = Console(stderr=True)
+    console = open_console(stderr=True)
     only = config.model_copy(update={"second": CoachConfig().second})
     async with AsyncExitStack() as stack:
         coach, _ = open_coaches(only, settings, team, stack)
         plan = plan_of(coach, only, team)
         rubrics = check_coach(only, settings, team)
         asked = await asyncio.to_thread(wanted, store, run, plan, rubrics, only, limit)
-        console.print(f"{asked.count} actions of {run.name} lack a score of this coach")
+        missing = counted(asked.count, "action")
+        console.print(f"{missing} of {run.name} without a score of this coach")
         if rubrics is not None:
             for line in lines([(f"{only.backend} {only.model}", asked.expected)]):
-                console.print(line, highlight=False)
+                console.print(line)
         if asked.count and ask and rubrics is not None:
             typer.confirm("go on?", abort=True, err=True)
         settle_heap()
@@ -133,8 +135,7 @@ async def _rescored(
 
             result = await rescore(store, plan, asked, progress)
     console.print(
-        f"{result.scored} scored, {result.unscored} unscored, {result.calls} calls, "
-        f"{result.cost_usd:.4f} dollars",
-        highlight=False,
+        f"{result.scored} scored, {result.unscored} unscored, {counted(result.calls, 'call')}, "
+        f"{result.cost_usd:.4f} dollars"
     )
     return asdict(result)

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from flows.console import open_console
 from mappa_core.adapters.config_files import differences, load_config
 from mappa_core.settings import Settings
 
@@ -37,7 +37,7 @@ def diff(one: Which, other: Which, as_json: Json = False) -> None:
     table = Table("key", one, other)
     for key, before, after in found:
         table.add_row(key, json.dumps(before), json.dumps(after))
-    Console().print(table)
+    open_console().print(table)
 
 
 @config.command("docs")

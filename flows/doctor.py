@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from mappa_core.bootstrap import ping_store, sandbox_tier
+from mappa_core.bootstrap import ping_mlflow, ping_store, sandbox_tier
 from mappa_core.config import TrainConfig
 from mappa_core.domain.errors import ConfigError, MappaError
 from mappa_core.learning.memory_plan import GB, KNOWN, MemoryPlan, ModelShape, plan, shape_of
@@ -53,6 +53,7 @@ def examine(settings: Settings) -> tuple[Finding, ...]:
         _sandbox,
         _docker,
         _database,
+        _mlflow,
         _credentials,
     )
     return tuple(look(settings) for look in looks)
@@ -144,6 +145,16 @@ def _database(settings: Settings) -> Finding:
     except MappaError as error:
         return Finding(name="database", works=False, found=str(error), advice="see the message")
     return Finding(name="database", works=True, found=f"{found}, {where}")
+
+
+def _mlflow(settings: Settings) -> Finding:
+    try:
+        found = ping_mlflow(settings)
+    except MappaError as error:
+        return Finding(name="MLflow", works=False, found=str(error), advice="see the message")
+    alone = settings.database_url is not None and settings.mlflow_tracking_uri is None
+    advice = "a file of this machine: to share it as the store is, set MLFLOW_TRACKING_URI"
+    return Finding(name="MLflow", works=True, found=found, advice=advice if alone else "")
 
 
 def _credentials(_: Settings) -> Finding:

@@ -21,6 +21,7 @@ from flows.rollout import rollout
 from mappa_core.bootstrap import code_version, open_services, opened_store, services
 from mappa_core.config import TrainConfig
 from mappa_core.domain import ids
+from mappa_core.domain.counting import counted
 from mappa_core.domain.errors import NotFound
 from mappa_core.domain.records import Run, RunStatus
 from mappa_core.evaluation.comparison import Comparison, compare
@@ -68,7 +69,7 @@ async def evaluate_held_out(run_id: UUID, step: int, config: TrainConfig) -> Rep
     told = await _report(run_id, step)
     run = await asyncio.to_thread(port.store.run, str(run_id))
     await asyncio.to_thread(port.tracker.log, run.mlflow_run_id or "", step, told.metrics())
-    description = f"{run.name}, held-out problems after {step} updates"
+    description = f"{run.name}, held-out problems after {counted(step, 'update')}"
     for key, table in (("figures", told.table()), ("agents", told.agents_table())):
         await acreate_table_artifact(
             key=f"held-out-{step:03d}-{key}", table=table, description=description

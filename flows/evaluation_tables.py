@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
+from flows.console import titled
 from flows.evaluate import Evaluation
 from flows.tables import comparison_table, gain
+from mappa_core.domain.counting import counted
 from mappa_core.evaluation.report import Report
 
 
@@ -14,12 +16,12 @@ def print_evaluation(console: Console, found: Evaluation) -> None:
     """Before and after, each figure with its failures, and what the difference means."""
     console.print(comparison_table(found.success))
     for name, told in (("before", found.before), ("after", found.after)):
-        console.print(_table(f"{name} ({told.step} updates)", told.table()))
+        console.print(_table(f"{name} ({counted(told.step, 'update')})", told.table()))
         console.print(_table(f"{name}: what each agent does", told.agents_table()))
-    console.print(f"success: {gain(found.success)}", highlight=False)
+    console.print(f"success: {gain(found.success)}")
     if found.skill is not None:
-        console.print(f"skill: {gain(found.skill)}", highlight=False)
-    console.print(f"episodes: mappa show {found.run}", highlight=False)
+        console.print(f"skill: {gain(found.skill)}")
+    console.print(f"episodes: mappa show {found.run}")
 
 
 def evaluation_json(found: Evaluation) -> dict[str, object]:
@@ -41,7 +43,7 @@ def _as_json(told: Report) -> dict[str, object]:
 
 
 def _table(title: str, rows: Sequence[Mapping[str, str | float]]) -> Table:
-    table = Table(title=title, title_justify="left")
+    table = titled(title)
     for number, column in enumerate(rows[0] if rows else ()):
         table.add_column(column.replace("_", " "), justify="right" if number else "left")
     for row in rows:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from mappa_core.domain.counting import counted
 from mappa_core.domain.errors import ConfigError
 from mappa_core.settings import Settings
 
@@ -47,7 +48,7 @@ def export(
             unfinished.rename(folder)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
-    typer.echo(f"{count} actions of {found.name} in {folder}")
+    typer.echo(f"{counted(count, 'action')} of {found.name} in {folder}")
 
 
 def import_run(
@@ -59,7 +60,7 @@ def import_run(
     with opened_store(Settings()) as store:
         manifest = store.import_run(folder)
     rows = sum(file.rows for file in manifest.tables.values())
-    typer.echo(f"{manifest.run_name}: {rows} rows, the same to the last bit")
+    typer.echo(f"{manifest.run_name}: {counted(rows, 'row')}, the same to the last bit")
 
 
 def backup(
@@ -80,7 +81,7 @@ def restore(
 
     restore_database(Settings(), file)
     with opened_store(Settings()) as store:
-        typer.echo(f"{len(store.runs(limit=1_000_000))} runs restored")
+        typer.echo(f"{counted(len(store.runs(limit=1_000_000)), 'run')} restored")
 
 
 def vacuum() -> None:

@@ -6,7 +6,7 @@ from mappa_core.adapters.config_files import with_overrides
 from mappa_core.bootstrap import check_weights, opened_store
 from mappa_core.config import TrainConfig
 from mappa_core.settings import Settings
-from mappa_core.steps import newest_whole_step
+from mappa_core.steps import check_fork, newest_whole_step
 
 
 def forked_config(
@@ -22,11 +22,15 @@ def forked_config(
 
     Raises:
         NotFound: No such run.
-        ConfigError: The overrides cannot be run.
+        ConfigError: The overrides cannot be run, or not with that run's weights.
+        LearnerError: The weights after `step` updates are missing or damaged.
     """
     with opened_store(settings) as store:
         run = store.run(name)
         config = TrainConfig.model_validate(run.config)
         if step is None:
             step = newest_whole_step(store, run.id, check_weights)
-    return with_overrides(config, [f"start.run={run.id}", f"start.step={step}", *overrides])
+        start = [f"start.run={run.id}", f"start.step={step}"]
+        forked = with_overrides(config, [*start, *overrides])
+        check_fork(store.run(forked.start.run), forked, store, check_weights)
+    return forked

@@ -14,9 +14,8 @@ from uuid import UUID
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.rule import Rule
 
+from flows.console import open_console, print_heading
 from mappa_core.domain.audit import Candidate, HumanLabel, Picked
 from mappa_core.domain.errors import ConfigError, NotFound
 from mappa_core.domain.records import Episode, ToolResult, Turn
@@ -56,9 +55,8 @@ def label(
         desk = _Desk(store=store, audit=audit, run_id=found.id, reviewer=name)
         given = desk.sit(_picked(only), limit)
     desk.console.print(
-        f"{given} labelled by {escape(name)}, {len(desk.known)} in all; "
-        f"`mappa audit {found.name}` compares them with the coach",
-        highlight=False,
+        f"{given} labelled by {name}, {len(desk.known)} in all; "
+        f"`mappa audit {found.name}` compares them with the coach"
     )
 
 
@@ -78,7 +76,7 @@ class _Desk:
     audit: AuditStore
     run_id: UUID
     reviewer: str
-    console: Console = field(default_factory=lambda: Console(highlight=False))
+    console: Console = field(default_factory=open_console)
     known: dict[UUID, HumanLabel] = field(default_factory=dict[UUID, HumanLabel])
 
     def sit(self, only: Picked | None, limit: int) -> int:
@@ -126,7 +124,7 @@ class _Desk:
     def _ask(self, candidate: Candidate, picked: Picked, number: int, limit: int) -> str:
         """Show an action and read keys until it is labelled, skipped or left."""
         episode = self.store.episode(str(candidate.episode_id))
-        self.console.print(Rule(f"{number} of {limit}"))
+        print_heading(self.console, f"{number} of {limit}")
         show(self.console, episode, episode.turns[candidate.turn_index])
         while True:
             typed = typer.prompt(KEYS, prompt_suffix=": ").strip()
@@ -146,7 +144,7 @@ class _Desk:
                     )
                 )
                 return "labelled"
-            self.console.print(f"{escape(typed)} is none of these")
+            self.console.print(f"{typed} is none of these")
 
     def _note(self, words: str) -> None:
         if not self.known:
@@ -191,5 +189,5 @@ def _program(console: Console, result: ToolResult | None) -> None:
 
 
 def _part(console: Console, title: str, text: str, style: str = "") -> None:
-    console.print(f"[cyan]{escape(title)}[/cyan]")
-    console.print(text or "(nothing)", style=style, markup=False)
+    console.print(title, style="cyan")
+    console.print(text or "(nothing)", style=style)

@@ -55,13 +55,14 @@ def prepared(run: Run, config: TrainConfig) -> Run:
         TrackerError: MLflow is unreachable or refused.
     """
     port = services()
-    steps.check_resumable(port.store, run.id, check_weights)
-    _link(run)
     for agent in port.team.agents:
         port.store.add_policy_version(steps.base_policy(run.id, agent.name, port.model))
     source = _source(config)
     if source is not None:
         steps.adopt(source, run.id, port.store, config.start.step)
+    # Once they are this run's too: its source may be training, and retires what is nobody else's.
+    steps.check_resumable(port.store, run.id, check_weights)
+    _link(run)
     port.store.add_manifest(run.id, "train", port.problems.train())
     port.store.add_manifest(run.id, "held_out", port.problems.held_out())
     return port.store.run(str(run.id))
@@ -110,6 +111,16 @@ def _check_same_config(run: Run, config: TrainConfig) -> None:
         )
 
 
+async def _ready(run: Run, config: TrainConfig) -> Run:
+    """`prepared`. One that never gets so far has failed; one that had ended stays as it was."""
+    try:
+        return await asyncio.to_thread(prepared, run, config)
+    except MappaError as failure:
+        if run.status is RunStatus.RUNNING:
+            services().store.close_run(run.id, RunStatus.FAILED, str(failure))
+        raise
+
+
 @asynccontextmanager
 async def recorded(run: Run, config: TrainConfig) -> AsyncGenerator[Run]:
     """Have a stored run to ourselves, prepared, and write down how it ended, however it ended.
@@ -119,7 +130,7 @@ async def recorded(run: Run, config: TrainConfig) -> AsyncGenerator[Run]:
     """
     port = services()
     with await asyncio.to_thread(port.store.claim_run, run.id):
-        run = await asyncio.to_thread(prepared, run, config)
+        run = await _ready(run, config)
         status, error = RunStatus.FAILED, "stopped by an unexpected error; see the log"
         try:
             yield run

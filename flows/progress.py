@@ -8,7 +8,10 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
+from flows.console import titled
+from mappa_core.domain.counting import counted
 from mappa_core.domain.records import (
     CoachScore,
     Episode,
@@ -65,15 +68,13 @@ class RichWatcher:
 
     def waiting(self, message: str) -> None:
         """Say what the run waits for, above the bar."""
-        self._console.print(message, style="yellow", highlight=False, markup=False)
+        self._console.print(message, style="yellow")
 
     def run(self, run: Run) -> None:
         """Show the run's name once."""
         self.run_name = run.name
-        self._console.print(
-            f"[bold]{run.name}[/]  team {run.team}, seed {run.seed}, sandbox {run.sandbox_tier}",
-            highlight=False,
-        )
+        facts = f"  team {run.team}, seed {run.seed}, sandbox {run.sandbox_tier}"
+        self._console.print(Text.assemble((run.name, "bold"), facts))
 
     def phase(self, phase: Phase, iteration: int, episodes: int) -> None:
         """Begin a batch of episodes."""
@@ -84,7 +85,7 @@ class RichWatcher:
         self._bar.reset(
             self._bar_id, total=episodes, description=f"{name} {iteration}: episodes", note=""
         )
-        self._line(f"{name} {iteration}: {episodes} episodes ...")
+        self._line(f"{name} {iteration}: {counted(episodes, 'episode')} ...")
 
     def episode(self, episode: Episode, entries: Sequence[ScoreEntry]) -> None:
         """Count one more finished episode."""
@@ -124,14 +125,16 @@ class RichWatcher:
         named = " ".join(
             f"{agent}={score}" for agent, score in zip(self._agents, scores, strict=True)
         )
-        self._line(f"  right {row[2]}, mean scores {named}, {tokens} tokens, {row[-1]}")
+        result = f"right {row[2]}, mean scores {named}, {tokens} tokens, {row[-1]}"
+        # One step off, the next iteration's lines stand before this one.
+        self._line(f"  iteration {figures.iteration}: {result}")
 
     def _line(self, text: str) -> None:
         if not self._console.is_terminal:
-            self._console.print(text, highlight=False, soft_wrap=True)
+            self._console.print(text)
 
     def _table(self) -> Table:
-        table = Table(title="mean coach score per agent (0-10)", title_justify="left")
+        table = titled("mean coach score per agent (0-10)")
         for column in ("iteration", "episodes", "right", *self._agents, "tokens", "tok/s", "time"):
             table.add_column(column, justify="right")
         for row in self._rows:

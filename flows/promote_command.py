@@ -5,9 +5,9 @@ import json
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from flows.console import open_console
 from mappa_core.domain.errors import ConfigError
 from mappa_core.domain.records import RegisteredVersion
 from mappa_core.settings import Settings
@@ -76,7 +76,7 @@ def _list(as_json: bool) -> None:
         notes = ", ".join(f"{key} {value}" for key, value in _notes(each).items())
         aliases = " ".join(each.aliases)
         table.add_row(each.name, each.version, str(each.run_id)[:8], str(each.step), aliases, notes)
-    Console().print(table)
+    open_console().print(table)
 
 
 def _roll_back(model: str, version: str) -> None:

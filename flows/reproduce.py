@@ -12,9 +12,8 @@ from typing import Annotated
 
 import typer
 from pydantic import SecretStr
-from rich.console import Console
-from rich.table import Table
 
+from flows.console import open_console, titled
 from mappa_core.adapters.config_files import load_config
 from mappa_core.config import TrainConfig
 from mappa_core.domain.errors import ConfigError
@@ -163,12 +162,12 @@ def reproduce(
     if as_json:
         typer.echo(json.dumps([[line.name, line.value, line.unit] for line in lines]))
         return
-    table = Table(title=f"{config.name}: {config.rollout.iterations} iterations of {config.model}")
+    table = titled(f"{config.name}: {config.rollout.iterations} iterations of {config.model}")
     for column in ("figure", "value", "unit", "because"):
         table.add_column(column, overflow="fold")
     for line in lines:
         table.add_row(line.name, f"{line.value:,.2f}", line.unit, line.because)
-    Console().print(table)
+    open_console().print(table)
 
 
 def _preset(what: str, overrides: Sequence[str]) -> TrainConfig:

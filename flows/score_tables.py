@@ -1,19 +1,15 @@
 """A score in full, for people: who was asked what, what came back, what it took."""
 
 from rich.console import Console
-from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
+from flows.console import print_facts
 from mappa_core.domain.records import CoachScore, ScoreEntry
 
 
 def print_score_in_full(console: Console, entry: ScoreEntry) -> None:
     """The exact prompt and reply of a score, versions, cost and latency."""
-    facts = Table.grid(padding=(0, 2))
-    for name, value in score_facts(entry):
-        facts.add_row(Text(name, style="dim"), Text(value))
-    console.print(Panel(facts, title="score", title_align="left"))
+    print_facts(console, "score", score_facts(entry))
     request = entry.score.request
     texts = [] if request is None else [("system", request.system), ("prompt", request.prompt)]
     if entry.score.raw_reply is not None:

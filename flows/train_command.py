@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from flows.console import open_console
 from mappa_core.adapters.config_files import load_config, with_overrides
 from mappa_core.config import RESUMABLE, TrainConfig
 from mappa_core.domain.errors import ConfigError
@@ -118,14 +119,14 @@ def _print_forecast(config: TrainConfig, settings: Settings, like: str | None) -
 
 
 def _train(config: TrainConfig, resume: str | None, settings: Settings) -> None:
-    console = Console()
+    console = open_console()
     with ExitStack() as stack:
         comparison, run_name = _trained(config, resume, settings, console, stack)
     from flows.tables import comparison_table, gain, where_next
 
     console.print(comparison_table(comparison))
-    console.print(gain(comparison), highlight=False)
-    console.print(where_next(run_name), highlight=False)
+    console.print(gain(comparison))
+    console.print(where_next(run_name), soft_wrap=True)
 
 
 def _trained(
@@ -152,9 +153,8 @@ def _trained(
         return asyncio.run(train_flow(config, resume)), watcher.run_name or ""
     except KeyboardInterrupt:
         if watcher.run_name is not None:
-            console.print(
-                f"stopped; go on with: mappa train --resume {watcher.run_name}", highlight=False
-            )
+            said = f"stopped; go on with: mappa train --resume {watcher.run_name}"
+            console.print(said, soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
 
 

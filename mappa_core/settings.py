@@ -2,8 +2,8 @@
 
 These variables are read:
     MAPPA_HOME            embedded state; default ~/.mappa, for root /var/lib/mappa
-    MAPPA_DATABASE_URL    Postgres to use instead of the embedded one
-    MLFLOW_TRACKING_URI   MLflow server to use instead of the embedded store
+    MAPPA_DATABASE_URL    Postgres to use instead of the embedded one, for the store alone
+    MLFLOW_TRACKING_URI   MLflow server, or database, to use instead of one in MAPPA_HOME
     MAPPA_PATIENCE_SECONDS   how long a run waits for a database that went away; default 600
     MAPPA_SANDBOXFUSION_URL   SandboxFusion server for sandbox.backend=sandbox-fusion
     PREFECT_API_URL       Prefect server to use instead of one started for the command
@@ -19,8 +19,9 @@ These variables are read:
 import os
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -28,12 +29,19 @@ def _default_home() -> Path:
     return Path("/var/lib/mappa") if os.geteuid() == 0 else Path.home() / ".mappa"
 
 
+def _whole(path: Path) -> Path:
+    # Paths below it are written into databases, which are read from other folders too.
+    return path.expanduser().absolute()
+
+
 class Settings(BaseSettings):
     """Where things are."""
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore")
 
-    home: Path = Field(default_factory=_default_home, validation_alias="MAPPA_HOME")
+    home: Annotated[Path, AfterValidator(_whole)] = Field(
+        default_factory=_default_home, validation_alias="MAPPA_HOME"
+    )
     database_url: str | None = Field(default=None, validation_alias="MAPPA_DATABASE_URL")
     mlflow_tracking_uri: str | None = Field(default=None, validation_alias="MLFLOW_TRACKING_URI")
     patience_seconds: float = Field(default=600.0, ge=0, validation_alias="MAPPA_PATIENCE_SECONDS")
@@ -78,6 +86,11 @@ class Settings(BaseSettings):
     def mlflow(self) -> Path:
         """MLflow's artifacts, where no server is named."""
         return self.home / "mlflow"
+
+    @cached_property
+    def mlflow_file(self) -> Path:
+        """MLflow's records, where neither its server nor the embedded Postgres has them."""
+        return self.mlflow / "mlflow.db"
 
     @cached_property
     def logs(self) -> Path:

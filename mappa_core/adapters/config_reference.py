@@ -19,8 +19,8 @@ can be overridden on the command line by its dotted name, and a key that does no
 with the nearest one that does. `mappa config show RUN` prints what a stored run ran with, and
 `mappa config diff A B` what is different between two runs or files.
 
-This page is written by `mappa config docs > docs/configuration.md`; change the models in
-the classes of `mappa_core/config/`, not the page.
+This page is written by `mappa config docs > docs/configuration.md`; change the classes
+of `mappa_core/config/`, not the page.
 """
 
 

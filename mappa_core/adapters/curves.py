@@ -55,6 +55,8 @@ class WithCurves:
 
     def end(self, tracker_run_id: str, status: RunStatus) -> None:
         """Close the run everywhere."""
-        self._tracker.end(tracker_run_id, status)
-        for curves in self._curves.pop(tracker_run_id, ()):
-            curves.close(status)
+        try:
+            self._tracker.end(tracker_run_id, status)
+        finally:
+            for curves in self._curves.pop(tracker_run_id, ()):
+                curves.close(status)

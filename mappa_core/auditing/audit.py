@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from mappa_core.auditing import sql
-from mappa_core.auditing.agreement import LabelledScores, agreement, corrected_mean
+from mappa_core.auditing.agreement import LabelledScores
 from mappa_core.auditing.debias import correction, points_off, points_off_sql
 from mappa_core.auditing.design import Effect, associations, growth, task_type_effects
 from mappa_core.auditing.effects import Estimate
-from mappa_core.auditing.frame import Frame
-from mappa_core.auditing.health import divergences, health, missing
-from mappa_core.auditing.noise import noise
+from mappa_core.auditing.frame import Floats, Frame
+from mappa_core.auditing.health import health_findings
 from mappa_core.auditing.onset import gaps, onset
 from mappa_core.auditing.opinions import Opinions
+from mappa_core.auditing.others import other_findings
 from mappa_core.auditing.policy_bias import update_shares
 from mappa_core.auditing.verdicts import Verdict
 from mappa_core.auditing.watch import AnchorHistory, drift_findings, stream
@@ -78,8 +78,8 @@ def audit(material: Material) -> Audit:
         *_onsets(material, effects),
         *(_effect("association", each) for each in associations(material.frame, material.margin)),
         *_policy(material, effects),
-        *_health(material),
-        *_others(material),
+        *health_findings(material.frame),
+        *other_findings(material.opinions, material.labelled),
         *drift_findings(stream(material.frame), material.anchors),
     ]
     return Audit(
@@ -149,8 +149,16 @@ def _policy(material: Material, effects: Sequence[Effect]) -> Iterator[Draft]:
     bias = points_off(terms, frame)
     if not bias.any():
         return
-    off = points_off_sql(terms)
-    for update in update_shares(frame, bias, by_problem=material.run.baseline != "none"):
+    yield from _shares(material, bias, points_off_sql(terms))
+    for term in terms.terms:
+        if term.points:
+            yield from _grown(frame, term.task_type, term.stratum)
+
+
+def _shares(material: Material, bias: Floats, off: str) -> Iterator[Draft]:
+    """What of each update the bias was."""
+    by_problem = material.run.baseline != "none"
+    for update in update_shares(material.frame, bias, by_problem=by_problem):
         yield Draft(
             kind="update_share",
             subject=update.agent,
@@ -158,30 +166,28 @@ def _policy(material: Material, effects: Sequence[Effect]) -> Iterator[Draft]:
             unit="share of the advantage",
             iteration=update.iteration,
             actions=update.actions,
-            sql=sql.update_share(
-                update.agent, update.iteration, off, by_problem=material.run.baseline != "none"
-            ),
+            sql=sql.update_share(update.agent, update.iteration, off, by_problem=by_problem),
             detail={"pull": update.pull},
         )
-    known = frame.take(~np.isnan(frame.success))
-    for term in terms.terms:
-        code = frame.task_type.names.index(term.task_type)
-        grown = growth(frame, code) if term.points else None
-        if grown is not None:
-            yield measured(
-                grown.estimate,
-                Draft(
-                    kind="specialisation",
-                    subject=term.task_type,
-                    against="the other types",
-                    stratum=term.stratum,
-                    verdict=_grew(grown.estimate),
-                    unit="success over the run",
-                    actions=len(known),
-                    problems=len(known.problem.present()),
-                    sql=grown.sql,
-                ),
-            )
+
+
+def _grown(frame: Frame, task_type: str, stratum: str) -> Iterator[Draft]:
+    """Whether success on a type that was paid too much, or too little, went its own way."""
+    grown = growth(frame, frame.task_type.names.index(task_type))
+    if grown is not None:
+        known = frame.take(~np.isnan(frame.success))
+        draft = Draft(
+            kind="specialisation",
+            subject=task_type,
+            against="the other types",
+            stratum=stratum,
+            verdict=_grew(grown.estimate),
+            unit="success over the run",
+            actions=len(known),
+            problems=len(known.problem.present()),
+            sql=grown.sql,
+        )
+        yield measured(grown.estimate, draft)
 
 
 def _grew(estimate: Estimate) -> str:
@@ -189,142 +195,3 @@ def _grew(estimate: Estimate) -> str:
     if low > 0:
         return "grew"
     return "shrank" if high < 0 else "cannot tell"
-
-
-def _health(material: Material) -> Iterator[Draft]:
-    frame = material.frame
-    for code in frame.task_type.present():
-        name, rows = frame.task_type.names[code], frame.take(frame.task_type.codes == code)
-        described = health(rows)
-        if described is not None:
-            yield Draft(
-                kind="health",
-                subject=name,
-                estimate=described.at_mode,
-                unit=f"share at the mode ({described.mode:g})",
-                actions=described.actions,
-                problems=len(rows.problem.present()),
-                sql=sql.health(f"task_type = {sql.quoted(name)}"),
-                detail={
-                    "mean": described.mean,
-                    "deviation": described.deviation,
-                    "at_ceiling": described.at_ceiling,
-                    "entropy_bits": described.entropy_bits,
-                    "unparsed": described.unparsed,
-                },
-            )
-        worst = missing(frame, code)
-        if worst is not None:
-            yield Draft(
-                kind="unscored",
-                subject=name,
-                against="the other types",
-                estimate=worst.share,
-                unit="share without a score",
-                actions=len(rows),
-                problems=len(rows.problem.present()),
-                sql=sql.unscored(name),
-                detail={
-                    "gap": worst.gap,
-                    "lowest_gap": worst.lowest_gap,
-                    "highest_gap": worst.highest_gap,
-                    "possible_bias": worst.possible_bias,
-                },
-            )
-    for apart in divergences(frame):
-        yield measured(
-            apart.estimate,
-            Draft(
-                kind="divergence",
-                subject=f"{apart.agent}, {apart.task_type}",
-                unit="change of score / 10 minus success",
-                actions=apart.actions,
-                problems=apart.problems,
-                sql=apart.sql,
-            ),
-        )
-
-
-def _others(material: Material) -> Iterator[Draft]:
-    """Repeats, other coaches and people."""
-    opinions = material.opinions
-    trainer = opinions.trainer
-    if trainer is not None:
-        yield from _repeats(opinions, trainer)
-        for code in opinions.scorer.present():
-            if code != trainer:
-                yield from _second(opinions, trainer, code)
-    yield from _people(material.labelled)
-
-
-def _people(labelled: LabelledScores) -> Iterator[Draft]:
-    """Whether people agree, and what they would have said on average."""
-    agreed = agreement(labelled.scores, labelled.labels)
-    if agreed is not None:
-        yield Draft(
-            kind="people",
-            subject="the coach and people",
-            estimate=agreed.alpha,
-            unit="Krippendorff's alpha",
-            low=agreed.low,
-            high=agreed.high,
-            actions=agreed.actions,
-            sql=sql.LABELS,
-            detail={"kappa": agreed.kappa, "difference": agreed.difference},
-        )
-    people = corrected_mean(labelled)
-    if people is not None:
-        yield Draft(
-            kind="people",
-            subject="mean score people would give",
-            estimate=people.value,
-            unit="points",
-            low=people.low,
-            high=people.high,
-            actions=people.labels,
-            sql=sql.PEOPLES_MEAN,
-            detail={"trust": people.trust},
-        )
-
-
-def _repeats(opinions: Opinions, trainer: int) -> Iterator[Draft]:
-    found = noise(opinions.table(trainer))
-    if found is not None:
-        yield Draft(
-            kind="noise",
-            subject=opinions.scorer.names[trainer],
-            estimate=found.within_deviation,
-            unit="points within an action",
-            actions=found.actions,
-            sql=sql.repeats(opinions.scorer.names[trainer]),
-            detail={
-                "reliability": found.reliability,
-                "reliability_low": found.low,
-                "reliability_high": found.high,
-                "flips": found.flips,
-                "repeats": found.repeats,
-            },
-        )
-
-
-def _second(opinions: Opinions, trainer: int, code: int) -> Iterator[Draft]:
-    agreed = agreement(opinions.means(trainer), opinions.means(code))
-    if agreed is not None:
-        yield Draft(
-            kind="second_coach",
-            subject=opinions.scorer.names[code],
-            against=opinions.scorer.names[trainer],
-            estimate=agreed.alpha,
-            unit="Krippendorff's alpha",
-            low=agreed.low,
-            high=agreed.high,
-            actions=agreed.actions,
-            sql=sql.second(opinions.scorer.names[trainer], opinions.scorer.names[code]),
-            detail={"kappa": agreed.kappa, "difference": agreed.difference},
-        )
-
-
-def by_scores(frame: Frame, code: int) -> np.ndarray:
-    """The scores of one task type, for plots."""
-    scores = frame.score[frame.task_type.codes == code]
-    return scores[~np.isnan(scores)]

@@ -16,6 +16,7 @@ from mappa_core.auditing.effects import (
     fit,
 )
 from mappa_core.auditing.frame import Floats, Frame
+from mappa_core.auditing.writing import Draft, measured
 
 LOWEST, HIGHEST = 0.0, 10.0
 
@@ -184,3 +185,66 @@ def _bounds(scores: Floats) -> tuple[float, float]:
         float(np.where(absent, LOWEST, scores).mean()),
         float(np.where(absent, HIGHEST, scores).mean()),
     )
+
+
+def health_findings(frame: Frame) -> Iterator[Draft]:
+    """How the scores look, type by type, and whether success goes along with them."""
+    for code in frame.task_type.present():
+        rows = frame.take(frame.task_type.codes == code)
+        yield from _described(frame.task_type.names[code], rows)
+        yield from _unscored(frame, code, rows)
+    for apart in divergences(frame):
+        yield measured(
+            apart.estimate,
+            Draft(
+                kind="divergence",
+                subject=f"{apart.agent}, {apart.task_type}",
+                unit="change of score / 10 minus success",
+                actions=apart.actions,
+                problems=apart.problems,
+                sql=apart.sql,
+            ),
+        )
+
+
+def _described(name: str, rows: Frame) -> Iterator[Draft]:
+    found = health(rows)
+    if found is not None:
+        yield Draft(
+            kind="health",
+            subject=name,
+            estimate=found.at_mode,
+            unit=f"share at the mode ({found.mode:g})",
+            actions=found.actions,
+            problems=len(rows.problem.present()),
+            sql=sql.health(f"task_type = {sql.quoted(name)}"),
+            detail={
+                "mean": found.mean,
+                "deviation": found.deviation,
+                "at_ceiling": found.at_ceiling,
+                "entropy_bits": found.entropy_bits,
+                "unparsed": found.unparsed,
+            },
+        )
+
+
+def _unscored(frame: Frame, code: int, rows: Frame) -> Iterator[Draft]:
+    found = missing(frame, code)
+    if found is not None:
+        name = frame.task_type.names[code]
+        yield Draft(
+            kind="unscored",
+            subject=name,
+            against="the other types",
+            estimate=found.share,
+            unit="share without a score",
+            actions=len(rows),
+            problems=len(rows.problem.present()),
+            sql=sql.unscored(name),
+            detail={
+                "gap": found.gap,
+                "lowest_gap": found.lowest_gap,
+                "highest_gap": found.highest_gap,
+                "possible_bias": found.possible_bias,
+            },
+        )

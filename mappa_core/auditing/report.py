@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mappa_core.auditing import sql
-from mappa_core.auditing.audit import Audit, Material, by_scores
+from mappa_core.auditing.audit import Audit, Material
 from mappa_core.auditing.selftest import Rate
 from mappa_core.auditing.titles import TITLES, interval
 from mappa_core.domain.audit import Finding
@@ -136,10 +136,15 @@ def _draw_effects(axes: Axes, family: Sequence[Finding], margin: float) -> None:
 def _draw_scores(axes: Axes, material: Material) -> None:
     edges = np.arange(-0.25, 10.5, 0.5)
     for code in material.frame.task_type.present():
-        scores = by_scores(material.frame, code)
+        scores = material.frame.score[material.frame.task_type.codes == code]
         name = material.frame.task_type.names[code]
         axes.hist(
-            scores, bins=edges.tolist(), density=True, histtype="step", label=name, linewidth=2
+            scores[~np.isnan(scores)],
+            bins=edges.tolist(),
+            density=True,
+            histtype="step",
+            label=name,
+            linewidth=2,
         )
     axes.set_xlabel("score")
     axes.set_yticks([])

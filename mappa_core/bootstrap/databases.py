@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from mappa_core.adapters.mlflow.client import knock
 from mappa_core.adapters.mlflow.registry import MlflowRegistry
 from mappa_core.adapters.store import backup, schema
 from mappa_core.adapters.store.auditing import PostgresAudit
@@ -152,17 +153,28 @@ def databases_of(settings: Settings, stack: AsyncExitStack | ExitStack) -> Datab
         DiskFull: No space left.
     """
     if settings.database_url is not None:
-        url, mlflow, revive = (
-            settings.database_url,
-            f"sqlite:///{settings.mlflow / 'mlflow.db'}",
-            None,
-        )
+        # Another database on somebody's server is theirs to make: MLFLOW_TRACKING_URI names it.
+        url, mlflow, revive = settings.database_url, f"sqlite:///{settings.mlflow_file}", None
     else:
         embedded = start_embedded(settings.postgres)
         stack.callback(embedded.close)
         url, mlflow, revive = embedded.url("mappa"), embedded.url("mlflow"), embedded.revive
     tracking_uri = settings.mlflow_tracking_uri or mlflow
     return Databases(store=url, mlflow=tracking_uri, revive=revive)
+
+
+def ping_mlflow(settings: Settings) -> str:
+    """Where MLflow's records are, in words.
+
+    Raises:
+        TrackerError: Nothing answers where `MLFLOW_TRACKING_URI` says.
+    """
+    if settings.mlflow_tracking_uri is not None:
+        knock(settings.mlflow_tracking_uri)
+        return "MLFLOW_TRACKING_URI"
+    if settings.database_url is not None:
+        return str(settings.mlflow_file)
+    return f"embedded in {settings.postgres}"
 
 
 def ping_store(settings: Settings, stack: ExitStack) -> str:

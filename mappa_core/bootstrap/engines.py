@@ -6,6 +6,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from mappa_core.config import EngineConfig, TrainConfig
+from mappa_core.domain.errors import ConfigError
 from mappa_core.ports import (
     Engine,
 )
@@ -38,6 +39,30 @@ def warming(config: TrainConfig, settings: Settings) -> Generator[None]:
         zygote.close()
 
 
+def check_engine(config: TrainConfig) -> None:
+    """Refuse a way of weights into the servers that there is not.
+
+    Raises:
+        ConfigError: No whole weights are served, or there is no GPU for them to go through.
+    """
+    from mappa_core.adapters.huggingface.device import resolve_device
+
+    device = resolve_device(config.engine.device)
+    sync, engine = config.engine.weight_sync, _serving_whole_models(config)
+    if sync == "reload":
+        return
+    whole = ("merged", "auto") if device == "cpu" else ("merged",)
+    if engine.backend != "vllm" or engine.serving not in whole:
+        raise ConfigError(
+            f"engine.weight_sync={sync} sends whole weights to vLLM, and none are served: set "
+            "engine.backend=vllm and engine.serving=merged, or leave it at reload"
+        )
+    if device == "cpu":
+        raise ConfigError(
+            f"engine.weight_sync={sync} goes through a GPU's memory: on a CPU leave it at reload"
+        )
+
+
 async def start_engine(
     config: TrainConfig,
     settings: Settings,
@@ -49,8 +74,10 @@ async def start_engine(
     """The engine as configured, ready to serve; closed with `stack`.
 
     Raises:
+        ConfigError: As `check_engine`.
         EngineError: It does not start.
     """
+    check_engine(config)
     agents = tuple(agent.name for agent in team.agents)
     if config.engine.backend == "transformers":
         from mappa_core.adapters.transformers_engine.engine import TransformersEngine

@@ -19,6 +19,7 @@ from mappa_core.teams.base import Team
 if TYPE_CHECKING:
     from mappa_core.steps import Desk
 from mappa_core.bootstrap.coaches import check_coach
+from mappa_core.bootstrap.engines import check_engine
 from mappa_core.bootstrap.machine import check_space
 from mappa_core.bootstrap.tools import check_tools
 from mappa_core.bootstrap.tracking import check_tracking
@@ -59,7 +60,7 @@ def check_inputs(config: TrainConfig, settings: Settings) -> Team:
 
     Raises:
         UserError: Unknown team, prompts or tools, overlapping problem sets, no such model, no GPU
-            where one is asked for by name.
+            where one is asked for by name or needed.
         DiskFull: Too little space for a run.
     """
     team = load_team(config.team, config.prompts)
@@ -74,6 +75,6 @@ def check_inputs(config: TrainConfig, settings: Settings) -> Team:
     from mappa_core.adapters.huggingface.models import resolve_model
 
     resolve_model(config.model, settings.models)
-    for device in (config.engine.device, config.learner.device):
-        resolve_device(device)
+    check_engine(config)
+    resolve_device(config.learner.device)
     return team

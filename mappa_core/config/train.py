@@ -72,7 +72,7 @@ class TrainConfig(Section):
             raise ValueError("start.step counts the updates of a run: name it in start.run")
         if self.start.step >= self.rollout.iterations:
             raise ValueError(
-                f"after {self.start.step} updates nothing is left of "
+                f"start.step={self.start.step} leaves nothing of rollout.iterations="
                 f"{self.rollout.iterations}: raise rollout.iterations, or lower start.step"
             )
         if self.learner.weights == "full" and self.engine.serving == "adapters":

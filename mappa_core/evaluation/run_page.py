@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING
 
+from mappa_core.domain.counting import counted
 from mappa_core.domain.records import AgentFigures, IterationFigures, Run
 from mappa_core.domain.text import clipped
 
@@ -85,7 +86,7 @@ def _headline(story: RunStory) -> str:
         first, last = min(held_out), max(held_out)
         facts["held out, before"] = f"{held_out[first]:.1%}"
         if last != first:
-            facts[f"held out, after {last} updates"] = f"{held_out[last]:.1%}"
+            facts[f"held out, after {counted(last, 'update')}"] = f"{held_out[last]:.1%}"
     rows = "".join(f"<dt>{escape(key)}</dt><dd>{escape(said)}</dd>" for key, said in facts.items())
     return f"<dl>{rows}</dl>"
 

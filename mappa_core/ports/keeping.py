@@ -180,6 +180,10 @@ class Store(Protocol):
         """All checkpoints of a run, oldest first."""
         ...
 
+    def lent(self, run_id: UUID) -> frozenset[str]:
+        """Where weights of a run lie that policies of other runs, its forks, are as well."""
+        ...
+
     def set_model_version(self, checkpoint_id: UUID, registered_model: str, version: str) -> None:
         """Link a checkpoint to its MLflow model version."""
         ...

@@ -27,7 +27,7 @@ _SAME = {"team": True, "model": True, "learner": {"weights": True, "lora": True}
 def newest_whole_step(store: Store, run_id: UUID, check: Check) -> int:
     """The last step whose files are whole for every agent; 0 is the base model, which has none."""
     steps = _by_step(store, run_id)
-    return max((i for i, policies in enumerate(steps) if _are_whole(policies, check)), default=0)
+    return next((i for i in reversed(range(len(steps))) if _are_whole(steps[i], check)), 0)
 
 
 def check_resumable(store: Store, run_id: UUID, check: Check) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from mappa_core.domain.audit import Finding
+from mappa_core.domain.counting import counted
 from mappa_core.domain.errors import ConfigError, NotFound, PromotionRefused
 from mappa_core.domain.records import RegisteredVersion, Run
 from mappa_core.evaluation.comparison import Comparison, compare
@@ -34,7 +35,11 @@ class Side:
     step: int
 
     def __str__(self) -> str:
-        return f"{self.run.name} after {self.step} updates" if self.step else "the base model"
+        return (
+            f"{self.run.name} after {counted(self.step, 'update')}"
+            if self.step
+            else "the base model"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,10 +246,11 @@ def _objections(
             f"{temperatures[1]}"
         )
     if comparison.verdict != "better":
+        changed = counted(comparison.changed, "problem")
         found.append(
             f"the gain over {champion} is not certified: {100 * comparison.difference:+.1f} points"
-            f" on {comparison.problems} problems, 95 % interval {100 * comparison.low:+.1f} to "
-            f"{100 * comparison.high:+.1f}, {comparison.changed} problems changed"
+            f" on {counted(comparison.problems, 'problem')}, 95 % interval "
+            f"{100 * comparison.low:+.1f} to {100 * comparison.high:+.1f}, {changed} changed"
         )
     return found
 

@@ -98,10 +98,10 @@ def _staleness(policy: PolicyVersion, actions: Sequence[ScoredAction]) -> int:
 def superseded(
     store: Store, run_id: UUID, agent: str, config: TrainConfig
 ) -> tuple[Checkpoint, ...]:
-    """An agent's checkpoints on disk that are neither among the last to be kept nor the best.
+    """An agent's checkpoints on disk that nobody goes on from, and that are not the best.
 
-    The best is the one whose policy sampled the highest mean score; the last ones have sampled
-    nothing that was learnt from yet.
+    The last to be kept stay, and those that a fork goes on from. The best is the one whose policy
+    sampled the highest mean score; the last ones have sampled nothing that was learnt from yet.
     """
     there = [
         (policy, checkpoint)
@@ -115,7 +115,12 @@ def superseded(
     sampled = [(store.update(run_id, agent, policy.step + lag), policy.step) for policy, _ in there]
     scores = {step: made.metrics["score_mean"] for made, step in sampled if made is not None}
     best = max(scores, key=scores.__getitem__, default=None)
-    return tuple(checkpoint for policy, checkpoint in older if policy.step != best)
+    lent = store.lent(run_id)
+    return tuple(
+        checkpoint
+        for policy, checkpoint in older
+        if policy.step != best and checkpoint.directory not in lent
+    )
 
 
 def retire_checkpoints(

@@ -12,8 +12,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, JsonValue, ValidationError
+from pydantic_core import PydanticCustomError
 
 from mappa_core.config import ToolsConfig
 from mappa_core.domain.errors import ConfigError
@@ -31,6 +33,9 @@ from mappa_core.domain.records import (
 from mappa_core.domain.text import CALL, PROGRAM, last_block, last_boxed
 from mappa_core.teams.base import AgentSpec, Team
 from mappa_core.teams.prompts import TOOLS, PromptSet
+
+if TYPE_CHECKING:
+    from jsonschema.protocols import Validator
 
 _PLACEHOLDER = f"{{{{{TOOLS}}}}}"
 
@@ -143,6 +148,18 @@ def read_call(text: str, tools: Sequence[Tool]) -> ToolCall | RefusedCall:
     return ToolCall(text=text, tool=tool, arguments=said.arguments)
 
 
+def dialect_of(schema: Mapping[str, Json]) -> "type[Validator]":
+    """The JSON Schema that a tool's schema says it is written in; the newest where it says none."""
+    # A quarter of a second to import, and most teams have no such tools.
+    from jsonschema import Draft202012Validator
+    from jsonschema.validators import validator_for
+
+    named = isinstance(schema.get("$schema"), str)
+    return (
+        validator_for(dict(schema), default=Draft202012Validator) if named else Draft202012Validator
+    )
+
+
 def _untitled(schema: Json) -> Json:
     """A schema without titles, which repeat the names; a property called `title` has a schema."""
     if isinstance(schema, list):
@@ -156,24 +173,31 @@ def _untitled(schema: Json) -> Json:
     }
 
 
+def _finite(arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """The arguments as they are: what JSON cannot say, a server would be sent as null."""
+    try:
+        json.dumps(arguments, allow_nan=False)
+    except ValueError:
+        raise PydanticCustomError("finite", "numbers have to be finite") from None
+    return arguments
+
+
 class _Said(BaseModel):
     """A call as it has to be written."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     name: str
-    arguments: dict[str, JsonValue] = {}
+    arguments: Annotated[dict[str, JsonValue], AfterValidator(_finite)] = {}
 
 
 def _wrong_arguments(tool: Tool, arguments: Mapping[str, JsonValue]) -> str | None:
-    # A quarter of a second to import, and most teams have no such tools.
-    from jsonschema import Draft202012Validator
     from jsonschema.exceptions import best_match
     from referencing import Registry
     from referencing.exceptions import Unresolvable
 
     # An empty registry: what a schema refers to elsewhere is not fetched.
-    validator = Draft202012Validator(dict(tool.schema), registry=Registry())
+    validator = dialect_of(tool.schema)(dict(tool.schema), registry=Registry())
     try:
         error = best_match(validator.iter_errors(dict(arguments)))
     except (Unresolvable, RecursionError):

@@ -1,6 +1,7 @@
 """What `ports.Toolbox` promises, over the streams of a program and over HTTP."""
 
 import asyncio
+import signal
 import socket
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import mcp_types
 import pytest
 from pydantic import SecretStr
 
-from mappa_core.adapters.mcp.line import Connect, command_line, web_address
+from mappa_core.adapters.mcp.line import CLOSE_SECONDS, Connect, command_line, web_address
 from mappa_core.adapters.mcp.toolbox import McpToolbox, ToolServer, offered
 from mappa_core.domain.errors import ToolServerError
 from mappa_core.domain.records import Json, Limits, ToolCall, ToolResult, ToolStatus
@@ -189,3 +190,35 @@ def test_a_web_server_that_goes_away_is_named() -> None:
             opened.call("convert", value=1, unit="m", to="cm")
         assert "secret-token" not in str(caught.value)
         runner.run(opened.toolbox.close())
+
+
+@pytest.mark.slow
+def test_a_web_server_may_take_its_time(address: str) -> None:
+    connect = web_address(address, None)
+    with asyncio.Runner() as runner:
+        opened = Opened(runner.run(patiently_opened(connect)), runner)
+        # Longer than an HTTP client waits for the next byte by default.
+        assert opened.call("nap", seconds=6).stdout == "good morning"
+        runner.run(opened.toolbox.close())
+
+
+@pytest.mark.slow
+def test_a_web_server_that_hangs_is_left_without_its_leave() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    connect = web_address(f"http://127.0.0.1:{port}/mcp", None)
+    with (
+        asyncio.Runner() as runner,
+        subprocess.Popen([*COMMAND, str(port)], stderr=subprocess.DEVNULL) as process,
+    ):
+        opened = Opened(runner.run(patiently_opened(connect)), runner)
+        process.send_signal(signal.SIGSTOP)
+        try:
+            late = opened.call("nap", Limits(wall_seconds=0.5), seconds=0)
+            assert late.status is ToolStatus.TIMEOUT
+            started = time.perf_counter()
+            runner.run(opened.toolbox.close())
+            assert time.perf_counter() - started < CLOSE_SECONDS + 5
+        finally:
+            process.kill()

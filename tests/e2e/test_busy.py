@@ -1,4 +1,4 @@
-"""A run that another process trains is refused, and nothing of it is changed."""
+"""A run that cannot be had, or not be opened, says so."""
 
 import asyncio
 from dataclasses import replace
@@ -10,9 +10,11 @@ from mappa_core import bootstrap
 from mappa_core.adapters.store import claims
 from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.config import TrainConfig
-from mappa_core.domain.errors import RunBusy
+from mappa_core.domain.errors import RunBusy, TrackerError
+from mappa_core.domain.records import Run, RunStatus
 from tests.builders import make_run
 from tests.e2e.conftest import MakeServices
+from tests.fakes.tracking import MemoryTracker
 
 
 def test_a_busy_run_is_left_as_it_was(
@@ -35,3 +37,25 @@ def test_a_busy_run_is_left_as_it_was(
     with store.claim_run(run.id), pytest.raises(RunBusy, match="another process"):
         asyncio.run(body())
     assert store.run(str(run.id)) == before
+
+
+class Closed(MemoryTracker):
+    """Opens no run."""
+
+    def start(self, run: Run) -> str:
+        raise TrackerError("MLflow refused")
+
+
+def test_a_run_that_could_not_be_opened_has_failed_and_not_been_killed(
+    store: PostgresStore, make_services: MakeServices, toy_config: TrainConfig
+) -> None:
+    services = replace(make_services(toy_config), tracker=Closed())
+
+    async def body() -> None:
+        with bootstrap.use(services):
+            await train(toy_config)
+
+    with pytest.raises(TrackerError):
+        asyncio.run(body())
+    (run,) = store.runs()
+    assert (run.status, run.error) == (RunStatus.FAILED, "MLflow refused")

@@ -7,10 +7,12 @@ import pytest
 import yaml
 
 from flows.cli import main
+from flows.forking import forked_config
 from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.config import TrainConfig
 from mappa_core.domain.errors import CoachError, ConfigError, LearnerError
 from mappa_core.domain.records import RunStatus
+from mappa_core.settings import Settings
 from tests.e2e.conftest import MakeServices
 from tests.e2e.test_resume import Dying, run, weights
 
@@ -75,6 +77,8 @@ def test_a_damaged_checkpoint_costs_one_iteration_and_no_row(
     forked = forked_by_the_command(command, monkeypatch, capsys)
     assert (forked.start.run, forked.start.step) == (str(broken.id), 2)
     assert forked.model_copy(update={"start": config.start}) == config
+    with pytest.raises(ConfigError, match="trains other weights"):
+        forked_config(broken.name, None, ["learner.lora.rank=3"], Settings())
     run(make_services(forked), forked)
     (fork, *_) = store.runs()
     assert (fork.status, fork.id == broken.id) == (RunStatus.COMPLETED, False)

@@ -59,7 +59,6 @@ def played(open_folder: Path, real_model: Path) -> Played:
         **os.environ,
         "MAPPA_HOME": str(home),
         "OMP_WAIT_POLICY": "passive",
-        "COLUMNS": "120",
     }
     for name in ("MAPPA_DATABASE_URL", "MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
         environment.pop(name, None)

@@ -38,8 +38,19 @@ class LowRankUpdate:
     """LoRA B, shape (out, r)."""
     scale: float
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(out, in), of the weight it is for."""
+        return (self.up.shape[0], self.down.shape[1])
+
     def added_to(self, weight: torch.Tensor) -> torch.Tensor:
-        """`weight` of shape (out, in) with the update, computed in float32 and kept in its type."""
+        """`weight` of shape (out, in) with the update, computed in float32 and kept in its type.
+
+        Raises:
+            ValueError: It is for a weight of another shape.
+        """
+        if weight.shape != self.shape:
+            raise ValueError(f"an update of shape {self.shape} for {tuple(weight.shape)}")
         delta = self.up.float() @ self.down.float()
         return weight.float().add(delta, alpha=self.scale).to(weight.dtype)
 
@@ -117,17 +128,25 @@ class ServedWeights:
     """What `servable` would write, tensor by tensor: whole weights, or a base with an adapter."""
 
     def __init__(self, base: Path | str, checkpoint: Path | None) -> None:
-        """Describe them; `checkpoint` None for the base as it is.
+        """Describe them; `checkpoint` None for the base as it is. Only an adapter is read.
 
         Raises:
-            FileNotFoundError: There are no weights.
+            ValueError: The adapter does not fit the base model.
+            OSError: There are no weights, or a file is missing.
         """
         whole = checkpoint is not None and is_whole_model(checkpoint)
         folder = Path(checkpoint if whole and checkpoint else base)
         self._files = sorted(folder.glob(WHOLE_FILES))
         if not self._files:
             raise FileNotFoundError(f"no {WHOLE_FILES} in {folder}")
-        self._adapter = None if whole else checkpoint
+        self._updates = {} if whole or checkpoint is None else read_adapter(checkpoint)
+        there = dict(self.shapes())
+        for name, update in self._updates.items():
+            if there.get(name) != update.shape:
+                raise ValueError(
+                    f"{checkpoint} changes {name} of shape {update.shape}, and {folder} has "
+                    f"{there.get(name, 'no such weight')}"
+                )
 
     def shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Each weight's name and shape; no data is read."""
@@ -137,17 +156,10 @@ class ServedWeights:
                     yield name, tuple(file.get_slice(name).get_shape())
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The weights in the same order, on the CPU.
-
-        Raises:
-            ValueError: The adapter does not fit the base model.
-            OSError: A file is missing.
-        """
-        updates = {} if self._adapter is None else read_adapter(self._adapter)
+        """The weights in the same order, on the CPU."""
+        updates = dict(self._updates)
         for path in self._files:
             yield from _merged(path, updates)
-        if updates:
-            raise ValueError(f"{self._adapter} changes weights that are not there: {min(updates)}")
 
 
 def servable(base: Path | str, checkpoint: Path, target: Path) -> None:
@@ -162,6 +174,8 @@ def servable(base: Path | str, checkpoint: Path, target: Path) -> None:
     if not is_whole_model(checkpoint):
         merge_adapter(base, checkpoint, target)
         return
+    # A process that was killed may have left it.
+    shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     for name in ("config.json", "model.safetensors"):
         (target / name).symlink_to((checkpoint / name).resolve(strict=True))

@@ -16,6 +16,10 @@ from pydantic import SecretStr
 
 from mappa_core.domain.errors import ToolServerError
 
+CLOSE_SECONDS = 10.0
+"""Patience with a server that is to take its leave; a program is ended in half of it."""
+CONNECT_SECONDS = 30.0
+
 Connect = Callable[[], AbstractAsyncContextManager[Transport]]
 """Begins a connection anew."""
 
@@ -36,6 +40,11 @@ class Line:
         self._client: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def ended(self) -> bool:
+        """Whether there is no connection any more."""
+        return self._task is not None and self._task.done()
+
     async def open(self, seconds: float) -> Client:
         """Connect.
 
@@ -55,9 +64,11 @@ class Line:
         """Hang up, and end a server that was started for it; safe to call twice."""
         self._leave.set()
         if self._task is not None:
-            if not self._client.done():
+            patience = CLOSE_SECONDS if self._client.done() else 0
+            _, late = await asyncio.wait([self._task], timeout=patience)
+            if late:
                 self._task.cancel()
-            await asyncio.wait([self._task])
+                await asyncio.wait(late)
 
     async def _hold(self) -> None:
         try:
@@ -66,7 +77,7 @@ class Line:
                 await self._leave.wait()
         except (OSError, MCPError, httpx2.HTTPError, ExceptionGroup) as error:
             if not self._client.done():
-                why = _why(error)
+                why = cause(error)
                 self._client.set_exception(
                     ToolServerError(f"tool server {self._server} cannot be opened: {why}")
                 )
@@ -86,6 +97,8 @@ def command_line(
         command=command[0],
         args=[*command[1:]],
         env={name: value.get_secret_value() for name, value in environment.items()},
+        # A byte that is no UTF-8 spoils a letter, not the connection.
+        encoding_error_handler="replace",
     )
 
     @asynccontextmanager
@@ -100,16 +113,18 @@ def command_line(
 def web_address(url: str, token: SecretStr | None) -> Connect:
     """A server that speaks streamable HTTP."""
     headers = {"Authorization": f"Bearer {token.get_secret_value()}"} if token else {}
+    # Nothing is read while a tool works; who calls says how long that may take.
+    timeout = httpx2.Timeout(CONNECT_SECONDS, read=None)
 
     @asynccontextmanager
     async def connect() -> AsyncGenerator[Transport]:
-        async with httpx2.AsyncClient(headers=headers) as client:
+        async with httpx2.AsyncClient(headers=headers, timeout=timeout) as client:
             yield streamable_http_client(url, http_client=client)
 
     return connect
 
 
-def _why(error: BaseException) -> str:
+def cause(error: BaseException) -> str:
     """The first cause, in one line."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -6,11 +6,12 @@ call ─▶ text of the answer, bounded ─▶ ToolResult
 """
 
 import asyncio
+import json
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterable
 
 import mcp_types
-from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 from mcp import Client, MCPError
 from mcp_types import (
@@ -25,10 +26,11 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
-from mappa_core.adapters.mcp.line import Connect, Line
+from mappa_core.adapters.mcp.line import Connect, Line, cause
 from mappa_core.domain.errors import ToolServerError
 from mappa_core.domain.records import Limits, Tool, ToolCall, ToolResult, ToolStatus
 from mappa_core.domain.streams import BothEnds
+from mappa_core.teams.tools import dialect_of
 
 TIER = "mcp:"
 LOST = frozenset({CONNECTION_CLOSED, INVALID_REQUEST})
@@ -57,19 +59,23 @@ class ToolServer:
         """What it offers.
 
         Raises:
-            ToolServerError: It cannot be opened.
+            ToolServerError: It cannot be opened, does not say, or says what nobody could call.
         """
         client = await self._open()
-        found, cursor = list[Tool](), None
         try:
-            while True:
-                page = await client.list_tools(cursor=cursor)
-                found += [offered(self.name, tool) for tool in page.tools]
-                cursor = page.next_cursor
-                if not cursor:
-                    return tuple(found)
+            async with asyncio.timeout(self._start_seconds):
+                found = [offered(self.name, tool) async for tool in _listed(client)]
+        except TimeoutError:
+            raise ToolServerError(
+                f"tool server {self.name} did not list its tools within {self._start_seconds:g} s"
+            ) from None
         except (MCPError, ValidationError) as error:
-            raise ToolServerError(f"tool server {self.name} lists no tools: {error}") from error
+            why = cause(error)
+            raise ToolServerError(f"tool server {self.name} lists no tools: {why}") from error
+        for name, times in Counter(tool.name for tool in found).items():
+            if times > 1:
+                raise ToolServerError(f"tool server {self.name} has {times} tools called {name}")
+        return tuple(found)
 
     async def call(self, call: ToolCall, limits: Limits) -> ToolResult:
         """Make `call`; see `ports.Toolbox.call`."""
@@ -88,8 +94,10 @@ class ToolServer:
             late = error.code == REQUEST_TIMEOUT
             status = ToolStatus.TIMEOUT if late else ToolStatus.NONZERO
             said = f"no answer within {limits.wall_seconds:g} s" if late else str(error)
-        except ValidationError:
-            status, said = ToolStatus.NONZERO, "the server's answer is not of the protocol"
+        except (ValidationError, RuntimeError) as error:
+            # The latter is the SDK's word for an answer that is not what its tool promised.
+            reason = str(error).partition("\n")[0]
+            status, said = ToolStatus.NONZERO, f"the server's answer cannot be used: {reason}"
         else:
             status = ToolStatus.NONZERO if answer.is_error else ToolStatus.OK
             said = _text(answer)
@@ -108,6 +116,8 @@ class ToolServer:
 
     async def _open(self) -> Client:
         async with self._opening:
+            if self._line is not None and self._line.ended:
+                await self.close()
             if self._client is None:
                 self._line = Line(self.name, self._connect)
                 try:
@@ -157,6 +167,18 @@ class McpToolbox:
         await asyncio.gather(*(server.close() for server in self._servers.values()))
 
 
+async def _listed(client: Client) -> AsyncGenerator[mcp_types.Tool]:
+    """The server's tools, page by page."""
+    cursor = None
+    while True:
+        page = await client.list_tools(cursor=cursor)
+        for tool in page.tools:
+            yield tool
+        cursor = page.next_cursor
+        if not cursor:
+            return
+
+
 def offered(server: str, tool: mcp_types.Tool) -> Tool:
     """A tool as its server describes it.
 
@@ -164,8 +186,9 @@ def offered(server: str, tool: mcp_types.Tool) -> Tool:
         ToolServerError: Its schema is none, so that no call could be held to it.
     """
     schema = tool.input_schema
+    dialect = dialect_of(schema)
     try:
-        Draft202012Validator.check_schema(schema, Draft202012Validator.FORMAT_CHECKER)
+        dialect.check_schema(schema)
     except SchemaError as error:
         raise ToolServerError(
             f"tool server {server} describes {tool.name} by what is no JSON Schema: {error.message}"
@@ -197,6 +220,8 @@ def _result(
 
 
 def _text(answer: CallToolResult) -> str:
+    if not answer.content and answer.structured_content is not None:
+        return json.dumps(answer.structured_content, ensure_ascii=False)
     return "\n".join(_block(block) for block in answer.content)
 
 

@@ -51,7 +51,7 @@ def open_client(tracking_uri: str) -> "MlflowClient":
         TrackerError: Nothing answers there, or it is no MLflow.
     """
     with boundary("open its records"):
-        _knock(tracking_uri)
+        knock(tracking_uri)
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
         # MLflow uses what SQLAlchemy 2.1 deprecates; that is not for our users to read.
@@ -72,8 +72,12 @@ def open_tracing(tracking_uri: str) -> "TracingClient":
     return TracingClient(tracking_uri)
 
 
-def _knock(tracking_uri: str) -> None:
-    """Fail in seconds where nothing listens; MLflow itself would go on trying for minutes."""
+def knock(tracking_uri: str) -> None:
+    """Fail in seconds where nothing listens; MLflow itself would go on trying for minutes.
+
+    Raises:
+        TrackerError: Nothing does.
+    """
     address = urlsplit(tracking_uri)
     port = address.port or DEFAULT_PORTS.get(address.scheme, 5432)
     if not address.hostname:

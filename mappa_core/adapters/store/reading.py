@@ -255,6 +255,17 @@ def checkpoints(
     return tuple(_policy_and_checkpoint(row) for row in connection.execute(query).mappings())
 
 
+def lent(connection: Connection, run_id: UUID) -> frozenset[str]:
+    """The directories of a run's weights that another run's policies name too."""
+    own = POLICY_VERSION.alias("own")
+    query = (
+        select(POLICY_VERSION.c.adapter_uri)
+        .join(own, own.c.adapter_uri == POLICY_VERSION.c.adapter_uri)
+        .where(own.c.run_id == run_id, POLICY_VERSION.c.run_id != run_id)
+    )
+    return frozenset(connection.execute(query).scalars())
+
+
 def _policy_and_checkpoint(row: mapping.Row) -> tuple[PolicyVersion, Checkpoint]:
     policy = {column.name: row[column.name] for column in POLICY_VERSION.c}
     saved = {column.name: row[f"saved_{column.name}"] for column in CHECKPOINT.c}

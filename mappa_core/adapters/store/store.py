@@ -225,6 +225,10 @@ class PostgresStore:
         """All checkpoints of a run, oldest first."""
         return self._do(lambda connection: reading.checkpoints(connection, run_id))
 
+    def lent(self, run_id: UUID) -> frozenset[str]:
+        """Where weights of a run lie that policies of other runs, its forks, are as well."""
+        return self._do(lambda connection: reading.lent(connection, run_id))
+
     def set_model_version(self, checkpoint_id: UUID, registered_model: str, version: str) -> None:
         """Link a checkpoint to its MLflow model version.
 

@@ -13,7 +13,7 @@ from mappa_core.adapters.vllm.serving import Adapters, Merged, Serving, Transfer
 from mappa_core.adapters.vllm.slot import Slot
 from mappa_core.adapters.vllm.turns import Turns
 from mappa_core.config import EngineConfig
-from mappa_core.domain.errors import ConfigError, EngineError
+from mappa_core.domain.errors import EngineError
 from mappa_core.domain.records import Completion, GenerationRequest, PolicyVersion
 
 
@@ -48,7 +48,7 @@ class VllmEngine:
         """
         device = resolve_device(config.device)
         merged = config.serving == "merged" or (config.serving == "auto" and device == "cpu")
-        serving = _serving(model, config, work_directory, device) if merged else Adapters()
+        serving = _serving(model, config, work_directory) if merged else Adapters()
         names = tuple(agents) if merged else ("adapters",)
         flags = command.arguments(model, config, device=device, servers=len(names))
         if not merged:
@@ -130,18 +130,9 @@ class VllmEngine:
         return slot
 
 
-def _serving(model: Path | str, config: EngineConfig, directory: Path, device: str) -> Serving:
-    """How whole weights reach the servers.
-
-    Raises:
-        ConfigError: Through a GPU's memory, and there is no GPU.
-    """
+def _serving(model: Path | str, config: EngineConfig, directory: Path) -> Serving:
+    """How whole weights reach the servers."""
     if config.weight_sync == "reload":
         return Merged(model, directory)
-    if device == "cpu":
-        raise ConfigError(
-            f"engine.weight_sync={config.weight_sync} goes through a GPU's memory: on a CPU leave "
-            "it at reload"
-        )
     dtype = torch.float32 if config.dtype == "float32" else torch.bfloat16
     return Transferred(model, config.weight_sync, dtype)

@@ -10,6 +10,8 @@ not mind, and has memory for one base model rather than three.
 
 import asyncio
 import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -22,6 +24,11 @@ from mappa_core.adapters.vllm.server import REPLY_SECONDS, Server, ServerDied
 from mappa_core.domain.errors import EngineError
 from mappa_core.domain.records import PolicyVersion
 
+
+class Spoiled(EngineError):
+    """A server that has neither its old weights any more nor all of the new ones."""
+
+
 _RESET_ATTEMPTS = 20
 _RESET_PAUSE_SECONDS = 0.1
 
@@ -30,7 +37,13 @@ class Serving(Protocol):
     """How a policy gets into a server."""
 
     async def load(self, server: Server, policy: PolicyVersion, old: PolicyVersion | None) -> None:
-        """Put `policy` in the place of `old`, the agent's policy so far."""
+        """Put `policy` in the place of `old`, the agent's policy so far.
+
+        Raises:
+            EngineError: It cannot be had; `old` is served as before.
+            Spoiled: Nothing is.
+            ServerDied: The server is gone.
+        """
         ...
 
     def model_name(self, policy: PolicyVersion) -> str:
@@ -53,12 +66,9 @@ class Merged:
             return
         merged = self._directory / str(policy.id)
         try:
-            await asyncio.to_thread(servable, self._model, Path(policy.adapter_uri), merged)
+            with _readable(policy):
+                await asyncio.to_thread(servable, self._model, Path(policy.adapter_uri), merged)
             await _reload(server, merged)
-        except (OSError, ValueError) as error:
-            raise EngineError(
-                f"cannot serve {policy.agent}'s weights {policy.adapter_uri}: {error}"
-            ) from error
         finally:
             shutil.rmtree(merged, ignore_errors=True)
 
@@ -83,11 +93,13 @@ class Transferred:
         if policy.adapter_uri is None and (old is None or old.adapter_uri is None):
             return
         checkpoint = None if policy.adapter_uri is None else Path(policy.adapter_uri)
+        with _readable(policy):
+            weights = await asyncio.to_thread(ServedWeights, self._model, checkpoint)
         try:
             async with self._turn:
                 await asyncio.to_thread(
                     transfer.send,
-                    ServedWeights(self._model, checkpoint),
+                    weights,
                     server.address,
                     sync=self._sync,
                     dtype=self._dtype,
@@ -96,7 +108,9 @@ class Transferred:
         except httpx.TransportError as error:
             raise ServerDied(f"{type(error).__name__} while weights were sent") from error
         except (httpx.HTTPStatusError, OSError, RuntimeError, ValueError) as error:
-            raise EngineError(
+            if not await server.healthy():
+                raise ServerDied(f"{error} while weights were sent") from error
+            raise Spoiled(
                 f"cannot send {policy.agent}'s weights by {self._sync} ({error}): read "
                 f"{server.log}, or set engine.weight_sync=reload"
             ) from error
@@ -107,10 +121,22 @@ class Transferred:
         return BASE
 
 
+@contextmanager
+def _readable(policy: PolicyVersion) -> Generator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise EngineError(
+            f"cannot serve {policy.agent}'s weights {policy.adapter_uri}: {error}"
+        ) from error
+
+
 async def _reload(server: Server, weights: Path) -> None:
-    await server.post(
-        "/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(weights)}}
-    )
+    asked = {"method": "reload_weights", "kwargs": {"weights_path": str(weights)}}
+    try:
+        await server.post("/collective_rpc", asked)
+    except EngineError as error:
+        raise Spoiled(str(error)) from error
     await _forget(server)
 
 
@@ -122,7 +148,7 @@ async def _forget(server: Server) -> None:
         if (await server.post("/reset_prefix_cache", {})).json()["success"]:
             return
         await asyncio.sleep(_RESET_PAUSE_SECONDS)
-    raise EngineError(f"vLLM keeps cached blocks of the old weights: read {server.log}")
+    raise Spoiled(f"vLLM keeps cached blocks of the old weights: read {server.log}")
 
 
 class Adapters:

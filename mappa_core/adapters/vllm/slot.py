@@ -5,8 +5,9 @@ import time
 
 from mappa_core.adapters.vllm.gate import Gate
 from mappa_core.adapters.vllm.server import Server, ServerDied
-from mappa_core.adapters.vllm.serving import Serving
+from mappa_core.adapters.vllm.serving import Serving, Spoiled
 from mappa_core.config import EngineConfig
+from mappa_core.domain.counting import counted
 from mappa_core.domain.errors import EngineError
 from mappa_core.domain.records import Completion, FinishReason, GenerationRequest, PolicyVersion
 
@@ -42,7 +43,11 @@ class Slot:
         await self._server.stop()
 
     async def load(self, policy: PolicyVersion) -> None:
-        """Serve `policy`; waits for the requests under way, and later ones wait for it."""
+        """Serve `policy`; waits for the requests under way, and later ones wait for it.
+
+        Raises:
+            EngineError: It cannot be had; the server is stopped unless it serves the old one.
+        """
         life = self._lives
         try:
             async with self._gate.change():
@@ -50,6 +55,10 @@ class Slot:
                 if old is None or old.id != policy.id:
                     await self._serving.load(self._server, policy, old)
                 self._loaded[policy.agent] = policy
+        except Spoiled:
+            self._loaded.clear()
+            await self._server.stop()
+            raise
         except ServerDied as death:
             await self._revive(life, death)
             await self.load(policy)
@@ -92,7 +101,7 @@ class Slot:
                 return
             if self._restarts_left == 0:
                 raise EngineError(
-                    f"the vLLM server died {self._config.restarts + 1} times ({death}): "
+                    f"the vLLM server died {counted(self._config.restarts + 1, 'time')} ({death}): "
                     f"read {self._server.log}; mappa train --resume goes on from here"
                 ) from death
             self._restarts_left -= 1

@@ -11,6 +11,7 @@ server was restarted. Importing vLLM takes seconds, so this module is imported w
 
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
 from mappa_core.adapters.huggingface.weights import ServedWeights
+from mappa_core.domain.counting import counted
 from mappa_core.domain.errors import EngineError
 
 _TRAINER_AND_SERVER = 2
@@ -40,6 +42,10 @@ class OverSocket(HTTPVLLMWeightSyncClient):
             base_url=self.base_url,
             timeout=seconds,
         )
+
+    def close(self) -> None:
+        """Let go of the socket."""
+        self._http.close()
 
     def _post(self, path: str, json: dict[str, Any] | None = None) -> None:
         self._http.post(f"/{path}", json=json).raise_for_status()
@@ -71,19 +77,18 @@ def send(
     """Replace the weights of the server at `address`.
 
     Raises:
-        EngineError: There are too few GPUs.
+        EngineError: There are too few GPUs; the server's weights stay.
         httpx.HTTPError: The server is gone or refuses; its weights are not whole any more.
         RuntimeError: CUDA or NCCL refuses, likewise.
     """
     device = sender_of(sync, torch.cuda.device_count())
-    client = OverSocket(address, seconds)
-    with torch.cuda.device(device):
+    with closing(OverSocket(address, seconds)) as client, torch.cuda.device(device):
         trainer = WeightTransferTrainerFactory.trainer_init(
             _terms(sync), client=client, source=OnDevice(weights, dtype, device)
         )
         trainer.send_weights()
         trainer.shutdown()
-    client.shutdown_weight_transfer_engine()
+        client.shutdown_weight_transfer_engine()
 
 
 def sender_of(sync: Literal["ipc", "nccl"], gpus: int) -> torch.device:
@@ -95,7 +100,8 @@ def sender_of(sync: Literal["ipc", "nccl"], gpus: int) -> torch.device:
     needed = 1 if sync == "ipc" else 2
     if gpus < needed:
         raise EngineError(
-            f"engine.weight_sync={sync} needs {needed} GPUs and there are {gpus}: set it to reload"
+            f"engine.weight_sync={sync} needs {counted(needed, 'GPU')}, and this machine has "
+            f"{gpus}: set it to reload"
         )
     return torch.device("cuda", 0 if sync == "ipc" else gpus - 1)
 

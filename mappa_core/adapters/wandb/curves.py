@@ -4,7 +4,8 @@ The client reads its key (`WANDB_API_KEY`) and its mode (`WANDB_MODE`) from the 
 itself: neither passes through here, so neither can get into a record.
 """
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import wandb
@@ -30,7 +31,7 @@ class WandbCurves:
             TrackerError: W&B refused, or does not answer.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        try:
+        with _boundary(f"open run {run.name}"):
             # A run's own `silent` comes too late for what is said before it is open.
             wandb.setup(wandb.Settings(silent=True))
             self._run = wandb.init(
@@ -39,6 +40,8 @@ class WandbCurves:
                 name=run.name,
                 id=run.id.hex,
                 resume="allow",
+                # Where another run is open in this process, its curves are not ours.
+                reinit="create_new",
                 dir=folder,
                 config=dict(run.config),
                 # Nothing but our figures: no console, no machine, no source code.
@@ -50,17 +53,25 @@ class WandbCurves:
                     x_disable_stats=True,
                 ),
             )
-        except wandb.Error as error:
-            why = " ".join(str(error).split())
-            raise TrackerError(f"Weights & Biases cannot open run {run.name}: {why}") from error
-        # Steps of W&B's own only go up; a resumed run may log an iteration again.
-        self._run.define_metric(STEP)
-        self._run.define_metric("*", step_metric=STEP)
+            # Steps of W&B's own only go up; a resumed run may log an iteration again.
+            self._run.define_metric(STEP)
+            self._run.define_metric("*", step_metric=STEP)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Add a point to each curve."""
-        self._run.log({**metrics, STEP: step})
+        with _boundary(f"log iteration {step}"):
+            self._run.log({**metrics, STEP: step})
 
     def close(self, status: RunStatus) -> None:
         """Send what is left and close the run."""
-        self._run.finish(exit_code=0 if status is RunStatus.COMPLETED else 1)
+        with _boundary("close the run"):
+            self._run.finish(exit_code=0 if status is RunStatus.COMPLETED else 1)
+
+
+@contextmanager
+def _boundary(doing: str) -> Generator[None]:
+    try:
+        yield
+    except wandb.Error as error:
+        why = " ".join(str(error).split())
+        raise TrackerError(f"Weights & Biases cannot {doing}: {why}") from error

@@ -77,14 +77,13 @@ def test_stored_actions_are_scored_again_and_every_score_can_be_traced(
 ) -> None:
     monkeypatch.setenv("MAPPA_DATABASE_URL", database_url)
     monkeypatch.setenv("GOOGLE_API_KEY", "very-secret")
-    monkeypatch.setenv("COLUMNS", "500")
     command = ("rescore", "quickstart-1", "--coach", "gemini:test-model", "--json", "--yes")
     prices = (f"coach.base_url={stand_in}", "coach.prices.input_usd=1")
     code, out, err = mappa(monkeypatch, capsys, *command, *prices, "--limit", "2")
     assert code == 0, err
     result = json.loads(out)
     assert (result["scored"], result["unscored"], result["calls"]) == (2, 0, 2)
-    assert "2 actions of quickstart-1 lack a score" in err
+    assert "2 actions of quickstart-1 without a score" in err
     assert "about 2 calls" in err
     _, out, _ = mappa(monkeypatch, capsys, *command, *prices)
     assert json.loads(out)["scored"] == 1
@@ -112,7 +111,7 @@ def test_rubrics_are_linted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, _ = mappa(monkeypatch, capsys, "rubric", "lint")
-    assert (code, out) == (0, "5 rubric sets, task types are treated alike\n")
+    assert (code, out) == (0, "5 rubric sets: task types are treated alike\n")
     source = Path(__file__).parents[3] / "mappa_core/coaching/rubrics/dsbench/paper-1/analyst.yaml"
     unfair = source.read_text().replace("otherwise: 3", "otherwise: 4", 1)
     (tmp_path / "analyst.yaml").write_text(unfair)

@@ -61,7 +61,7 @@ def test_a_server_answers_the_sequence_as_far_as_a_cpu_can(
     asyncio.run(scenario())
     log = (tmp_path / "vllm.log").read_text()
     assert "finish_weight_update called without a matching start_weight_update" in log
-    with pytest.raises(EngineError, match="needs 2 GPUs and there are 1: set it to reload"):
+    with pytest.raises(EngineError, match="needs 2 GPUs, and this machine has 1: set"):
         sender_of("nccl", 1)
     assert [sender_of("ipc", 1).index, sender_of("nccl", 4).index] == [0, 3]
 

@@ -2,9 +2,6 @@
 
 import json
 import math
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +16,7 @@ from mappa_core.adapters.training import checkpoints
 from mappa_core.config import AlgorithmConfig, GuardConfig, LoraConfig, MismatchConfig
 from mappa_core.domain.errors import ConfigError, DiskFull, LearnerError
 from mappa_core.domain.records import PolicyVersion, TrainingSample, UpdateReport
+from tests.full_disk import largest_file
 from tests.integration.learner.conftest import MakeLearner
 from tests.integration.learner.samples import BASE, actions, samples
 
@@ -122,17 +120,6 @@ def test_an_adapter_of_another_rank_is_refused(make_learner: MakeLearner) -> Non
     other = make_learner(lora=LoraConfig(rank=2, alpha=8))
     with pytest.raises(LearnerError, match=r"does not fit.*learner\.lora"):
         other.logprobs(policy, actions(1))
-
-
-@contextmanager
-def largest_file(limit_bytes: int) -> Iterator[None]:
-    """Let the system refuse longer files, as a full disk does."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_checkpoint_that_does_not_fit_leaves_nothing(

@@ -25,7 +25,6 @@ def mappa(
     """Run `mappa ARGUMENTS`; returns exit code, stdout and stderr."""
     monkeypatch.setenv("MAPPA_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("MAPPA_DATABASE_URL", database_url)
-    monkeypatch.setenv("COLUMNS", "200")
 
     def call(*arguments: str) -> tuple[int | str | None, str, str]:
         monkeypatch.setattr(sys, "argv", ["mappa", *arguments])

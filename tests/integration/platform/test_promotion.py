@@ -107,7 +107,7 @@ def test_the_next_one_is_paired_with_the_champion_problem_by_problem(world: Worl
     promote(world.case(first), world.registry, override=None)
     # Better than its own base, but on the champion's problems no better than the champion.
     same = world.run("same", before=(), after=range(1, 11))
-    with pytest.raises(PromotionRefused, match="first after 1 updates is not certified") as refused:
+    with pytest.raises(PromotionRefused, match="first after 1 update is not certified") as refused:
         promote(world.case(same), world.registry, override=None)
     assert "+0.0 points on 20 problems" in str(refused.value)
     assert "\n" not in str(refused.value)

@@ -66,6 +66,8 @@ def test_weights_to_send_are_those_that_would_be_written(base: Path, tmp_path: P
     assert not all(torch.equal(untouched[name], written[name]) for name in written)
     with pytest.raises(FileNotFoundError, match="no model"):
         ServedWeights(tmp_path / "nowhere", adapter)
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        ServedWeights(base, tmp_path / "nowhere")
 
 
 def test_sharded_models_are_merged_file_by_file(base: Path, tmp_path: Path) -> None:
@@ -108,6 +110,29 @@ def test_an_adapter_of_another_model_is_refused_and_nothing_is_left(
     assert list((tmp_path / "work").iterdir()) == []
 
 
+def test_an_adapter_of_any_rank_fits_and_one_of_another_shape_is_refused(
+    base: Path, tmp_path: Path
+) -> None:
+    adapter = save_adapter(base, tmp_path / "adapter")
+    file = adapter / "adapter_model.safetensors"
+    tensors = load_file(file)
+    parts = {part: next(name for name in tensors if part in name) for part in ("lora_A", "lora_B")}
+    lower = {
+        parts["lora_A"]: tensors[parts["lora_A"]][:3],
+        parts["lora_B"]: tensors[parts["lora_B"]][:, :3],
+    }
+    save_file(tensors | {name: each.contiguous() for name, each in lower.items()}, file)
+    merge_adapter(base, adapter, tmp_path / "merged")
+    assert len(dict(ServedWeights(base, adapter).tensors())) > 1
+
+    narrow = tensors[parts["lora_A"]][:, :5].contiguous()
+    save_file(tensors | {parts["lora_A"]: narrow}, file)
+    with pytest.raises(ValueError, match=r"changes model\.layers\..* of shape \(\d+, 5\)"):
+        ServedWeights(base, adapter)
+    with pytest.raises(ValueError, match=r"an update of shape \(\d+, 5\) for"):
+        merge_adapter(base, adapter, tmp_path / "merged")
+
+
 def test_rank_stabilised_adapters_scale_by_the_root_of_the_rank(base: Path, tmp_path: Path) -> None:
     adapter = save_adapter(base, tmp_path / "adapter")
     config = json.loads((adapter / "adapter_config.json").read_text())
@@ -142,6 +167,8 @@ def test_a_named_device_is_taken_as_it_is() -> None:
 
 def test_whole_weights_are_served_without_what_lies_beside_them(base: Path, tmp_path: Path) -> None:
     save_file({"step": torch.zeros(1)}, base / "optimizer.safetensors")
+    (tmp_path / "served").mkdir()
+    (tmp_path / "served" / "config.json").write_text("of a process that was killed")
     servable("unused", base, tmp_path / "served")
     assert {file.name for file in (tmp_path / "served").iterdir()} == {
         "config.json",

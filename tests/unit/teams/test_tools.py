@@ -76,6 +76,13 @@ def test_the_last_complete_block_that_the_agent_may_use_counts(
         ('{"arguments": {}}', "name: Field required"),
         ('{"name": "units.convert", "arguments": [3]}', "arguments: Input should be "),
         ('{"name": "units.convert", "args": {}}', "args: Extra inputs are not permitted"),
+        *(
+            (
+                f'{{"name": "units.convert", "arguments": {{"value": {number}, "to": "m"}}}}',
+                "arguments: numbers have to be finite",
+            )
+            for number in ("1e999", "-Infinity", "NaN")
+        ),
         ('{"name": "convert"}', "no tool is called 'convert'; there are: units.convert"),
         ('{"name": "units.convert"}', "arguments: 'value' is a required property"),
         (

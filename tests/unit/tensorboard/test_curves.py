@@ -15,6 +15,7 @@ from mappa_core.domain.errors import TrackerError
 from mappa_core.domain.records import RunStatus
 from tests.builders import make_run
 from tests.fakes.tracking import MemoryTracker
+from tests.full_disk import largest_file
 
 
 def events(folder: Path) -> Iterator[Event]:
@@ -61,3 +62,33 @@ def test_a_folder_that_cannot_be_written_is_a_tracker_error(tmp_path: Path) -> N
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(TrackerError, match="TensorBoard's files cannot go to"):
         TensorBoardCurves(tmp_path / "file", make_run("blocked"))
+
+
+def test_a_full_disk_is_a_tracker_error_and_not_a_wait(tmp_path: Path) -> None:
+    curves = TensorBoardCurves(tmp_path, make_run("full"))
+    with largest_file(600), pytest.raises(TrackerError, match=r"cannot go to .*full: File too"):
+        curves.log(1, {f"agent-{number}/mean_score": 5.0 for number in range(100)})
+    curves.close(RunStatus.FAILED)
+
+
+def test_what_was_logged_is_in_the_file_at_once(tmp_path: Path) -> None:
+    curves = TensorBoardCurves(tmp_path, make_run("live"))
+    curves.log(3, {"solver/mean_score": 5.0})
+    assert scalars(tmp_path / "live") == [(3, "solver/mean_score", 5.0)]
+    curves.close(RunStatus.COMPLETED)
+
+
+class Refusing(MemoryTracker):
+    """Is away when the run ends."""
+
+    def end(self, tracker_run_id: str, status: RunStatus) -> None:
+        raise TrackerError("MLflow is away")
+
+
+def test_curves_are_closed_where_the_tracker_of_record_refuses(tmp_path: Path) -> None:
+    tracker = WithCurves(Refusing(), [partial(TensorBoardCurves, tmp_path)])
+    name = tracker.start(make_run("closed"))
+    with pytest.raises(TrackerError, match="MLflow is away"):
+        tracker.end(name, RunStatus.FAILED)
+    (file,) = (tmp_path / "closed").iterdir()
+    assert not [each for each in Path("/proc/self/fd").iterdir() if each.resolve() == file]

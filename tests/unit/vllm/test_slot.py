@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from mappa_core.adapters.vllm.server import ServerDied
-from mappa_core.adapters.vllm.serving import Adapters
+from mappa_core.adapters.vllm.server import Server, ServerDied
+from mappa_core.adapters.vllm.serving import Adapters, Spoiled
 from mappa_core.adapters.vllm.slot import Slot
 from mappa_core.config import EngineConfig
 from mappa_core.domain.errors import EngineError
@@ -138,6 +138,29 @@ def test_a_death_while_loading_is_survived() -> None:
         await slot.load(STEP_1)
         assert server.starts == 2
         assert (await slot.generate(request(STEP_1))).token_ids == (5, 2)
+
+    asyncio.run(scenario())
+
+
+class HalfWay(Adapters):
+    """Loses its weights on the way to step 1."""
+
+    async def load(self, server: Server, policy: PolicyVersion, old: PolicyVersion | None) -> None:
+        if policy.step == 1:
+            raise Spoiled("half of the weights are there")
+
+
+def test_weights_that_arrived_by_halves_are_not_served_as_the_old_ones() -> None:
+    async def scenario() -> None:
+        server, config = ServerInMemory(), EngineConfig()
+        slot = Slot(server, HalfWay(), end_token_ids=(2,), config=config)
+        await slot.start()
+        await slot.load(BASE)
+        with pytest.raises(Spoiled):
+            await slot.load(STEP_1)
+        assert not server.running
+        with pytest.raises(EngineError, match="the engine serves nothing for it"):
+            await slot.generate(request(BASE))
 
     asyncio.run(scenario())
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mappa_core.adapters.curves import WithCurves
+from mappa_core.domain.errors import TrackerError
 from mappa_core.domain.records import RunStatus
 from tests.builders import make_run
 from tests.fakes.tracking import MemoryTracker
@@ -88,3 +89,20 @@ def test_metrics_go_to_both_and_the_key_to_neither(
     files = [file for file in tmp_path.rglob("*") if file.is_file() and not file.is_symlink()]
     assert any(run.id.hex in file.name for file in files)
     assert not [file for file in files if KEY.encode() in file.read_bytes()]
+
+
+@pytest.mark.usefixtures("offline")
+def test_two_runs_of_one_process_are_kept_apart_and_a_closed_one_takes_no_more(
+    tmp_path: Path,
+) -> None:
+    from mappa_core.adapters.wandb.curves import WandbCurves
+
+    one, other = (WandbCurves(tmp_path / name, "mappa-tests", make_run(name)) for name in "ab")
+    one.log(1, {"loss": 1.0})
+    other.log(1, {"loss": 2.0})
+    for curves in (one, other):
+        curves.close(RunStatus.COMPLETED)
+    told = {name: list(points(tmp_path / name)) for name in "ab"}
+    assert told == {"a": [{"loss": 1.0, "iteration": 1}], "b": [{"loss": 2.0, "iteration": 1}]}
+    with pytest.raises(TrackerError, match=r"^Weights & Biases cannot log iteration 2: "):
+        one.log(2, {"loss": 3.0})
