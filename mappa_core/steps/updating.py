@@ -7,7 +7,7 @@ from uuid import UUID
 
 from mappa_core.config import TrainConfig
 from mappa_core.domain import ids
-from mappa_core.domain.errors import StoreError
+from mappa_core.domain.errors import LearnerError, StoreError
 from mappa_core.domain.records import (
     Checkpoint,
     PolicyVersion,
@@ -143,6 +143,21 @@ def policy_at(store: Store, run_id: UUID, agent: str, step: int) -> PolicyVersio
             "disagree; resume from an earlier iteration or start a new run"
         )
     return policy
+
+
+def check_visible(store: Store, run_id: UUID, agent: str, step: int) -> None:
+    """Look whether weights that another machine may have written can be read on this one.
+
+    Raises:
+        LearnerError: Their directory is not here.
+        StoreError: The store has no such policy version.
+    """
+    policy = policy_at(store, run_id, agent, step)
+    if policy.adapter_uri is not None and not Path(policy.adapter_uri).is_dir():
+        raise LearnerError(
+            f"the checkpoint {policy.adapter_uri} cannot be seen from here: a training run and the "
+            "workers of its updates share MAPPA_HOME/checkpoints, at the same path"
+        )
 
 
 def base_policy(run_id: UUID, agent: str, base_model: str) -> PolicyVersion:
