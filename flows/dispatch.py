@@ -120,8 +120,9 @@ async def _deployment_id(client: PrefectClient, name: str) -> UUID | None:
 
 def _absent(client: PrefectClient, deployment: str) -> str:
     return (
-        f"learner.deployment: Prefect at {client.api_url} has no {deployment}: "
-        "`prefect deploy --all` there (docs/deployments.md), or set it to null"
+        f"learner.deployment: Prefect at {client.api_url} has no {deployment}: name the server of "
+        "the workers in PREFECT_API_URL and `prefect deploy --all` there (docs/deployments.md), or "
+        "set it to null"
     )
 
 

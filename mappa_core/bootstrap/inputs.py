@@ -74,6 +74,7 @@ def check_inputs(config: TrainConfig, settings: Settings) -> Team:
     from mappa_core.adapters.huggingface.models import resolve_model
 
     resolve_model(config.model, settings.models)
-    for device in (config.engine.device, config.learner.device):
-        resolve_device(device)
+    resolve_device(config.engine.device)
+    if config.learner.deployment is None:
+        resolve_device(config.learner.device)
     return team

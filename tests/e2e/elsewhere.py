@@ -14,6 +14,13 @@ from prefect.flow_engine import run_flow_async
 from prefect.states import Crashed, Running
 
 from flows.update import update
+from mappa_core.config import TrainConfig
+
+
+def computed_here(config: TrainConfig) -> TrainConfig:
+    """The same run with its updates in the training run's own process."""
+    learner = config.learner.model_copy(update={"deployment": None})
+    return config.model_copy(update={"learner": learner})
 
 
 async def deploy(pool: str | None = None, form: Mapping[str, object] | None = None) -> None:

@@ -25,7 +25,7 @@ from mappa_core.domain.audit import Correction, CorrectionTerm
 from mappa_core.domain.records import Completion, GenerationRequest, RunStatus
 from tests.builders import make_run
 from tests.e2e.conftest import MakeServices
-from tests.e2e.elsewhere import deploy, sent, worker
+from tests.e2e.elsewhere import computed_here, deploy, sent, worker
 
 MEASURED = ("seconds", "_per_second", "memory_bytes")
 """Figures of the machine, not of the update: their names end like this."""
@@ -46,11 +46,6 @@ async def run(services: Services, config: TrainConfig, resume: str | None = None
     await services.engine.start()
     with bootstrap.use(services):
         await train(config, resume)
-
-
-def computed_here(config: TrainConfig) -> TrainConfig:
-    learner = config.learner.model_copy(update={"deployment": None})
-    return config.model_copy(update={"learner": learner})
 
 
 def learnt(store: PostgresStore) -> tuple[str, dict[str, float], list[float]]:

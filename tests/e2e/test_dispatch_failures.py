@@ -7,6 +7,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+import torch
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.settings import PREFECT_API_URL, temporary_settings
@@ -18,14 +19,15 @@ from flows.update import update
 from mappa_core import bootstrap
 from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.adapters.watchers import LogWatcher
-from mappa_core.bootstrap import Services
+from mappa_core.bootstrap import Services, check_inputs
 from mappa_core.config import TrainConfig
 from mappa_core.domain.errors import ConfigError, LearnerError, OutsideError, StoreError
 from mappa_core.domain.records import RunStatus, Update
+from mappa_core.settings import Settings
 from mappa_core.steps import UpdateRequest
 from tests.builders import make_policy, make_run
 from tests.e2e.conftest import MakeServices
-from tests.e2e.elsewhere import deploy, sent, undeploy, worker
+from tests.e2e.elsewhere import computed_here, deploy, sent, undeploy, worker
 
 Send = Callable[[], Awaitable[Update]]
 
@@ -56,9 +58,19 @@ def test_a_deployment_nobody_made_is_refused_before_anything_is_written(
 ) -> None:
     learner = elsewhere.learner.model_copy(update={"deployment": "update/tpu"})
     config = elsewhere.model_copy(update={"learner": learner})
-    with pytest.raises(ConfigError, match="has no update/tpu: `prefect deploy --all`"):
+    with pytest.raises(ConfigError, match="has no update/tpu: name the server of the workers"):
         asyncio.run(run(make_remote(config), config))
     assert store.runs() == ()
+
+
+def test_a_gpu_is_asked_of_the_machine_that_learns(elsewhere: TrainConfig) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    learner = elsewhere.learner.model_copy(update={"device": "cuda"})
+    config = elsewhere.model_copy(update={"learner": learner, "team": "mathchat"})
+    check_inputs(config, Settings())
+    with pytest.raises(ConfigError, match="torch sees no GPU here"):
+        check_inputs(computed_here(config), Settings())
 
 
 def test_a_deployment_that_was_taken_away_is_one_line(send: Send) -> None:
@@ -67,7 +79,7 @@ def test_a_deployment_that_was_taken_away_is_one_line(send: Send) -> None:
         await undeploy()
         await send()
 
-    with pytest.raises(LearnerError, match="has no update/gpu: `prefect deploy --all`"):
+    with pytest.raises(LearnerError, match=r"has no update/gpu: .*`prefect deploy --all`"):
         asyncio.run(body())
 
 
