@@ -180,8 +180,8 @@ class Store(Protocol):
         """All checkpoints of a run, oldest first."""
         ...
 
-    def set_model_version(self, checkpoint_id: UUID, registered_model: str, version: str) -> None:
-        """Link a checkpoint to its MLflow model version."""
+    def set_model_version(self, checkpoint_id: UUID, registered_model: str, version: str) -> bool:
+        """Link a checkpoint to its MLflow model version; False where it was."""
         ...
 
     def figures(self, run_id: UUID, phase: Phase, iteration: int) -> IterationFigures:

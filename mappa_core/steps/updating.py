@@ -180,7 +180,10 @@ def registered_name(team: str, agent: str) -> str:
 def register_policies(
     run: Run, iteration: int, *, registry: ModelRegistry, store: Store
 ) -> tuple[str, ...]:
-    """Register each agent's checkpoint of one iteration as its `candidate`; returns `name/version`.
+    """Register each agent's checkpoint of one iteration as its `candidate`.
+
+    Returns:
+        `name/version` of what was not registered before.
 
     Raises:
         TrackerError: The registry is unreachable or refused.
@@ -201,6 +204,6 @@ def register_policies(
             },
             alias="candidate",
         )
-        store.set_model_version(checkpoint.id, name, version)
-        registered.append(f"{name}/{version}")
+        if store.set_model_version(checkpoint.id, name, version):
+            registered.append(f"{name}/{version}")
     return tuple(registered)

@@ -225,13 +225,13 @@ class PostgresStore:
         """All checkpoints of a run, oldest first."""
         return self._do(lambda connection: reading.checkpoints(connection, run_id))
 
-    def set_model_version(self, checkpoint_id: UUID, registered_model: str, version: str) -> None:
-        """Link a checkpoint to its MLflow model version.
+    def set_model_version(self, checkpoint_id: UUID, registered_model: str, version: str) -> bool:
+        """Link a checkpoint to its MLflow model version; False where it was.
 
         Raises:
             NotFound: There is no such checkpoint.
         """
-        self._do(
+        return self._do(
             lambda connection: writing.set_model_version(
                 connection, checkpoint_id, registered_model, version
             )
