@@ -1,4 +1,7 @@
-"""Waiting for a flow run that a worker elsewhere is to execute, and saying why it may not be."""
+"""Waiting for a flow run that a worker elsewhere is to execute, and saying why it may not be.
+
+It is polled: an event that gets lost would leave a training run waiting for ever.
+"""
 
 import asyncio
 import time
@@ -36,8 +39,8 @@ async def prefect_api() -> AsyncGenerator[PrefectClient]:
             ) from error
         except httpx.TransportError as error:
             raise OutsideError(
-                f"Prefect does not answer at {client.api_url} ({type(error).__name__}): what was "
-                "sent goes on, and a resumed run finds it"
+                f"Prefect does not answer at {client.api_url} ({type(error).__name__}): resume the "
+                "run once it does; what was sent to workers goes on"
             ) from error
 
 
