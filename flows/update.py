@@ -13,6 +13,7 @@ from prefect import flow, get_run_logger
 from flows.auditing import corrector
 from mappa_core.bootstrap import Learning, open_learning
 from mappa_core.config import TrainConfig
+from mappa_core.domain import ids
 from mappa_core.domain.errors import LearnerError, NotFound
 from mappa_core.domain.records import Update
 from mappa_core.ports import Store
@@ -73,11 +74,14 @@ async def compute(request: UpdateRequest, port: Learning) -> Update:
 
 
 def _compute(request: UpdateRequest, port: Learning) -> Update:
-    done = update_agent(
-        request,
-        learner=port.learner,
-        store=port.store,
-        correct=corrector(request.config.audit, port),
-    )
+    identity = ids.update_id(request.run_id, request.agent, request.iteration)
+    # A worker that was taken for dead may be at it: two would write one checkpoint.
+    with port.store.alone(identity):
+        done = update_agent(
+            request,
+            learner=port.learner,
+            store=port.store,
+            correct=corrector(request.config.audit, port),
+        )
     retire_checkpoints(port.store, port.learner, request.run_id, [request.agent], request.config)
     return done

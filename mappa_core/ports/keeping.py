@@ -82,6 +82,10 @@ class Store(Protocol):
         """
         ...
 
+    def alone(self, identity: UUID) -> AbstractContextManager[None]:
+        """Wait until nobody else is at work on something; others wait until the block ends."""
+        ...
+
     def claimed_runs(self) -> frozenset[UUID]:
         """The runs that some process has; one that is `RUNNING` and not among them was killed."""
         ...

@@ -124,6 +124,22 @@ def test_an_update_whose_worker_died_is_sent_again(
     assert store.runs()[0].status is RunStatus.COMPLETED
 
 
+def test_a_worker_that_was_taken_for_dead_and_the_next_one_compute_once(
+    make_remote: MakeServices, elsewhere: TrainConfig
+) -> None:
+    async def body() -> list[Update]:
+        await deploy()
+        training = asyncio.create_task(run(make_remote(elsewhere), elsewhere))
+        asked = (await arrived(StateType.SCHEDULED)).parameters
+        both = await asyncio.gather(update(**asked), update(**asked))
+        async with worker():
+            await training
+        return both
+
+    first, second = asyncio.run(body())
+    assert first.seconds == second.seconds
+
+
 def test_a_worker_that_dies_again_is_one_line(send: Send) -> None:
     async def body() -> None:
         await deploy()

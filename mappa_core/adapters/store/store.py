@@ -5,6 +5,7 @@ This class is transactions, errors and patience; the statements are in `writing`
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Self, TypeVar
 from uuid import UUID
@@ -23,7 +24,7 @@ from mappa_core.adapters.store import (
     writing,
 )
 from mappa_core.adapters.store.archive import Manifest
-from mappa_core.adapters.store.claims import Claim, claimed
+from mappa_core.adapters.store.claims import Claim, alone, claimed
 from mappa_core.adapters.store.connection import boundary, connect
 from mappa_core.adapters.store.group_commit import GroupCommit
 from mappa_core.adapters.store.rows import (
@@ -126,6 +127,10 @@ class PostgresStore:
             RunBusy: Another process has it.
         """
         return Claim(self._engine, run_id)
+
+    def alone(self, identity: UUID) -> AbstractContextManager[None]:
+        """Wait until nobody else is at work on something; others wait until the block ends."""
+        return alone(self._engine, identity)
 
     def claimed_runs(self) -> frozenset[UUID]:
         """The runs that some process has."""
