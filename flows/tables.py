@@ -319,4 +319,7 @@ def bench_table(report: BenchReport) -> Table:
     for figure in report.figures:
         met = "" if figure.met is None else ("yes" if figure.met else "no")
         table.add_row(figure.name, f"{figure.value:.3f}", figure.unit, figure.aim or "", met)
+    if report.absent:
+        table.caption = "\n".join(f"not measured: {each}" for each in report.absent)
+        table.caption_justify = "left"
     return table

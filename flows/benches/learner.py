@@ -20,7 +20,7 @@ from flows.benches.report import BenchReport, Figure, machine
 from mappa_core.domain.errors import ConfigError, LearnerError
 from mappa_core.settings import Settings
 
-TRL_SCRIPT = Path(__file__).parents[1] / "infra/bench/trl_update.py"
+TRL_SCRIPT = Path(__file__).parents[2] / "infra/bench/trl_update.py"
 SPEED_AIM, SHARED_AIM, MEMORY_AIM = 1.5, 2.0, 0.7
 OPTIONS = {
     "trl_python": "",
@@ -66,7 +66,10 @@ def bench_learner(overrides: Sequence[str], settings: Settings) -> BenchReport:
     for setting in options["settings"].split(","):
         rows = _rows(int(options["sequences"]), shared=setting == "shared")
         figures += _compared(setting, rows, model, options)
-    return BenchReport(bench="learner", machine=machine(), figures=tuple(figures))
+    absent = (
+        () if options["trl_python"] else ("TRL, for trl_python=... names no environment with it",)
+    )
+    return BenchReport(bench="learner", machine=machine(), figures=tuple(figures), absent=absent)
 
 
 def _options(overrides: Sequence[str]) -> dict[str, str]:
@@ -78,6 +81,8 @@ def _options(overrides: Sequence[str]) -> dict[str, str]:
     python = given.get("trl_python", "")
     if python and not os.access(python, os.X_OK):
         raise ConfigError(f"trl_python={python} is no interpreter: name one that imports trl")
+    if python and not TRL_SCRIPT.exists():
+        raise ConfigError("TRL is measured from a checkout of MAPPA, which has infra/bench")
     return OPTIONS | given
 
 

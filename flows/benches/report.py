@@ -23,8 +23,10 @@ class BenchReport:
     bench: str
     machine: str
     figures: tuple[Figure, ...]
+    absent: tuple[str, ...] = ()
+    """What could not be measured here, and why."""
 
-    def as_json(self) -> dict[str, str | list[dict[str, str | float | bool | None]]]:
+    def as_json(self) -> dict[str, str | list[str] | list[dict[str, str | float | bool | None]]]:
         """The object that `--json` prints."""
         return {
             "bench": self.bench,
@@ -39,6 +41,7 @@ class BenchReport:
                 }
                 for figure in self.figures
             ],
+            "absent": list(self.absent),
         }
 
 

@@ -36,6 +36,7 @@ def bench_sandbox(overrides: Sequence[str], settings: Settings) -> BenchReport:
 
 async def _compared(settings: Settings) -> BenchReport:
     figures: list[Figure] = []
+    absent: list[str] = []
     for backend in _BACKENDS:
         try:
             sandbox = await choose_sandbox(
@@ -44,15 +45,18 @@ async def _compared(settings: Settings) -> BenchReport:
                 fusion_url=settings.sandboxfusion_url,
                 image=settings.sandbox_image,
             )
-        except SandboxUnavailable:
+        except SandboxUnavailable as error:
             if backend == AIMED:
                 raise
+            absent.append(str(error))
             continue
         try:
             figures += await _measured(backend, sandbox)
         finally:
             await sandbox.close()
-    return BenchReport(bench="sandbox", machine=machine(), figures=tuple(figures))
+    return BenchReport(
+        bench="sandbox", machine=machine(), figures=tuple(figures), absent=tuple(absent)
+    )
 
 
 async def _measured(backend: str, sandbox: Sandbox) -> Sequence[Figure]:

@@ -3,7 +3,8 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from sqlalchemy import URL, Engine, create_engine, make_url, text
+import psycopg
+from sqlalchemy import URL, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from mappa_core.domain.errors import DiskFull, SchemaMismatch, StoreError, StoreUnreachable
@@ -53,16 +54,34 @@ def connect(url: str, *, pool_size: int = 8) -> Engine:
         pool_size: Connections kept; three times as many can be in use at once.
 
     Raises:
-        StoreError: `url` is not the address of a Postgres.
+        StoreError: `url` is not the address of a Postgres; later, from a connection: the database's
+            encoding is not UTF8.
     """
-    return create_engine(
+    engine = create_engine(
         normalised(url),
         pool_size=pool_size,
         max_overflow=2 * pool_size,
         # A server that was restarted costs one reconnect, not a failed write.
         pool_pre_ping=True,
-        connect_args={"connect_timeout": 10, "application_name": "mappa"},
+        connect_args={
+            "connect_timeout": 10,
+            "application_name": "mappa",
+            "client_encoding": "utf8",
+        },
     )
+    event.listen(engine, "connect", _only_utf8)
+    return engine
+
+
+def _only_utf8(connection: psycopg.Connection, _record: object) -> None:
+    """Refuse a database that would keep what models write in another encoding, or in none."""
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        name = connection.info.dbname
+        raise StoreError(
+            f"the encoding of database {name} is {encoding} and has to be UTF8; make it with "
+            f"CREATE DATABASE {name} ENCODING 'UTF8' TEMPLATE template0"
+        )
 
 
 def ping(url: str) -> str:

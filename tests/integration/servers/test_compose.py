@@ -1,35 +1,14 @@
 """The compose file as docker-compose reads it: complete, and closed to the outside."""
 
 import json
-import os
-import shutil
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-ROOT = Path(__file__).parents[3]
+from tests.integration.servers.compose import compose
+
 ONE_SHOT = {"migrate", "deploy"}
-
-
-def compose(*arguments: str, password: str | None) -> subprocess.CompletedProcess[str]:
-    command = shutil.which("docker-compose")
-    if command is None:
-        if os.environ.get("CI"):
-            pytest.fail("docker-compose is missing: apt-get install docker-compose")
-        pytest.skip("docker-compose is not installed")
-    environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
-    if password is not None:
-        environment["POSTGRES_PASSWORD"] = password
-    return subprocess.run(
-        [command, "--file", str(ROOT / "docker-compose.yml"), *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -52,13 +31,12 @@ def test_every_service_is_limited_and_comes_back(services: dict[str, Any]) -> No
         assert service["security_opt"] == ["no-new-privileges:true"], name
 
 
-def test_what_others_wait_for_says_when_it_is_ready(services: dict[str, Any]) -> None:
+def test_every_service_says_how_it_is(services: dict[str, Any]) -> None:
     for name, service in services.items():
+        assert ("healthcheck" in service) == (name not in ONE_SHOT), name
         for other, wait in service.get("depends_on", {}).items():
-            if wait["condition"] == "service_healthy":
-                assert "healthcheck" in services[other], (name, other)
-            else:
-                assert other in ONE_SHOT, (name, other)
+            ended, healthy = "service_completed_successfully", "service_healthy"
+            assert wait["condition"] == (ended if other in ONE_SHOT else healthy), (name, other)
 
 
 def test_the_password_is_asked_for_and_in_no_image(services: dict[str, Any]) -> None:

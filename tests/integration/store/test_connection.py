@@ -5,6 +5,7 @@ import pytest
 from sqlalchemy import make_url
 from sqlalchemy.exc import OperationalError
 
+from mappa_core.adapters.store import schema
 from mappa_core.adapters.store.connection import boundary, for_psql, normalised, ping
 from mappa_core.adapters.store.embedded import EmbeddedPostgres
 from mappa_core.adapters.store.store import PostgresStore
@@ -43,6 +44,23 @@ def test_an_unreachable_server_is_one_line_without_the_password() -> None:
 def test_an_unknown_database_is_one_line(postgres: EmbeddedPostgres) -> None:
     with pytest.raises(StoreError, match='database "nowhere" does not exist'):
         ping(postgres.url("nowhere"))
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_a_database_that_cannot_keep_any_text_is_refused(
+    postgres: EmbeddedPostgres, encoding: str
+) -> None:
+    made = f"CREATE DATABASE narrow ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0"
+    execute(postgres.url("postgres"), made)
+    try:
+        with pytest.raises(StoreError) as caught:
+            schema.upgrade(postgres.url("narrow"))
+    finally:
+        execute(postgres.url("postgres"), "DROP DATABASE narrow WITH (FORCE)")
+    assert str(caught.value) == (
+        f"the encoding of database narrow is {encoding} and has to be UTF8; make it with "
+        "CREATE DATABASE narrow ENCODING 'UTF8' TEMPLATE template0"
+    )
 
 
 def test_ping_says_the_version(postgres: EmbeddedPostgres) -> None:

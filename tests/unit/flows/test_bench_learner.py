@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.benches.learner import bench_learner
+from flows.benches.learner import TRL_SCRIPT, bench_learner
 from mappa_core.domain.errors import ConfigError
 from mappa_core.settings import Settings
 
@@ -19,3 +19,7 @@ def test_a_wrong_option_is_refused_before_anything_is_measured(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         bench_learner([option], Settings(MAPPA_HOME=tmp_path))
+
+
+def test_the_script_that_measures_trl_is_where_the_bench_looks() -> None:
+    assert "GRPOTrainer" in TRL_SCRIPT.read_text()
