@@ -124,6 +124,7 @@ def test_an_update_whose_worker_died_is_sent_again(
     assert store.runs()[0].status is RunStatus.COMPLETED
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_taken_for_dead_and_the_next_one_compute_once(
     make_remote: MakeServices, elsewhere: TrainConfig
 ) -> None:
@@ -191,6 +192,7 @@ def test_an_end_without_an_update_is_one_line(send: Send) -> None:
         asyncio.run(body())
 
 
+@pytest.mark.slow
 def test_a_checkpoint_on_the_workers_own_disk_is_one_line(
     store: PostgresStore, make_remote: MakeServices, elsewhere: TrainConfig, tmp_path: Path
 ) -> None:
