@@ -17,6 +17,15 @@ from mappa_core.domain.errors import ConfigError, MappaError
 from mappa_core.domain.records import Run, RunStatus
 
 
+def open_run(config: TrainConfig, resume: str | None) -> Run:
+    """The run in the store and the tracker, new or found again, with the policies it starts from.
+
+    Raises:
+        MappaError: As `stored_run` and `prepared`.
+    """
+    return prepared(stored_run(config, resume), config)
+
+
 def stored_run(config: TrainConfig, resume: str | None) -> Run:
     """The run in the store, new or found again; one that was there is as it was.
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from flows.opening import prepared, stored_run
+from flows.opening import open_run
 from flows.rollout import rollout
 from mappa_core import bootstrap
 from mappa_core.adapters.store.store import PostgresStore
@@ -47,7 +47,7 @@ def test_calls_reach_the_toolbox_and_their_results_the_store(
     async def body() -> None:
         await services.engine.start()
         with bootstrap.use(services):
-            run = prepared(stored_run(config, None), config)
+            run = open_run(config, None)
             await rollout(run.id, "train", 1, 0, config)
 
     asyncio.run(body())
