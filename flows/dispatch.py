@@ -7,12 +7,13 @@ its update to the worker: resumed, it finds the update done, or waits for the ru
 """
 
 import asyncio
-from pathlib import Path
 from uuid import UUID
 
-from prefect.client.orchestration import PrefectClient, get_client
+import httpx
+from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.filters import (
     FlowRunFilter,
+    FlowRunFilterDeploymentId,
     FlowRunFilterState,
     FlowRunFilterStateType,
     FlowRunFilterTags,
@@ -21,14 +22,16 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.deployments import arun_deployment
 from prefect.exceptions import ObjectNotFound
 
+from flows.waiting import QUIET_SECONDS, ended_run, one_line, prefect_api
 from mappa_core.domain import ids
-from mappa_core.domain.errors import ConfigError, LearnerError, StoreError
+from mappa_core.domain.errors import ConfigError, LearnerError, MappaError, StoreError
 from mappa_core.domain.records import Update
 from mappa_core.ports import Store, Watcher
-from mappa_core.steps import UpdateRequest, policy_at
+from mappa_core.steps import UpdateRequest, check_visible
 
-POLL_SECONDS = 1.0
 _ON_ITS_WAY = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED]
+_REFUSED = (httpx.codes.CONFLICT, httpx.codes.UNPROCESSABLE_ENTITY)
+"""What Prefect answers to parameters that a deployment's form does not take."""
 
 
 async def check_deployment(deployment: str | None) -> None:
@@ -36,45 +39,49 @@ async def check_deployment(deployment: str | None) -> None:
 
     Raises:
         ConfigError: The Prefect server has no such deployment.
+        OutsideError: It does not answer.
     """
-    if deployment is None:
-        return
-    async with get_client() as client:
-        try:
-            await client.read_deployment_by_name(deployment)
-        except ObjectNotFound as error:
-            raise ConfigError(
-                f"learner.deployment: Prefect at {client.api_url} has no {deployment}: "
-                "`prefect deploy --all` there (docs/deployments.md), or set it to null"
-            ) from error
+    if deployment is not None:
+        async with prefect_api() as client:
+            if await _deployment_id(client, deployment) is None:
+                raise ConfigError(_absent(client, deployment))
 
 
 async def dispatch(
-    request: UpdateRequest, deployment: str, *, store: Store, watcher: Watcher
+    request: UpdateRequest,
+    deployment: str,
+    *,
+    store: Store,
+    watcher: Watcher,
+    quiet_seconds: float = QUIET_SECONDS,
 ) -> Update:
     """The update, computed by a run of `deployment` unless the store has it.
 
+    Args:
+        request: Which update.
+        deployment: Flow and name, e.g. `update/gpu`.
+        store: Both sides' store.
+        watcher: Is told when nobody seems to be computing it.
+        quiet_seconds: How often to look.
+
     Raises:
-        LearnerError: The run failed, or its checkpoint is not to be seen from here.
+        LearnerError: The deployment is gone, its run failed, or the checkpoint is not to be seen
+            from here.
         StoreError: The run ended well and the update is not in this store.
+        OutsideError: Prefect does not answer.
     """
     done = await asyncio.to_thread(_found, store, request)
     if done is not None:
         return done
-    async with get_client() as client:
-        sent = await _on_its_way(client, request) or await _send(request, deployment)
-        ended = await _ended(client, sent.id, deployment, watcher)
-    if ended.state is None or not ended.state.is_completed():
-        said = ended.state and (ended.state.message or ended.state.name)
-        raise LearnerError(
-            f"the update of {request.agent} failed in {deployment} (flow run {ended.id}): {said}"
-        )
+    async with prefect_api() as client:
+        where = await _deployment_id(client, deployment)
+        if where is None:
+            raise LearnerError(_absent(client, deployment))
+        sent = await _on_its_way(client, where, request) or await _send(client, where, request)
+        ended = await ended_run(client, sent.id, watcher, quiet_seconds)
     done = await asyncio.to_thread(_found, store, request)
     if done is None:
-        raise StoreError(
-            f"{deployment} has computed the update of {request.agent} and it is not in this store: "
-            "give its worker the MAPPA_DATABASE_URL of this run"
-        )
+        raise _nothing_came(request, deployment, ended)
     return done
 
 
@@ -84,54 +91,77 @@ def _found(store: Store, request: UpdateRequest) -> Update | None:
     Raises:
         LearnerError: They cannot.
     """
-    done = store.update(request.run_id, request.agent, request.iteration)
-    if done is None:
-        return None
-    made = policy_at(store, request.run_id, request.agent, request.iteration)
-    if made.adapter_uri is not None and not Path(made.adapter_uri).is_dir():
-        raise LearnerError(
-            f"the checkpoint {made.adapter_uri} cannot be seen from here: share "
-            "MAPPA_HOME/checkpoints with the worker of the updates, at the same path"
-        )
+    run_id, agent, iteration = request.run_id, request.agent, request.iteration
+    done = store.update(run_id, agent, iteration)
+    # An older one's weights may have been retired since.
+    if done is not None and store.policy_version(run_id, agent, iteration + 1) is None:
+        check_visible(store, run_id, agent, iteration)
     return done
 
 
-async def _on_its_way(client: PrefectClient, request: UpdateRequest) -> FlowRun | None:
+def _nothing_came(request: UpdateRequest, deployment: str, ended: FlowRun) -> MappaError:
+    if ended.state is not None and ended.state.is_completed():
+        return StoreError(
+            f"{deployment} has computed the update of {request.agent} and it is not in this store: "
+            "give its worker the MAPPA_DATABASE_URL of this run"
+        )
+    said = ended.state and (ended.state.message or ended.state.name)
+    return LearnerError(
+        f"the update of {request.agent} failed in {deployment} (flow run {ended.id}): {said}"
+    )
+
+
+async def _deployment_id(client: PrefectClient, name: str) -> UUID | None:
+    try:
+        return (await client.read_deployment_by_name(name)).id
+    except ObjectNotFound:
+        return None
+
+
+def _absent(client: PrefectClient, deployment: str) -> str:
+    return (
+        f"learner.deployment: Prefect at {client.api_url} has no {deployment}: name the server of "
+        "the workers in PREFECT_API_URL and `prefect deploy --all` there (docs/deployments.md), or "
+        "set it to null"
+    )
+
+
+async def _on_its_way(
+    client: PrefectClient, deployment_id: UUID, request: UpdateRequest
+) -> FlowRun | None:
     """The run that an earlier attempt sent, if it has not ended."""
     wanted = FlowRunFilter(
+        deployment_id=FlowRunFilterDeploymentId(any_=[deployment_id]),
         tags=FlowRunFilterTags(all_=[_tag(request)]),
         state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_ON_ITS_WAY)),
     )
     return next(iter(await client.read_flow_runs(flow_run_filter=wanted, limit=1)), None)
 
 
-async def _send(request: UpdateRequest, deployment: str) -> FlowRun:
-    return await arun_deployment(
-        deployment,
-        parameters={
-            "run_id": str(request.run_id),
-            "agent": request.agent,
-            "iteration": request.iteration,
-            "config": request.config.model_dump(mode="json"),
-        },
-        tags=[_tag(request)],
-        timeout=0,
-    )
+async def _send(client: PrefectClient, deployment_id: UUID, request: UpdateRequest) -> FlowRun:
+    try:
+        return await arun_deployment(
+            deployment_id,
+            client=client,
+            flow_run_name=f"update {request.agent} {request.iteration}",
+            parameters={
+                "run_id": str(request.run_id),
+                "agent": request.agent,
+                "iteration": request.iteration,
+                "config": request.config.model_dump(mode="json"),
+            },
+            tags=[_tag(request)],
+            timeout=0,
+        )
+    except httpx.HTTPStatusError as error:
+        if error.response.status_code not in _REFUSED:
+            raise
+        raise LearnerError(
+            f"learner.deployment does not take this run's configuration "
+            f"({one_line(error.response)}): it is of another version of MAPPA; "
+            "`prefect deploy --all` with this one, and restart its workers"
+        ) from error
 
 
 def _tag(request: UpdateRequest) -> str:
     return f"mappa.update.{ids.update_id(request.run_id, request.agent, request.iteration)}"
-
-
-async def _ended(
-    client: PrefectClient, flow_run_id: UUID, deployment: str, watcher: Watcher
-) -> FlowRun:
-    told = False
-    while True:
-        flow_run = await client.read_flow_run(flow_run_id)
-        if flow_run.state is not None and flow_run.state.is_final():
-            return flow_run
-        if flow_run.state_name == "Late" and not told:
-            watcher.waiting(f"no worker has taken {deployment} yet (flow run {flow_run_id})")
-            told = True
-        await asyncio.sleep(POLL_SECONDS)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from uuid import UUID
 
-from prefect import flow
+from prefect import flow, get_run_logger
 from prefect.artifacts import acreate_table_artifact
 
 from flows.limits import global_limits
@@ -119,7 +119,7 @@ async def evaluate(
         NotFound: No such run, or it has no policy at that step.
     """
     config = config or await asyncio.to_thread(_config_of, run_name)
-    async with global_limits(), open_services(config, Settings()) as port:
+    async with global_limits(), open_services(config, Settings(), get_run_logger()) as port:
         run = await asyncio.to_thread(port.store.run, run_name)
         last = await asyncio.to_thread(last_step, run)
         after = last if step is None else step

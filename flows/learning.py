@@ -42,11 +42,12 @@ async def update(run_id: UUID, agent: str, iteration: int, config: TrainConfig) 
     """One agent's update, computed here or by a run of `learner.deployment`."""
     port, deployment = services(), config.learner.deployment
     request = steps.UpdateRequest(run_id=run_id, agent=agent, iteration=iteration, config=config)
+    known = await asyncio.to_thread(port.store.update, run_id, agent, iteration)
     if deployment is None:
         done = await compute(request, port.learning)
     else:
         done = await dispatch(request, deployment, store=port.store, watcher=port.watcher)
-    if done.skipped is not None:
+    if known is None and done.skipped is not None:
         emit_event(
             "mappa.update.skipped",
             resource={
@@ -67,16 +68,17 @@ async def update(run_id: UUID, agent: str, iteration: int, config: TrainConfig) 
     persist_result=False,
 )
 async def register(run: Run, iteration: int) -> tuple[str, ...]:
-    """Register the iteration's checkpoints as `candidate`, and let automations know."""
+    """Register the iteration's checkpoints as `candidate`, and let automations know of new ones."""
     port = services()
     registered = await asyncio.to_thread(
         steps.register_policies, run, iteration, registry=port.registry, store=port.store
     )
-    emit_event(
-        "mappa.update.registered",
-        resource=run_resource(run.name),
-        payload={"step": iteration, "versions": list(registered)},
-    )
+    if registered:
+        emit_event(
+            "mappa.update.registered",
+            resource=run_resource(run.name),
+            payload={"step": iteration, "versions": list(registered)},
+        )
     return registered
 
 

@@ -11,9 +11,11 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Literal, get_args
 
-from prefect.client.orchestration import PrefectClient, get_client
+from prefect.client.orchestration import PrefectClient
 from prefect.concurrency.asyncio import concurrency
 from prefect.exceptions import ObjectNotFound
+
+from flows.waiting import prefect_api
 
 Limit = Literal["mappa-engine", "mappa-sandbox", "mappa-coach"]
 """Actions being generated, programs and tools running, episodes being scored."""
@@ -24,7 +26,7 @@ _there: ContextVar[frozenset[str]] = ContextVar("global limits", default=frozens
 @asynccontextmanager
 async def global_limits() -> AsyncGenerator[None]:
     """Let what runs inside the block keep to the limits that there are now."""
-    async with get_client() as client:
+    async with prefect_api() as client:
         there = frozenset([name for name in get_args(Limit) if await _exists(client, name)])
     token = _there.set(there)
     try:

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from prefect import flow
+from prefect import flow, get_run_logger
 from prefect.artifacts import acreate_table_artifact
 
 from flows import auditing
@@ -42,7 +42,7 @@ async def train(config: TrainConfig, resume: str | None = None) -> Comparison:
         MappaError: Something outside failed; the run can be resumed.
     """
     await check_deployment(config.learner.deployment)
-    async with global_limits(), open_services(config, Settings()) as port:
+    async with global_limits(), open_services(config, Settings(), get_run_logger()) as port:
         check_recorder_load(config, port.team)
         await asyncio.to_thread(auditing.check_correction, config.audit, port)
         stored = await asyncio.to_thread(stored_run, config, resume)

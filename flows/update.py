@@ -8,14 +8,22 @@ train ─▶ dispatch ─▶ update/gpu ─▶ compute         learner.deploymen
 import asyncio
 from uuid import UUID
 
-from prefect import flow
+from prefect import flow, get_run_logger
 
 from flows.auditing import corrector
 from mappa_core.bootstrap import Learning, open_learning
 from mappa_core.config import TrainConfig
+from mappa_core.domain import ids
+from mappa_core.domain.errors import LearnerError, NotFound
 from mappa_core.domain.records import Update
+from mappa_core.ports import Store
 from mappa_core.settings import Settings
-from mappa_core.steps import UpdateRequest, retire_checkpoints, update_agent
+from mappa_core.steps import (
+    UpdateRequest,
+    check_visible,
+    retire_checkpoints,
+    update_agent,
+)
 
 
 @flow(name="update", flow_run_name="update {agent} {iteration}", persist_result=False)
@@ -35,8 +43,26 @@ async def update(run_id: UUID, agent: str, iteration: int, config: TrainConfig) 
         MappaError: It could not be computed; nothing half-done is in the store.
     """
     request = UpdateRequest(run_id=run_id, agent=agent, iteration=iteration, config=config)
-    async with open_learning(config, Settings()) as port:
+    async with open_learning(config, Settings(), get_run_logger()) as port:
+        await asyncio.to_thread(_check_shared, request, port.store)
         return await compute(request, port)
+
+
+def _check_shared(request: UpdateRequest, store: Store) -> None:
+    """Look whether this machine has what the training run has.
+
+    Raises:
+        LearnerError: It has another store, or other checkpoints.
+    """
+    try:
+        store.run(str(request.run_id))
+    except NotFound as error:
+        raise LearnerError(
+            f"the store of this worker has no run {request.run_id}: start the worker with the "
+            "MAPPA_DATABASE_URL of the training run"
+        ) from error
+    if store.update(request.run_id, request.agent, request.iteration) is None:
+        check_visible(store, request.run_id, request.agent, request.iteration - 1)
 
 
 async def compute(request: UpdateRequest, port: Learning) -> Update:
@@ -48,11 +74,14 @@ async def compute(request: UpdateRequest, port: Learning) -> Update:
 
 
 def _compute(request: UpdateRequest, port: Learning) -> Update:
-    done = update_agent(
-        request,
-        learner=port.learner,
-        store=port.store,
-        correct=corrector(request.config.audit, port),
-    )
+    identity = ids.update_id(request.run_id, request.agent, request.iteration)
+    # A worker that was taken for dead may be at it: two would write one checkpoint.
+    with port.store.alone(identity):
+        done = update_agent(
+            request,
+            learner=port.learner,
+            store=port.store,
+            correct=corrector(request.config.audit, port),
+        )
     retire_checkpoints(port.store, port.learner, request.run_id, [request.agent], request.config)
     return done

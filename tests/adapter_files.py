@@ -3,6 +3,7 @@
 import hashlib
 from pathlib import Path
 
+from mappa_core.adapters.huggingface.layout import layout_of
 from mappa_core.domain import ids
 from mappa_core.domain.records import Checkpoint, PolicyVersion
 
@@ -19,7 +20,7 @@ def write_adapter(folder: Path, policy: PolicyVersion) -> Checkpoint:
 
 def checkpoint_in(directory: Path, policy: PolicyVersion) -> Checkpoint:
     """The record of what lies in `directory`."""
-    weights = (directory / "adapter_model.safetensors").read_bytes()
+    weights = (directory / layout_of(directory).weights).read_bytes()
     return Checkpoint(
         id=ids.content_id("checkpoint", policy.id),
         policy_version_id=policy.id,

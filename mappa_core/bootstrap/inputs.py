@@ -76,5 +76,6 @@ def check_inputs(config: TrainConfig, settings: Settings) -> Team:
 
     resolve_model(config.model, settings.models)
     check_engine(config)
-    resolve_device(config.learner.device)
+    if config.learner.deployment is None:
+        resolve_device(config.learner.device)
     return team

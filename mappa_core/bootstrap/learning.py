@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from mappa_core.adapters.store.auditing import PostgresAudit
-from mappa_core.adapters.watchers import LogWatcher
+from mappa_core.adapters.watchers import Log, LogWatcher
 from mappa_core.bootstrap.databases import databases_of, open_store
 from mappa_core.bootstrap.machine import check_space
 from mappa_core.config import TrainConfig
@@ -27,8 +27,15 @@ class Learning:
 
 
 @asynccontextmanager
-async def open_learning(config: TrainConfig, settings: Settings) -> AsyncGenerator[Learning]:
+async def open_learning(
+    config: TrainConfig, settings: Settings, log: Log | None = None
+) -> AsyncGenerator[Learning]:
     """The learner of `config` and the store, and nothing else of a run.
+
+    Args:
+        config: The run's.
+        settings: Where things are.
+        log: Is told what is waited for; None for the logger `mappa`.
 
     Raises:
         UserError: The input is wrong.
@@ -42,7 +49,7 @@ async def open_learning(config: TrainConfig, settings: Settings) -> AsyncGenerat
     async with AsyncExitStack() as stack:
         databases = await asyncio.to_thread(databases_of, settings, stack)
         patience = Patience(
-            seconds=settings.patience_seconds, tell=LogWatcher().waiting, revive=databases.revive
+            seconds=settings.patience_seconds, tell=LogWatcher(log).waiting, revive=databases.revive
         )
         store = await asyncio.to_thread(open_store, settings, databases, patience)
         stack.callback(store.close)

@@ -13,7 +13,7 @@ from mappa_core.adapters.problems import problem_source
 from mappa_core.adapters.sandboxes.choose import choose_sandbox
 from mappa_core.adapters.store.auditing import PostgresAudit
 from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.adapters.watchers import LogWatcher
+from mappa_core.adapters.watchers import Log, LogWatcher
 from mappa_core.config import TrainConfig
 from mappa_core.patience import Patience
 from mappa_core.ports import (
@@ -108,7 +108,7 @@ def services() -> Services:
 
 @contextmanager
 def watching(watcher: Watcher) -> Generator[None]:
-    """Tell `watcher` what happens inside the block; without one, it is logged."""
+    """Tell `watcher` what happens inside the block, before any other."""
     token = _watcher.set(watcher)
     try:
         yield
@@ -117,8 +117,15 @@ def watching(watcher: Watcher) -> Generator[None]:
 
 
 @asynccontextmanager
-async def open_services(config: TrainConfig, settings: Settings) -> AsyncGenerator[Services]:
+async def open_services(
+    config: TrainConfig, settings: Settings, log: Log | None = None
+) -> AsyncGenerator[Services]:
     """Build what `config` asks for, or take what an enclosing `use` provides.
+
+    Args:
+        config: What the run is to be.
+        settings: Where things are.
+        log: Is told what happens where nobody is `watching`; None for the logger `mappa`.
 
     Raises:
         UserError: The input is wrong; nothing was written.
@@ -129,17 +136,19 @@ async def open_services(config: TrainConfig, settings: Settings) -> AsyncGenerat
         yield provided
         return
     async with AsyncExitStack() as stack:
-        built = await _build(config, settings, stack)
+        watcher = _watcher.get() or LogWatcher(log)
+        built = await _build(config, settings, watcher, stack)
         with use(built):
             yield built
 
 
-async def _build(config: TrainConfig, settings: Settings, stack: AsyncExitStack) -> Services:
+async def _build(
+    config: TrainConfig, settings: Settings, watcher: Watcher, stack: AsyncExitStack
+) -> Services:
     # Torch and transformers take seconds to import, and most commands do without.
     from mappa_core.adapters.huggingface.models import resolve_model
     from mappa_core.adapters.huggingface.tokenizer import ChatTokenizer
 
-    watcher = _watcher.get() or LogWatcher()
     team = load_team(config.team, config.prompts)
     problems = problem_source(config.problems)
     check_space(settings.home)

@@ -47,7 +47,7 @@ class LearnerConfig(Section):
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="Where it runs.")
     deployment: str | None = Field(
         default=None,
-        pattern=r"^[^/]+/[^/]+$",
+        pattern=r"^update/[^/]+$",
         description="Deployment whose runs compute the updates, on workers of their own, e.g. "
         "update/gpu; null: the training run does.",
     )

@@ -82,6 +82,10 @@ class Store(Protocol):
         """
         ...
 
+    def alone(self, identity: UUID) -> AbstractContextManager[None]:
+        """Wait until nobody else is at work on something; others wait until the block ends."""
+        ...
+
     def claimed_runs(self) -> frozenset[UUID]:
         """The runs that some process has; one that is `RUNNING` and not among them was killed."""
         ...
@@ -184,8 +188,8 @@ class Store(Protocol):
         """Where weights of a run lie that policies of other runs, its forks, are as well."""
         ...
 
-    def set_model_version(self, checkpoint_id: UUID, registered_model: str, version: str) -> None:
-        """Link a checkpoint to its MLflow model version."""
+    def set_model_version(self, checkpoint_id: UUID, registered_model: str, version: str) -> bool:
+        """Link a checkpoint to its MLflow model version; False where it was."""
         ...
 
     def figures(self, run_id: UUID, phase: Phase, iteration: int) -> IterationFigures:

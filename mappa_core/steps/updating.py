@@ -7,7 +7,7 @@ from uuid import UUID
 
 from mappa_core.config import TrainConfig
 from mappa_core.domain import ids
-from mappa_core.domain.errors import StoreError
+from mappa_core.domain.errors import LearnerError, StoreError
 from mappa_core.domain.records import (
     Checkpoint,
     PolicyVersion,
@@ -150,6 +150,21 @@ def policy_at(store: Store, run_id: UUID, agent: str, step: int) -> PolicyVersio
     return policy
 
 
+def check_visible(store: Store, run_id: UUID, agent: str, step: int) -> None:
+    """Look whether weights that another machine may have written can be read on this one.
+
+    Raises:
+        LearnerError: Their directory is not here.
+        StoreError: The store has no such policy version.
+    """
+    policy = policy_at(store, run_id, agent, step)
+    if policy.adapter_uri is not None and not Path(policy.adapter_uri).is_dir():
+        raise LearnerError(
+            f"the checkpoint {policy.adapter_uri} cannot be seen from here: a training run and the "
+            "workers of its updates share MAPPA_HOME/checkpoints, at the same path"
+        )
+
+
 def base_policy(run_id: UUID, agent: str, base_model: str) -> PolicyVersion:
     """Step 0 of an agent: the base model as it came."""
     return PolicyVersion(
@@ -170,7 +185,10 @@ def registered_name(team: str, agent: str) -> str:
 def register_policies(
     run: Run, iteration: int, *, registry: ModelRegistry, store: Store
 ) -> tuple[str, ...]:
-    """Register each agent's checkpoint of one iteration as its `candidate`; returns `name/version`.
+    """Register each agent's checkpoint of one iteration as its `candidate`.
+
+    Returns:
+        `name/version` of what was not registered before.
 
     Raises:
         TrackerError: The registry is unreachable or refused.
@@ -191,6 +209,6 @@ def register_policies(
             },
             alias="candidate",
         )
-        store.set_model_version(checkpoint.id, name, version)
-        registered.append(f"{name}/{version}")
+        if store.set_model_version(checkpoint.id, name, version):
+            registered.append(f"{name}/{version}")
     return tuple(registered)

@@ -391,7 +391,8 @@ class TestUpdates:
         with pytest.raises(NotFound, match="no checkpoint"):
             store.set_model_version(checkpoint.id, "mappa-mathchat-solver", "1")
         store.add_update(update, policy, checkpoint)
-        store.set_model_version(checkpoint.id, "mappa-mathchat-solver", "1")
+        assert store.set_model_version(checkpoint.id, "mappa-mathchat-solver", "1")
+        assert not store.set_model_version(checkpoint.id, "mappa-mathchat-solver", "1")
 
 
 class TestFigures:

@@ -1,6 +1,7 @@
 """Whole flows in a Prefect test server, with services chosen by the test."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,28 @@ def make_services(
         return toy_services(config, store, tiny_model, tmp_path / "checkpoints", coach)
 
     return make
+
+
+@pytest.fixture
+def elsewhere(
+    toy_config: TrainConfig,
+    tiny_model: Path,
+    database_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> TrainConfig:
+    """An iteration whose update is computed by whoever has this store and these checkpoints."""
+    monkeypatch.setenv("MAPPA_HOME", str(tmp_path))
+    monkeypatch.setenv("MAPPA_DATABASE_URL", database_url)
+    changes = {
+        "model": str(tiny_model),
+        "rollout": {**toy_config.rollout.model_dump(), "iterations": 1, "episodes_per_problem": 4},
+        "learner": {**toy_config.learner.model_dump(), "deployment": "update/gpu"},
+    }
+    return TrainConfig.model_validate({**toy_config.model_dump(), **changes})
+
+
+@pytest.fixture
+def make_remote(make_services: MakeServices) -> MakeServices:
+    """Services without a learner."""
+    return lambda config: replace(make_services(config), learner=None)

@@ -5,57 +5,42 @@ A process worker on a work pool does the same in tests/integration/platform/test
 
 import asyncio
 import shutil
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import psycopg
 import pytest
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
 from prefect.client.schemas.objects import FlowRun, StateType
-from prefect.flow_engine import run_flow_async
 
-from flows.dispatch import dispatch
 from flows.train import train
-from flows.update import update
 from mappa_core import bootstrap
+from mappa_core.adapters.store.auditing import PostgresAudit
+from mappa_core.adapters.store.connection import for_psql
 from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.adapters.watchers import LogWatcher
+from mappa_core.adapters.transformers_engine.engine import TransformersEngine
 from mappa_core.bootstrap import Services
-from mappa_core.config import TrainConfig
-from mappa_core.domain.errors import ConfigError, LearnerError
-from mappa_core.domain.records import RunStatus
-from mappa_core.steps import UpdateRequest
+from mappa_core.config import AlgorithmConfig, AuditConfig, MismatchConfig, TrainConfig
+from mappa_core.domain import ids
+from mappa_core.domain.audit import Correction, CorrectionTerm
+from mappa_core.domain.records import Completion, GenerationRequest, RunStatus
+from tests.builders import make_run
 from tests.e2e.conftest import MakeServices
+from tests.e2e.elsewhere import computed_here, deploy, sent, worker
 
 MEASURED = ("seconds", "_per_second", "memory_bytes")
 """Figures of the machine, not of the update: their names end like this."""
 
 
-@pytest.fixture
-def elsewhere(
-    toy_config: TrainConfig,
-    tiny_model: Path,
-    database_url: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> TrainConfig:
-    """An iteration whose update is computed by whoever has this store and these checkpoints."""
-    monkeypatch.setenv("MAPPA_HOME", str(tmp_path))
-    monkeypatch.setenv("MAPPA_DATABASE_URL", database_url)
-    changes = {
-        "model": str(tiny_model),
-        "rollout": {**toy_config.rollout.model_dump(), "iterations": 1, "episodes_per_problem": 4},
-        "learner": {**toy_config.learner.model_dump(), "deployment": "update/gpu"},
-    }
-    return TrainConfig.model_validate({**toy_config.model_dump(), **changes})
+class Imprecise(TransformersEngine):
+    """Samples like its base class, and is wrong about the log-probs of two tokens in three."""
 
-
-@pytest.fixture
-def make_remote(make_services: MakeServices) -> Callable[[TrainConfig], Services]:
-    """Services without a learner."""
-    return lambda config: replace(make_services(config), learner=None)
+    async def generate(self, request: GenerationRequest) -> Completion:
+        completion = await super().generate(request)
+        pairs = zip(completion.token_ids, completion.logprobs, strict=True)
+        return replace(
+            completion, logprobs=tuple(logprob - 0.3 * (token % 3) for token, logprob in pairs)
+        )
 
 
 async def run(services: Services, config: TrainConfig, resume: str | None = None) -> None:
@@ -64,43 +49,9 @@ async def run(services: Services, config: TrainConfig, resume: str | None = None
         await train(config, resume)
 
 
-async def deploy() -> None:
-    async with get_client() as client:
-        await client.create_deployment(await client.create_flow(update), name="gpu")
-
-
-async def sent(*states: StateType) -> list[FlowRun]:
-    """Runs of the deployment in one of some states."""
-    wanted = FlowRunFilterState(type=FlowRunFilterStateType(any_=list(states)))
-    async with get_client() as client:
-        return await client.read_flow_runs(flow_run_filter=FlowRunFilter(state=wanted))
-
-
-@asynccontextmanager
-async def worker() -> AsyncGenerator[list[FlowRun]]:
-    """Runs what is sent, as long as the block; yields what it ran."""
-    taken: list[FlowRun] = []
-
-    async def work() -> None:
-        while True:
-            for flow_run in await sent(StateType.SCHEDULED):
-                taken.append(flow_run)
-                parameters = flow_run.parameters
-                await run_flow_async(update, flow_run, parameters, return_type="state")
-            await asyncio.sleep(0.1)
-
-    working = asyncio.create_task(work())
-    try:
-        yield taken
-    finally:
-        working.cancel()
-        with suppress(asyncio.CancelledError):
-            await working
-
-
-def learnt(store: PostgresStore) -> tuple[object, ...]:
+def learnt(store: PostgresStore) -> tuple[str, dict[str, float], list[float]]:
     """What the newest run's update came to: weights, figures, and the advantage of each action."""
-    (newest, *_) = store.runs()
+    newest = store.runs()[0]
     ((_, checkpoint),) = store.checkpoints(newest.id)
     done = store.update(newest.id, "speaker", 1)
     assert done is not None
@@ -113,30 +64,99 @@ def test_an_update_elsewhere_is_the_update_here(
     make_services: MakeServices,
     make_remote: MakeServices,
     elsewhere: TrainConfig,
-    tmp_path: Path,
+    tiny_model: Path,
 ) -> None:
+    # Two steps, so that the trainer is asked first what it thinks of the sampler's tokens.
+    mismatch = MismatchConfig(threshold=1.2, sequence_mask=1.5)
+    config = elsewhere.model_copy(
+        update={
+            "algorithm": AlgorithmConfig(mismatch=mismatch),
+            "learner": elsewhere.learner.model_copy(update={"epochs": 2}),
+        }
+    )
+
+    def imprecise(services: Services) -> Services:
+        ends = services.tokenizer.end_token_ids
+        return replace(services, engine=Imprecise(tiny_model, config.engine, ends))
+
     async def body() -> list[FlowRun]:
         await deploy()
         async with worker() as taken:
-            await run(make_remote(elsewhere), elsewhere)
+            await run(imprecise(make_remote(config)), config)
         return taken
 
     (taken,) = asyncio.run(body())
     there = learnt(store)
     (only,) = store.runs()
     crossed = {"run_id": str(only.id), "agent": "speaker", "iteration": 1}
-    assert taken.parameters == {**crossed, "config": elsewhere.model_dump(mode="json")}
+    assert taken.parameters == {**crossed, "config": config.model_dump(mode="json")}
+    assert taken.name == "update speaker 1"
 
-    learner = elsewhere.learner.model_copy(update={"deployment": None})
-    here = elsewhere.model_copy(update={"learner": learner})
-    asyncio.run(run(make_services(here), here))
+    here = computed_here(config)
+    asyncio.run(run(imprecise(make_services(here)), here))
     assert len(store.runs()) == 2
     assert learnt(store) == there
+    # Some were truncated, some masked, and some left as they were.
+    _, figures, _ = there
+    assert 0 < figures["correction_mean"] < 1.2
+    assert figures["mismatch_kl"] > 0.01
+    assert figures["effective_sample_size"] < 0.99
 
-    shutil.rmtree(tmp_path / "checkpoints")
-    done = UpdateRequest(run_id=only.id, agent="speaker", iteration=1, config=elsewhere)
-    with pytest.raises(LearnerError, match="cannot be seen from here: share MAPPA_HOME/checkpoint"):
-        asyncio.run(dispatch(done, "update/gpu", store=store, watcher=LogWatcher()))
+
+@pytest.mark.slow
+def test_a_bias_is_taken_off_elsewhere_as_it_is_here(
+    store: PostgresStore,
+    database_url: str,
+    make_services: MakeServices,
+    make_remote: MakeServices,
+    elsewhere: TrainConfig,
+) -> None:
+    audit = PostgresAudit.beside(store)
+    correction = proven_bias(store, audit)
+    config = elsewhere.model_copy(
+        update={"audit": AuditConfig(anchors=0, correction=str(correction.id))}
+    )
+
+    async def body() -> None:
+        await deploy()
+        async with worker():
+            await run(replace(make_remote(config), audit=audit), config)
+
+    asyncio.run(body())
+    there = learnt(store)
+    assert corrected_scores(database_url) == 8
+    here = computed_here(config)
+    asyncio.run(run(replace(make_services(here), audit=audit), here))
+    assert corrected_scores(database_url) == 16
+    assert learnt(store) == there
+    audit.close()
+
+
+def proven_bias(store: PostgresStore, audit: PostgresAudit) -> Correction:
+    """Two points too many for whatever the toy's team says."""
+    estimated_on = make_run()
+    store.open_run(estimated_on)
+    term = CorrectionTerm(
+        task_type="cue", stratum="all", estimate=2.1, points=2.0, verdict="biased"
+    )
+    correction = Correction(
+        id=ids.content_id("correction", "toy"),
+        run_id=estimated_on.id,
+        iteration=3,
+        coach="letters",
+        rubric_sha256="0",
+        terms=(term,),
+    )
+    audit.add_correction(correction)
+    return correction
+
+
+def corrected_scores(database_url: str) -> int:
+    with psycopg.connect(for_psql(database_url)) as connection:
+        query = "SELECT count(*) FROM mappa.corrected_score WHERE corrected = greatest(raw - 2, 0)"
+        found = connection.execute(query).fetchone()
+    assert found is not None
+    return int(found[0])
 
 
 def test_a_stopped_run_finds_the_update_it_had_sent(
@@ -160,27 +180,20 @@ def test_a_stopped_run_finds_the_update_it_had_sent(
     assert store.runs()[0].status is RunStatus.COMPLETED
 
 
-def test_what_fails_elsewhere_is_one_line_here(
-    make_remote: MakeServices, elsewhere: TrainConfig, tmp_path: Path
+@pytest.mark.slow
+def test_weights_that_a_later_update_made_superfluous_may_be_gone(
+    store: PostgresStore, make_remote: MakeServices, elsewhere: TrainConfig, tmp_path: Path
 ) -> None:
-    config = elsewhere.model_copy(update={"model": str(tmp_path / "nowhere")})
+    rollout = elsewhere.rollout.model_copy(update={"iterations": 2})
+    config = elsewhere.model_copy(update={"rollout": rollout})
 
     async def body() -> None:
         await deploy()
         async with worker():
             await run(make_remote(config), config)
 
-    with pytest.raises(
-        LearnerError, match=r"speaker failed in update/gpu .* ModelNotFound: .*nowhere"
-    ):
-        asyncio.run(body())
-
-
-def test_a_deployment_nobody_made_is_refused_before_anything_is_written(
-    store: PostgresStore, make_remote: MakeServices, elsewhere: TrainConfig
-) -> None:
-    learner = elsewhere.learner.model_copy(update={"deployment": "update/tpu"})
-    config = elsewhere.model_copy(update={"learner": learner})
-    with pytest.raises(ConfigError, match="has no update/tpu: `prefect deploy --all`"):
-        asyncio.run(run(make_remote(config), config))
-    assert store.runs() == ()
+    asyncio.run(body())
+    (found,) = store.runs()
+    shutil.rmtree(tmp_path / "checkpoints" / str(found.id) / "speaker" / "1")
+    asyncio.run(run(make_remote(config), config, found.name))
+    assert store.runs()[0].status is RunStatus.COMPLETED

@@ -146,7 +146,9 @@ CHECKS: Mapping[str, Callable[[Sequence[str]], None]] = {
     "python": check_python,
     "pip": check_pip,
     # Their command lines are their own business.
-    **dict.fromkeys(("docker", "docker-compose", "prefect", "psql", "cp"), lambda _: None),
+    **dict.fromkeys(
+        ("docker", "docker-compose", "prefect", "psql", "cp", "mlflow", "vllm"), lambda _: None
+    ),
 }
 
 

@@ -21,8 +21,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-CONFIG_FILE = "adapter_config.json"
-WEIGHTS_FILE = "adapter_model.safetensors"
+from mappa_core.adapters.huggingface.layout import ADAPTER, WHOLE_MODEL, layout_of
+
 WHOLE_FILES = "model*.safetensors"
 _PEFT_PREFIX = "base_model.model."
 _NOT_MERGED = ("use_dora", "fan_in_fan_out", "alpha_pattern")
@@ -98,8 +98,8 @@ def read_adapter(directory: Path) -> dict[str, LowRankUpdate]:
         ValueError: It holds more than plain LoRA (DoRA, biases, whole modules).
         OSError: A file is missing.
     """
-    config = json.loads((directory / CONFIG_FILE).read_text())
-    tensors = load_file(directory / WEIGHTS_FILE)
+    config = json.loads((directory / ADAPTER.config).read_text())
+    tensors = load_file(directory / ADAPTER.weights)
     updates: dict[str, LowRankUpdate] = {}
     for name in sorted(tensors):
         module, _, part = name.removeprefix(_PEFT_PREFIX).partition(".lora_")
@@ -121,7 +121,7 @@ def _scale(config: dict[str, float], down: torch.Tensor) -> float:
 
 def is_whole_model(checkpoint: Path) -> bool:
     """Whether a checkpoint holds all weights, not an adapter's."""
-    return (checkpoint / "config.json").exists()
+    return layout_of(checkpoint) is WHOLE_MODEL
 
 
 class ServedWeights:
@@ -177,7 +177,7 @@ def servable(base: Path | str, checkpoint: Path, target: Path) -> None:
     # A process that was killed may have left it.
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
-    for name in ("config.json", "model.safetensors"):
+    for name in (WHOLE_MODEL.config, WHOLE_MODEL.weights):
         (target / name).symlink_to((checkpoint / name).resolve(strict=True))
 
 

@@ -1,9 +1,10 @@
-"""Checkpoints in MLflow: a logged model with the adapter's files, and a version that names it.
+"""Checkpoints in MLflow: a logged model with the weights' files, and a version that names it.
 
     register_model `mappa-<team>-<agent>`
       └─ version  ── tags: run, policy version, checkpoint, hash, step ──▶ rows in the store
            ├─ run ──▶ the MLflow run that trained it
            └─ logged model ──▶ adapter_config.json, adapter_model.safetensors
+                               (full weights: config.json, model.safetensors)
 
 A kill between any two calls is mended by the next `register` of the same checkpoint: the logged
 model and the version are found again by their tag `mappa.checkpoint_id`.
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from mappa_core.adapters.huggingface.layout import layout_of
 from mappa_core.adapters.mlflow.client import boundary, open_client
 from mappa_core.domain.errors import TrackerError
 from mappa_core.domain.records import Checkpoint, PolicyVersion, RegisteredVersion
@@ -26,10 +28,6 @@ if TYPE_CHECKING:
     from mlflow.entities import LoggedModel
     from mlflow.entities.model_registry import ModelVersion
     from mlflow.tracking import MlflowClient
-
-WEIGHTS = "adapter_model.safetensors"
-ADAPTER_FILES = ("adapter_config.json", WEIGHTS)
-"""What `peft` loads. Optimiser state stays behind: it is for resuming, not for serving."""
 
 
 class MlflowRegistry:
@@ -54,7 +52,7 @@ class MlflowRegistry:
         tags: Mapping[str, str],
         alias: str,
     ) -> str:
-        """Store the adapter's files as a new version of `name` and point `alias` at it.
+        """Store the weights' files as a new version of `name` and point `alias` at it.
 
         Repeating it for one checkpoint returns the version it has. The alias only moves forward,
         so repeating an old registration does not take it from a newer version.
@@ -69,7 +67,7 @@ class MlflowRegistry:
             with boundary(f"register step {policy.step} of {name}"):
                 version = self._version_of(name, checkpoint)
                 if version is None:
-                    files = adapter_files(checkpoint)
+                    files = loadable_files(checkpoint)
                     model = self._logged_model(policy, checkpoint, tracker_run_id, every_tag)
                     self._upload(model, files)
                     self._open_model(name, policy)
@@ -151,7 +149,7 @@ class MlflowRegistry:
             name=f"{policy.agent}-step-{policy.step}",
             source_run_id=tracker_run_id,
             tags=dict(tags),
-            model_type="peft",
+            model_type=layout_of(Path(checkpoint.directory)).library,
         )
 
     def _upload(self, model: "LoggedModel", files: tuple[Path, ...]) -> None:
@@ -166,7 +164,7 @@ class MlflowRegistry:
             self._client.create_registered_model(
                 name,
                 tags={"mappa.agent": policy.agent},
-                description=f"LoRA weights of the agent {policy.agent}, one version per update.",
+                description=f"Weights of the agent {policy.agent}, one version per update.",
             )
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
@@ -227,22 +225,25 @@ def identity_tags(policy: PolicyVersion, checkpoint: Checkpoint) -> dict[str, st
     }
 
 
-def adapter_files(checkpoint: Checkpoint) -> tuple[Path, ...]:
-    """The files of `checkpoint` that `peft` loads, verified.
+def loadable_files(checkpoint: Checkpoint) -> tuple[Path, Path]:
+    """The files of `checkpoint` that `peft` or `transformers` loads, verified.
+
+    The optimiser's state stays behind: it is for resuming, not for serving.
 
     Raises:
         TrackerError: A file is missing, or the weights are not those that were written down.
     """
     directory = Path(checkpoint.directory)
-    paths = tuple(directory / name for name in ADAPTER_FILES)
-    missing = [path.name for path in paths if not path.is_file()]
+    layout = layout_of(directory)
+    config, weights = directory / layout.config, directory / layout.weights
+    missing = [path.name for path in (config, weights) if not path.is_file()]
     if missing:
         raise TrackerError(f"checkpoint {directory} lacks {', '.join(missing)}: train it again")
-    with (directory / WEIGHTS).open("rb") as weights:
-        found = hashlib.file_digest(weights, "sha256").hexdigest()
+    with weights.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != checkpoint.sha256:
         raise TrackerError(
-            f"{directory / WEIGHTS} is not what the store recorded (sha256 {found[:12]}, not "
+            f"{weights} is not what the store recorded (sha256 {found[:12]}, not "
             f"{checkpoint.sha256[:12]}): restore the file, or train it again"
         )
-    return paths
+    return config, weights

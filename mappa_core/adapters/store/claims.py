@@ -1,4 +1,4 @@
-"""Which runs have a process of their own right now: an advisory lock per run, held while it lives.
+"""Who is at work on what right now: an advisory lock per run, and per update, held meanwhile.
 
 The lock belongs to a connection, so Postgres lets go of it however the process ends. A pool of
 connections between here and Postgres must therefore leave sessions alone (PgBouncer: session mode).
@@ -6,6 +6,8 @@ connections between here and Postgres must therefore leave sessions alone (PgBou
 
 import logging
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from threading import Event, Thread
 from types import TracebackType
 from typing import Self
@@ -22,6 +24,13 @@ PATIENCE_SECONDS = 5.0
 CHECK_SECONDS = 10.0
 """How often the connection is looked after; a server that was restarted has forgotten the lock."""
 _PAUSE_SECONDS = 0.1
+_WATCHED = text(
+    # A machine that lost power does not hang up: after a minute without an answer it has.
+    "SELECT set_config('tcp_keepalives_idle', '20', false), "
+    "set_config('tcp_keepalives_interval', '10', false), "
+    "set_config('tcp_keepalives_count', '4', false)"
+)
+_WAIT = text("SELECT pg_advisory_lock(hashtextextended(:identity, 0))")
 _TAKE = text("SELECT pg_try_advisory_lock(hashtextextended(:run, 0))")
 _TAKEN = text(
     "SELECT run.id FROM mappa.run JOIN pg_locks ON locktype = 'advisory' AND objsubid = 1 "
@@ -66,6 +75,7 @@ class Claim:
         with boundary(self._engine.url):
             connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
             try:
+                connection.execute(_WATCHED)
                 self._take(connection)
             except BaseException:
                 connection.close()
@@ -103,6 +113,27 @@ class Claim:
                 continue
             return True
         return False
+
+
+@contextmanager
+def alone(engine: Engine, identity: UUID) -> Generator[None]:
+    """Wait until nobody else is at work on something, and keep others waiting inside the block.
+
+    An outage of Postgres lets go of it.
+
+    Raises:
+        StoreUnreachable: Postgres does not answer.
+    """
+    with boundary(engine.url):
+        connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+    try:
+        with boundary(engine.url):
+            connection.execute(_WATCHED)
+            connection.execute(_WAIT, {"identity": str(identity)})
+        yield
+    finally:
+        connection.invalidate()
+        connection.close()
 
 
 def claimed(connection: Connection) -> frozenset[UUID]:

@@ -5,6 +5,7 @@ This class is transactions, errors and patience; the statements are in `writing`
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Self, TypeVar
 from uuid import UUID
@@ -23,7 +24,7 @@ from mappa_core.adapters.store import (
     writing,
 )
 from mappa_core.adapters.store.archive import Manifest
-from mappa_core.adapters.store.claims import Claim, claimed
+from mappa_core.adapters.store.claims import Claim, alone, claimed
 from mappa_core.adapters.store.connection import boundary, connect
 from mappa_core.adapters.store.group_commit import GroupCommit
 from mappa_core.adapters.store.rows import (
@@ -127,6 +128,10 @@ class PostgresStore:
         """
         return Claim(self._engine, run_id)
 
+    def alone(self, identity: UUID) -> AbstractContextManager[None]:
+        """Wait until nobody else is at work on something; others wait until the block ends."""
+        return alone(self._engine, identity)
+
     def claimed_runs(self) -> frozenset[UUID]:
         """The runs that some process has."""
         return self._do(claimed)
@@ -229,13 +234,13 @@ class PostgresStore:
         """Where weights of a run lie that policies of other runs, its forks, are as well."""
         return self._do(lambda connection: reading.lent(connection, run_id))
 
-    def set_model_version(self, checkpoint_id: UUID, registered_model: str, version: str) -> None:
-        """Link a checkpoint to its MLflow model version.
+    def set_model_version(self, checkpoint_id: UUID, registered_model: str, version: str) -> bool:
+        """Link a checkpoint to its MLflow model version; False where it was.
 
         Raises:
             NotFound: There is no such checkpoint.
         """
-        self._do(
+        return self._do(
             lambda connection: writing.set_model_version(
                 connection, checkpoint_id, registered_model, version
             )

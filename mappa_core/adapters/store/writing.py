@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from uuid import UUID
 
-from sqlalchemy import Connection, Table, func, update
+from sqlalchemy import Connection, Table, func, select, update
 from sqlalchemy.dialects.postgresql import Insert, insert
 
 from mappa_core.adapters.store import episode_mapping, tables
@@ -111,16 +111,21 @@ def add_scores(connection: Connection, entries: Sequence[ScoreEntry]) -> None:
 
 def set_model_version(
     connection: Connection, checkpoint_id: UUID, registered_model: str, version: str
-) -> None:
-    """Link a checkpoint to its registered model version.
+) -> bool:
+    """Link a checkpoint to its registered model version; False where it was.
 
     Raises:
         NotFound: There is no such checkpoint.
     """
-    linked = connection.execute(
-        update(tables.CHECKPOINT)
-        .where(tables.CHECKPOINT.c.id == checkpoint_id)
-        .values(registered_model=registered_model, model_version=version)
-    )
-    if not linked.rowcount:
+    columns = tables.CHECKPOINT.c
+    mine = columns.id == checkpoint_id
+    before = connection.execute(
+        select(columns.registered_model, columns.model_version).where(mine).with_for_update()
+    ).one_or_none()
+    if before is None:
         raise NotFound(f"no checkpoint {checkpoint_id} in the store")
+    if tuple(before) == (registered_model, version):
+        return False
+    new = {"registered_model": registered_model, "model_version": version}
+    connection.execute(update(tables.CHECKPOINT).where(mine).values(new))
+    return True

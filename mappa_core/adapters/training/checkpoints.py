@@ -24,10 +24,9 @@ from typing import Any
 from safetensors.torch import load, save
 from torch import Tensor
 
+from mappa_core.adapters.huggingface.layout import ADAPTER, WHOLE_MODEL, layout_of
 from mappa_core.domain.errors import DiskFull, LearnerError
 
-WEIGHTS = {"adapter_config.json": "adapter_model.safetensors", "config.json": "model.safetensors"}
-"""The weights' file by that of their configuration: of an adapter, of a whole model."""
 OPTIMIZER = "optimizer.safetensors"
 MANIFEST = "manifest.json"
 
@@ -62,10 +61,10 @@ def write(
         DiskFull: It does not fit.
         LearnerError: The directory cannot be written.
     """
-    about = "adapter_config.json" if "peft_type" in config else "config.json"
+    layout = ADAPTER if "peft_type" in config else WHOLE_MODEL
     files = {
-        about: json.dumps(config, indent=2, sort_keys=True).encode(),
-        WEIGHTS[about]: save(dict(weights), metadata={"format": "pt"}),
+        layout.config: json.dumps(config, indent=2, sort_keys=True).encode(),
+        layout.weights: save(dict(weights), metadata={"format": "pt"}),
         OPTIMIZER: save(dict(optimizer)),
     }
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
@@ -79,7 +78,7 @@ def write(
                 f"{sum(map(len, files.values())) / 2**20:.0f} MiB, then resume the run"
             ) from error
         raise LearnerError(f"cannot write checkpoint {directory}: {error.strerror}") from error
-    return Saved(sha256=hashes[WEIGHTS[about]], size_bytes=sum(map(len, files.values())))
+    return Saved(sha256=hashes[layout.weights], size_bytes=sum(map(len, files.values())))
 
 
 def remove(directory: Path) -> None:
@@ -96,8 +95,7 @@ def read_weights(directory: Path) -> dict[str, Tensor]:
     Raises:
         LearnerError: A file is missing or damaged.
     """
-    full = (directory / "config.json").exists()
-    return load(_verified(directory, WEIGHTS["config.json" if full else "adapter_config.json"]))
+    return load(_verified(directory, layout_of(directory).weights))
 
 
 def read_optimizer(directory: Path) -> dict[str, Tensor]:

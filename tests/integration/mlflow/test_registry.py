@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -11,8 +11,10 @@ from mappa_core.adapters.mlflow.registry import MlflowRegistry, identity_tags
 from mappa_core.adapters.mlflow.tracker import MlflowTracker
 from mappa_core.domain.errors import TrackerError
 from mappa_core.domain.records import Checkpoint, PolicyVersion, Run
-from tests.adapter_files import checkpoint_in, write_adapter
+from tests.adapter_files import write_adapter
 from tests.builders import make_policy
+from tests.tiny_model import save_tiny_model
+from tests.trained_weights import loaded_plainly, write_trained
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -163,6 +165,7 @@ def test_a_checkpoint_without_weights_is_refused_in_one_line(
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize("weights", ["lora", "full"])
 def test_what_is_downloaded_by_alias_is_the_policy_that_was_registered(
     registry: MlflowRegistry,
     policy: PolicyVersion,
@@ -170,35 +173,34 @@ def test_what_is_downloaded_by_alias_is_the_policy_that_was_registered(
     tracking_uri: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    weights: Literal["lora", "full"],
 ) -> None:
     import mlflow.artifacts
     import torch
-    from peft import LoraConfig, PeftModel, get_peft_model
-    from transformers import LlamaConfig, LlamaForCausalLM
 
-    shape = LlamaConfig(
-        vocab_size=32,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-    )
-    torch.manual_seed(0)
-    base = LlamaForCausalLM(shape)
-    base.save_pretrained(tmp_path / "base")
-    lora = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
-    trained = get_peft_model(base, lora)
-    trained.save_pretrained(tmp_path / "adapter")
-    tokens = torch.tensor([[1, 2, 3]])
-    expected = trained(tokens).logits.detach()
-
-    register(registry, policy, checkpoint_in(tmp_path / "adapter", policy), tracker_run_id)
+    base = save_tiny_model(tmp_path / "base")
+    checkpoint = write_trained(base, tmp_path / "trained", policy, weights, size=0.05)
+    register(registry, policy, checkpoint, tracker_run_id)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri)  # as a person would say it
-    downloaded = mlflow.artifacts.download_artifacts(
+    champion = mlflow.artifacts.download_artifacts(
         f"models:/{NAME}@candidate", dst_path=str(tmp_path / "downloaded")
     )
 
-    fresh = LlamaForCausalLM.from_pretrained(tmp_path / "base")
-    loaded = PeftModel.from_pretrained(fresh, downloaded)
-    torch.testing.assert_close(loaded(tokens).logits, expected)
+    assert not (Path(champion) / "optimizer.safetensors").exists()
+    tokens = torch.tensor([[1, 2, 3]])
+    plain, trained, untrained = (
+        loaded_plainly(base, folder) for folder in (champion, checkpoint.directory, None)
+    )
+    torch.testing.assert_close(plain(tokens).logits, trained(tokens).logits)
+    assert not torch.allclose(plain(tokens).logits, untrained(tokens).logits)
+
+
+def test_full_weights_that_are_not_whole_are_refused(
+    registry: MlflowRegistry,
+    policy: PolicyVersion,
+    checkpoint: Checkpoint,
+    tracker_run_id: str,
+) -> None:
+    (Path(checkpoint.directory) / "config.json").write_text("{}")
+    with pytest.raises(TrackerError, match=r"lacks model\.safetensors: train it again"):
+        register(registry, policy, checkpoint, tracker_run_id)

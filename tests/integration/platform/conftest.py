@@ -52,8 +52,6 @@ def platform(
     ):
         monkeypatch.setenv("PREFECT_API_URL", address)
         made = Platform(api=api, database_url=database_url, folder=tmp_path)
-        for pool in ("cpu", "gpu"):
-            made.done("work-pool", "create", pool, "--type", "process")
-        made.done("deploy", "--all")
-        made.done("automation", "create", "--from-file", "infra/automations.yaml")
+        made.set_up()
+        made.set_up()  # as when the stack comes up again
         yield made

@@ -1,6 +1,7 @@
 """A Prefect server with everything deployed, and workers that can be killed."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from typing import Any
 import httpx
 import psutil
 import psycopg
+import yaml
 
 from mappa_core.adapters.store.connection import for_psql
 from tests.tiny_model import save_tiny_model
@@ -41,6 +43,18 @@ class Platform:
         finished = self.prefect(*arguments)
         assert finished.returncode == 0, finished.stdout + finished.stderr
         return finished.stdout
+
+    def set_up(self) -> None:
+        """Do what the compose service `deploy` does whenever the stack comes up."""
+        services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+        programs = Path(sys.executable).parent
+        subprocess.run(
+            services["deploy"]["command"],
+            cwd=ROOT,
+            env={**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"},
+            check=True,
+            capture_output=True,
+        )
 
     def mappa(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -93,6 +107,17 @@ class Platform:
         found = self.api.post("/automations/filter", json={}).raise_for_status().json()
         (wanted,) = [each["id"] for each in found if each["name"] == automation]
         self.api.patch(f"/automations/{wanted}", json={"enabled": True}).raise_for_status()
+
+    def automations(self) -> list[str]:
+        """Their names."""
+        found = self.api.post("/automations/filter", json={}).raise_for_status().json()
+        return [each["name"] for each in found]
+
+    def log(self, flow_run: str) -> str:
+        """What a person reads on the page of a flow run."""
+        body = {"logs": {"flow_run_id": {"any_": [flow_run]}}, "sort": "TIMESTAMP_ASC"}
+        found = self.api.post("/logs/filter", json=body).raise_for_status().json()
+        return "\n".join(each["message"] for each in found)
 
     def state(self, flow_run: str) -> str:
         return self.api.get(f"/flow_runs/{flow_run}").raise_for_status().json()["state_type"]

@@ -71,10 +71,14 @@ def test_updates_go_to_gpu_workers_and_every_update_is_evaluated(
     platform: Platform, tmp_path: Path
 ) -> None:
     platform.switch_on("evaluate every update")
+    assert platform.automations().count("runs that fell silent have crashed") == 1
     config = tiny(tmp_path, iterations=1, deployment="update/gpu")
     flow_run = platform.start("train/quickstart", config=config).raise_for_status().json()["id"]
-    workers = [platform.worker(pool, pool) for pool in ("cpu", "gpu")]
+    workers = [platform.worker("cpu")]
+    nobody = "no worker of the pool gpu is there, `prefect worker start --pool gpu`"
     try:
+        wait_for("a word about the worker", lambda: nobody in platform.log(flow_run))
+        workers.append(platform.worker("gpu", "gpu"))
         wait_for("the run to end", lambda: platform.state(flow_run) in ("COMPLETED", "FAILED"))
         wait_for("the evaluation", lambda: evaluations(platform) == [(1, "COMPLETED")])
     finally:

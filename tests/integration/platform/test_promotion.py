@@ -37,8 +37,11 @@ class World:
             self.store.add_update(*make_update(run, agent, 1))
         self._played(run, 0, before)
         self._played(run, 1, after)
-        register_policies(run, 1, registry=self.registry, store=self.store)
+        self.register(run)
         return run
+
+    def register(self, run: Run) -> tuple[str, ...]:
+        return register_policies(run, 1, registry=self.registry, store=self.store)
 
     def _played(self, run: Run, step: int, solved: Sequence[int]) -> None:
         for number, problem in enumerate(PROBLEMS):
@@ -172,6 +175,11 @@ def test_a_run_without_updates_or_registration_is_not_found(world: World) -> Non
     world.registry = MemoryRegistry()
     with pytest.raises(NotFound, match="resume the run"):
         world.case(run)
+
+
+def test_what_was_registered_before_is_no_news(world: World) -> None:
+    run = world.run("again", before=[], after=[])
+    assert world.register(run) == ()
 
 
 def test_an_earlier_version_is_champion_again(world: World) -> None:

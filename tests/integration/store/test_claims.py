@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -52,6 +53,22 @@ def test_a_run_has_one_process_at_a_time(
     assert within_seconds(lambda: not other.claimed_runs())
     with other.claim_run(RUN.id):
         assert opened.claimed_runs() == {RUN.id}
+    other.close()
+
+
+def test_who_comes_second_waits(opened: PostgresStore, database_url: str) -> None:
+    other = PostgresStore.open(database_url)
+
+    def second() -> None:
+        with other.alone(RUN.id):
+            pass
+
+    with ThreadPoolExecutor() as threads:
+        with opened.alone(RUN.id):
+            waiting = threads.submit(second)
+            with pytest.raises(TimeoutError):
+                waiting.result(0.3)
+        waiting.result(10)
     other.close()
 
 
