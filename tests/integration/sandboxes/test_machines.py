@@ -186,7 +186,11 @@ asyncio.run(main())
 
 def choose(prefix: list[str], backend: str) -> str:
     command = [*prefix, sys.executable, "-c", CHOOSE, backend]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    # A Docker Engine would come before what is tried here.
+    environment = os.environ | {"DOCKER_HOST": "unix:///nowhere"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=True, env=environment
+    )
     return done.stdout.strip()
 
 
