@@ -1,7 +1,7 @@
 """What `ports.Tracker` and `ports.ModelRegistry` promise, on MLflow and on the fakes."""
 
 import math
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,12 +37,21 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def tracker(kind: str, mlflow_uri: str, tmp_path: Path) -> Tracker:
+def tracker(kind: str, mlflow_uri: str, tmp_path: Path) -> Iterator[Tracker]:
     if kind == "mlflow":
-        return MlflowTracker(mlflow_uri, tmp_path)
-    if kind == "memory":
-        return MemoryTracker()
-    return WithCurves(MemoryTracker(), [partial(TensorBoardCurves, tmp_path / "tensorboard")])
+        yield MlflowTracker(mlflow_uri, tmp_path)
+    elif kind == "memory":
+        yield MemoryTracker()
+    else:
+        opened: list[TensorBoardCurves] = []
+
+        def curves(run: Run) -> TensorBoardCurves:
+            opened.append(TensorBoardCurves(tmp_path / "tensorboard", run))
+            return opened[-1]
+
+        yield WithCurves(MemoryTracker(), [curves])
+        for each in opened:
+            each.close(RunStatus.COMPLETED)
 
 
 @pytest.fixture

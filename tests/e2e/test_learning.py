@@ -42,4 +42,5 @@ def test_scores_teach_and_shuffled_scores_do_not(
     before, after = mean_share(store, 0), mean_share(store, config.rollout.iterations)
     assert after > before + 0.25
     run(make_services(config, LetterCoach(shuffled=True)), config)
-    assert mean_share(store, config.rollout.iterations) < before + 0.15
+    # Noise wanders, and the policy with it; what it does not do is climb.
+    assert mean_share(store, config.rollout.iterations) < (before + after) / 2
