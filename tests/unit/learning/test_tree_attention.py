@@ -4,7 +4,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from mappa_core.learning.prefix_tree import ancestor_mask, build
-from mappa_core.learning.tree_attention import BlockPlan, ChainPlan, attend, plan
+from mappa_core.learning.tree_attention import AttentionPlan, BlockPlan, ChainPlan, attend, plan
 
 PROMPTS = [(1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 5), (6,)]
 RESPONSES = [(7, 8, 9), (7, 9, 9, 9), (7, 8), (7, 8, 7)]
@@ -16,23 +16,27 @@ def states(heads: int, nodes: int) -> Tensor:
     return values.requires_grad_()
 
 
-@pytest.mark.parametrize("copied", [1, 700, 2**26])
-@pytest.mark.parametrize("block", [1, 3, 4, 64])
-def test_blocks_are_dense_masked_attention_forward_and_backward(block: int, copied: int) -> None:
-    ends = build(PROMPTS, RESPONSES).ends
+def assert_dense(ends: Tensor, planned: AttentionPlan, copied: int = 2**26) -> None:
+    """Forward and backward are those of dense attention under the ancestors' mask."""
     nodes = ends.numel()
     query, key, value = states(6, nodes), states(2, nodes), states(2, nodes)
     dense = scaled_dot_product_attention(
         query, key, value, attn_mask=ancestor_mask(ends), enable_gqa=True, scale=0.3
     )
-    blocked = attend(query, key, value, plan(ends, block), 0.3, copied)
-    torch.testing.assert_close(blocked, dense)
-
+    mixed = attend(query, key, value, planned, 0.3, copied)
+    torch.testing.assert_close(mixed, dense)
     upstream = torch.randn(dense.shape, dtype=dense.dtype)
     expected = torch.autograd.grad(dense, (query, key, value), upstream)
-    actual = torch.autograd.grad(blocked, (query, key, value), upstream)
+    actual = torch.autograd.grad(mixed, (query, key, value), upstream)
     for left, right in zip(actual, expected, strict=True):
         torch.testing.assert_close(left, right)
+
+
+@pytest.mark.parametrize("copied", [1, 700, 2**26])
+@pytest.mark.parametrize("block", [1, 3, 4, 64])
+def test_blocks_are_dense_masked_attention_forward_and_backward(block: int, copied: int) -> None:
+    ends = build(PROMPTS, RESPONSES).ends
+    assert_dense(ends, plan(ends, block), copied)
 
 
 @pytest.mark.parametrize("lengths", [(5,), (9, 2, 4), (1, 1, 1)])
@@ -42,18 +46,7 @@ def test_sequences_that_share_nothing_are_causal_each_on_its_own(lengths: tuple[
     planned = plan(ends, 1)
     assert isinstance(planned, ChainPlan)
     assert [end - start for start, end in planned.spans] == list(lengths)
-    nodes = ends.numel()
-    query, key, value = states(6, nodes), states(2, nodes), states(2, nodes)
-    dense = scaled_dot_product_attention(
-        query, key, value, attn_mask=ancestor_mask(ends), enable_gqa=True, scale=0.3
-    )
-    mixed = attend(query, key, value, planned, 0.3)
-    torch.testing.assert_close(mixed, dense)
-    upstream = torch.randn(dense.shape, dtype=dense.dtype)
-    expected = torch.autograd.grad(dense, (query, key, value), upstream)
-    actual = torch.autograd.grad(mixed, (query, key, value), upstream)
-    for left, right in zip(actual, expected, strict=True):
-        torch.testing.assert_close(left, right)
+    assert_dense(ends, planned)
 
 
 def test_many_short_sequences_are_blocks() -> None:
