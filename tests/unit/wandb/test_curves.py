@@ -52,6 +52,8 @@ def points(folder: Path) -> Iterator[dict[str, float]]:
     """What was logged, of all files in order, without W&B's own keys."""
     from wandb.proto.wandb_internal_pb2 import Record
 
+    # A run that says it is finished may not be written yet; a process that has ended is.
+    wandb.teardown()
     for file in sorted(folder.rglob("*.wandb")):
         for data in records(file):
             items = Record.FromString(data).history.item
