@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from prefect import flow
 from prefect.artifacts import acreate_markdown_artifact
 from prefect.events import emit_event
+from prefect.runtime import flow_run
 
 from flows.audit_run import DEFAULT_SIMULATIONS, audit_stored
 from mappa_core.auditing.alerts import Alert
@@ -146,7 +147,11 @@ def _audit_of(port: Services | Learning) -> AuditStore:
     return port.audit
 
 
-@flow(name="audit", flow_run_name="audit {run}", persist_result=False)
+def _name_of_audit() -> str:
+    return f"audit {flow_run.parameters.get('run') or 'the newest run'}"
+
+
+@flow(name="audit", flow_run_name=_name_of_audit, persist_result=False)
 async def audit(run: str | None = None, margin: float = MARGIN_POINTS) -> str:
     """Audit a stored run (default: the newest); returns its verdict.
 

@@ -9,16 +9,19 @@ Revision ID: 0004
 Revises: 0003
 """
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.types import TypeEngine
 
 revision = "0004"
 down_revision = "0003"
 branch_labels = None
 depends_on = None
 
-COLUMNS = (
+COLUMNS: tuple[tuple[str, TypeEngine[Any], str | None], ...] = (
     ("visibility", sa.Text(), "never"),
     ("criteria", postgresql.JSONB(), None),
     ("blamed", sa.Text(), None),

@@ -4,6 +4,9 @@ Revision ID: 0006
 Revises: 0005
 """
 
+from datetime import datetime
+from uuid import UUID
+
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
@@ -92,12 +95,12 @@ COMMENTS = {
 }
 
 
-def _reference(name: str, target: str, *, primary_key: bool = False) -> sa.Column[object]:
+def _reference(name: str, target: str, *, primary_key: bool = False) -> sa.Column[UUID]:
     foreign = sa.ForeignKey(f"mappa.{target}")
     return sa.Column(name, sa.Uuid(), foreign, nullable=False, primary_key=primary_key)
 
 
-def _now(name: str) -> sa.Column[object]:
+def _now(name: str) -> sa.Column[datetime]:
     moment = sa.DateTime(timezone=True)
     return sa.Column(name, moment, server_default=sa.func.now(), nullable=False)
 

@@ -133,7 +133,7 @@ def _within(run_id: UUID, phase: str, iteration: int) -> ColumnElement[bool]:
     return and_(columns.run_id == run_id, columns.phase == phase, columns.iteration == iteration)
 
 
-def _episode_counts(within: ColumnElement[bool]) -> Select[int, int, int]:
+def _episode_counts(within: ColumnElement[bool]) -> Select[tuple[int, int, int]]:
     everything = func.count()
     return (
         select(
@@ -147,7 +147,7 @@ def _episode_counts(within: ColumnElement[bool]) -> Select[int, int, int]:
     )
 
 
-def _agent_counts(within: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
+def _agent_counts(within: ColumnElement[bool]) -> Select[Any]:
     trains = and_(COACH_SCORE.c.action_id == ACTION.c.id, COACH_SCORE.c.trained)
     return (
         select(
@@ -171,7 +171,7 @@ def _agent_counts(within: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
     )
 
 
-def _agent_figures(row: Row[*tuple[Any, ...]]) -> AgentFigures:
+def _agent_figures(row: Row[Any]) -> AgentFigures:
     return AgentFigures(
         agent=row.agent,
         actions=row.actions,

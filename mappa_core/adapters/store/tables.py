@@ -10,6 +10,8 @@ Append-only, but for the closing of a run and of an episode and the links to MLf
 SQL users read the views of the schema `audit`, never these.
 """
 
+from datetime import datetime
+
 from sqlalchemy import (
     REAL,
     BigInteger,
@@ -56,7 +58,7 @@ def _reference(name: str, target: str, *, primary_key: bool = False) -> Column[o
     return Column(name, Uuid, foreign, nullable=False, primary_key=primary_key)
 
 
-def _now(name: str) -> Column[object]:
+def _now(name: str) -> Column[datetime]:
     return Column(name, DateTime(timezone=True), nullable=False, server_default=func.now())
 
 

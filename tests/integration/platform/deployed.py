@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,27 @@ class Platform:
         """All runs of a flow, as Prefect knows them."""
         body = {"flows": {"name": {"any_": [flow]}}}
         return self.api.post("/flow_runs/filter", json=body).raise_for_status().json()
+
+    def brought_forward(self, deployment: str) -> str:
+        """The next run that a deployment's schedule has made, due now; returns its id."""
+        body = {
+            "deployments": {"name": {"any_": [deployment]}},
+            "flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}},
+            "sort": "EXPECTED_START_TIME_ASC",
+        }
+        wait_for(
+            f"the schedule of {deployment}",
+            lambda: self.api.post("/flow_runs/filter", json=body).raise_for_status().json() != [],
+        )
+        first = self.api.post("/flow_runs/filter", json=body).raise_for_status().json()[0]
+        assert first["auto_scheduled"]
+        due = {
+            "type": "SCHEDULED",
+            "state_details": {"scheduled_time": datetime.now(UTC).isoformat()},
+        }
+        wanted = {"state": due, "force": True}
+        self.api.post(f"/flow_runs/{first['id']}/set_state", json=wanted).raise_for_status()
+        return first["id"]
 
     def tell(self, event: str, run_name: str, **payload: object) -> None:
         """Emit an event about a training run."""

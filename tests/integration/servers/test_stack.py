@@ -125,7 +125,7 @@ def test_nobody_of_ours_is_root_or_may_become_it(platform: Platform, stack: Stac
         assert PASSWORD not in stack.asked(service, "cat", "/proc/1/cmdline"), service
 
 
-def test_a_run_started_from_outside_is_trained_by_the_worker(
+def test_a_run_started_from_outside_is_trained_by_the_worker_and_audited_by_night(
     platform: Platform, stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flow_run = platform.start("train/quickstart", config=SHORT).raise_for_status().json()["id"]
@@ -145,6 +145,13 @@ def test_a_run_started_from_outside_is_trained_by_the_worker(
     assert len(models) == 3
     folder = download_artifacts(f"models:/{models[0].name}/1", dst_path=str(tmp_path / "model"))
     assert list(Path(folder).rglob("adapter_model.safetensors"))
+
+    tonight = platform.brought_forward("nightly")
+    wait_for("the audit", lambda: platform.state(tonight) in ("COMPLETED", "FAILED", "CRASHED"))
+    assert platform.state(tonight) == "COMPLETED", stack.log("worker")
+    (audited,) = [each for each in platform.runs("audit") if each["id"] == tonight]
+    assert audited["name"] == "audit the newest run"
+    assert platform.rows("SELECT count(*) FROM mappa.audit_finding") > 0
 
 
 def test_what_dies_comes_back_with_what_it_knew(platform: Platform, stack: Stack) -> None:
