@@ -45,7 +45,7 @@ class Rank:
         self.job, self.learner = job, job.learner
         device = resolve_device(job.learner.device)
         zero.start_ranks(device)
-        self.trainee = model.load(job.base_model, job.learner)
+        self.trainee = model.load(job.base_model, job.learner, fused=False)
         self.parameters = model.trained_parameters(self.trainee)
         self.policy_directory = Path(job.policy.adapter_uri) if job.policy.adapter_uri else None
         if self.policy_directory is None:

@@ -40,7 +40,7 @@ class TorchLearner(CheckpointLearner):
         """Load the base model; `threads` of the CPU for torch in this process, None for all."""
         super().__init__(base_model, checkpoints_directory, config)
         torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
-        self._model = model.load(base_model, config)
+        self._model = model.load(base_model, config, fused=True)
         self._parameters = model.trained_parameters(self._model)
         # There is one model in memory, so callers take turns; and in one thread, because the C
         # library keeps what each thread has freed for that thread: three updates in three threads

@@ -16,6 +16,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from mappa_core.adapters.huggingface.device import resolve_device
 from mappa_core.adapters.huggingface.weights import load_base
+from mappa_core.adapters.training.lora import fuse
 from mappa_core.config import LearnerConfig
 from mappa_core.domain.records import ScoredAction, TrainingSample
 from mappa_core.learning.prefix_tree import PrefixTree, build, micro_batches
@@ -43,10 +44,16 @@ def _tree_attention(
     return attend(query, key, value, tree, scaling).transpose(1, 2).contiguous(), None
 
 
-def load(base: Path | str, learner: LearnerConfig) -> Trainee:
+def load(base: Path | str, learner: LearnerConfig, *, fused: bool) -> Trainee:
     """The model at `base`, with LoRA on every linear layer but the output where that is trained.
 
     What is trained is float32 on every device; a frozen base is bfloat16 on a GPU.
+
+    Args:
+        base: Name or directory.
+        learner: What is trained, and where.
+        fused: Where all is float32, each layer computes with its adapter in one operation. That
+            passes the adapter's own layers by, on whose calls ZeRO gathers what it has partitioned.
 
     Raises:
         ConfigError: `learner.device` is cuda and there is no GPU.
@@ -72,6 +79,8 @@ def load(base: Path | str, learner: LearnerConfig) -> Trainee:
         task_type="CAUSAL_LM",
         base_model_name_or_path=str(base),
     )
+    if fused and device == "cpu":
+        fuse(config)
     return cast(PeftModel, get_peft_model(model, config))
 
 

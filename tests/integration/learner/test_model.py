@@ -35,10 +35,11 @@ def plain(tiny_model: Path, adapter: Path) -> PeftModel:
     return PeftModel.from_pretrained(base, str(adapter), is_trainable=True)
 
 
-@pytest.fixture(scope="module")
-def treed(tiny_model: Path, plain: PeftModel) -> PeftModel:
+@pytest.fixture(scope="module", params=[True, False], ids=["fused", "layers"])
+def treed(tiny_model: Path, plain: PeftModel, request: pytest.FixtureRequest) -> PeftModel:
     """The learner's model with the same adapter."""
-    loaded = model.load(tiny_model, LearnerConfig(device="cpu", lora=LoraConfig(rank=8, alpha=16)))
+    config = LearnerConfig(device="cpu", lora=LoraConfig(rank=8, alpha=16))
+    loaded = model.load(tiny_model, config, fused=request.param)
     model.copy_tensors(loaded, model.tensors(plain))
     return loaded
 
