@@ -26,10 +26,14 @@ OPTIONS = {
     "trl_python": "",
     "sequences": "32",
     "micro_batches": "1,2",
-    "micro_batch_tokens": "1024",
+    "micro_batch_tokens": "",
     "settings": "lora,full,shared",
     "model": "smollm2-135m-instruct",
 }
+
+
+BUDGETS = {"lora": 512, "full": 512, "shared": 1024}
+"""Tokens of a micro-batch: those of the longest sequence, or of a prompt and all its responses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +82,10 @@ def _options(overrides: Sequence[str]) -> dict[str, str]:
     unknown = sorted(given.keys() - OPTIONS.keys())
     if unknown:
         raise ConfigError(f"bench learner has no {unknown[0]}: choose from {', '.join(OPTIONS)}")
+    for setting in given.get("settings", "lora").split(","):
+        if setting not in BUDGETS:
+            known = ", ".join(BUDGETS)
+            raise ConfigError(f"bench learner has no setting {setting}: choose from {known}")
     python = given.get("trl_python", "")
     if python and not os.access(python, os.X_OK):
         raise ConfigError(f"trl_python={python} is no interpreter: name one that imports trl")
@@ -121,7 +129,7 @@ def _compared(
         "rank": 16,
         "alpha": 32,
         "threads": len(os.sched_getaffinity(0)),
-        "micro_batch_tokens": int(options["micro_batch_tokens"]),
+        "micro_batch_tokens": int(options["micro_batch_tokens"] or BUDGETS[setting]),
         "samples": [asdict(row) for row in rows],
     }
     tokens = sum(len(row.prompt) + len(row.response) for row in rows)

@@ -11,6 +11,7 @@ from mappa_core.settings import Settings
     ("option", "message"),
     [
         ("sequence=3", "bench learner has no sequence: choose from trl_python, sequences"),
+        ("settings=lora,fulll", "no setting fulll: choose from lora, full, shared"),
         ("trl_python=/nowhere/python", "trl_python=/nowhere/python is no interpreter"),
     ],
 )
