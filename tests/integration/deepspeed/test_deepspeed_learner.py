@@ -145,7 +145,7 @@ def test_log_probs_are_those_of_the_torch_learner(tiny_model: Path, tmp_path: Pa
 def test_what_fails_on_a_rank_is_one_line(tiny_model: Path, tmp_path: Path) -> None:
     away = replace(BASE, step=4, adapter_uri=str(tmp_path / "gone" / "4"))
     learner = DeepspeedLearner(tiny_model, tmp_path, spread(1, 2), threads=1)
-    with pytest.raises(LearnerError, match=r"gone/4/.*step 3"):
+    with pytest.raises(LearnerError, match=r"gone/4/.*mappa train --fork "):
         learner.update(away, batch(), AlgorithmConfig(), total_steps=4, seed=3)
 
 
