@@ -1,7 +1,7 @@
 """Two hundred iterations cost what two hundred times one costs, in memory and in time."""
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -24,10 +24,11 @@ def resident_bytes() -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
 
 
-@dataclass
 class Gauge(LogWatcher):
-    seconds: list[float] = field(default_factory=list)
-    resident: list[int] = field(default_factory=list)
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+        self.resident: list[int] = []
 
     def figures(self, figures: IterationFigures, seconds: float) -> None:
         if figures.phase == "train":
