@@ -5,11 +5,15 @@ current server and the current run in globals. The import takes seconds and happ
 """
 
 import errno
+import fcntl
 import os
 import socket
+import tempfile
 import warnings
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -59,10 +63,20 @@ def open_client(tracking_uri: str) -> "MlflowClient":
             warnings.simplefilter("ignore")
             from mlflow.tracking import MlflowClient
 
-            client = MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
-            # The registry opens the database a second time, on first use.
-            client.search_registered_models(max_results=1)
+            with _alone(tracking_uri):
+                client = MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+                # The registry opens the database a second time, on first use.
+                client.search_registered_models(max_results=1)
         return client
+
+
+@contextmanager
+def _alone(tracking_uri: str) -> Generator[None]:
+    """One process of this user at a time: two would fill an empty database at once."""
+    name = f"mappa-mlflow-{os.getuid()}-{sha256(tracking_uri.encode()).hexdigest()[:16]}"
+    with (Path(tempfile.gettempdir()) / name).open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def open_tracing(tracking_uri: str) -> "TracingClient":

@@ -62,12 +62,21 @@ class MlflowTracker:
             return mlflow_run_id
 
     def _experiment(self, team: str) -> str:
+        from mlflow.exceptions import MlflowException
+
         name = f"mappa/{team}"
         found = self._client.get_experiment_by_name(name)
         if found is not None:
             return found.experiment_id
         location = None if is_server(self._tracking_uri) else str(self._artifacts / team)
-        return self._client.create_experiment(name, artifact_location=location)
+        try:
+            return self._client.create_experiment(name, artifact_location=location)
+        except MlflowException:
+            # Another run may have been first.
+            found = self._client.get_experiment_by_name(name)
+            if found is None:
+                raise
+            return found.experiment_id
 
     def _find(self, experiment: str, run: Run) -> str | None:
         found = self._client.search_runs(
