@@ -30,8 +30,6 @@ OPTIONS = {
     "settings": "lora,full,shared",
     "model": "smollm2-135m-instruct",
 }
-
-
 BUDGETS = {"lora": 512, "full": 512, "shared": 1024}
 """Tokens of a micro-batch: those of the longest sequence, or of a prompt and all its responses."""
 
@@ -82,16 +80,17 @@ def _options(overrides: Sequence[str]) -> dict[str, str]:
     unknown = sorted(given.keys() - OPTIONS.keys())
     if unknown:
         raise ConfigError(f"bench learner has no {unknown[0]}: choose from {', '.join(OPTIONS)}")
-    for setting in given.get("settings", "lora").split(","):
+    options = OPTIONS | given
+    for setting in options["settings"].split(","):
         if setting not in BUDGETS:
             known = ", ".join(BUDGETS)
             raise ConfigError(f"bench learner has no setting {setting}: choose from {known}")
-    python = given.get("trl_python", "")
+    python = options["trl_python"]
     if python and not os.access(python, os.X_OK):
         raise ConfigError(f"trl_python={python} is no interpreter: name one that imports trl")
     if python and not TRL_SCRIPT.exists():
         raise ConfigError("TRL is measured from a checkout of MAPPA, which has infra/bench")
-    return OPTIONS | given
+    return options
 
 
 def _model(name: str, settings: Settings) -> str:

@@ -72,7 +72,13 @@ def open_client(tracking_uri: str) -> "MlflowClient":
 
 @contextmanager
 def _alone(tracking_uri: str) -> Generator[None]:
-    """One process of this user at a time: two would fill an empty database at once."""
+    """One process of this user at a time: two would fill an empty database at once.
+
+    A server does that by itself, and one that hangs is not to be waited for in a row.
+    """
+    if is_server(tracking_uri):
+        yield
+        return
     name = f"mappa-mlflow-{os.getuid()}-{sha256(tracking_uri.encode()).hexdigest()[:16]}"
     with (Path(tempfile.gettempdir()) / name).open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -62,12 +62,13 @@ class MlflowTracker:
             return mlflow_run_id
 
     def _experiment(self, team: str) -> str:
-        from mlflow.exceptions import MlflowException
-
         name = f"mappa/{team}"
         found = self._client.get_experiment_by_name(name)
         if found is not None:
             return found.experiment_id
+        # Imported once the client is open: before, MLflow would not know that it is to be quiet.
+        from mlflow.exceptions import MlflowException
+
         location = None if is_server(self._tracking_uri) else str(self._artifacts / team)
         try:
             return self._client.create_experiment(name, artifact_location=location)

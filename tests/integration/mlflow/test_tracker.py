@@ -2,6 +2,8 @@
 
 import math
 import socket
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -131,3 +133,21 @@ def test_our_own_mistakes_are_not_blamed_on_mlflow() -> None:
 def test_flattened_keys_are_those_of_an_override() -> None:
     config = {"a": {"b": {"c": 1}, "d": None}, "e": "text", "f": [1.5, "x"]}
     assert dict(flatten(config)) == {"a.b.c": "1", "a.d": "null", "e": "text", "f": '[1.5, "x"]'}
+
+
+def test_a_first_run_prints_nothing_of_mlflow(tmp_path: Path) -> None:
+    started = """
+import sys
+from pathlib import Path
+from mappa_core.adapters.mlflow.tracker import MlflowTracker
+from tests.builders import make_run
+MlflowTracker(f"sqlite:///{sys.argv[1]}/mlflow.db", Path(sys.argv[1])).start(make_run("first"))
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", started, str(tmp_path)],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
