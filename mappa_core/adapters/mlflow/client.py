@@ -9,7 +9,6 @@ import fcntl
 import os
 import socket
 import tempfile
-import warnings
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
@@ -58,15 +57,12 @@ def open_client(tracking_uri: str) -> "MlflowClient":
         knock(tracking_uri)
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
-        # MLflow uses what SQLAlchemy 2.1 deprecates; that is not for our users to read.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            from mlflow.tracking import MlflowClient
+        from mlflow.tracking import MlflowClient
 
-            with _alone(tracking_uri):
-                client = MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
-                # The registry opens the database a second time, on first use.
-                client.search_registered_models(max_results=1)
+        with _alone(tracking_uri):
+            client = MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+            # The registry opens the database a second time, on first use.
+            client.search_registered_models(max_results=1)
         return client
 
 
