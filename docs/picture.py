@@ -9,7 +9,7 @@ from io import StringIO
 
 from rich.console import CONSOLE_SVG_FORMAT, Console
 
-from flows.tables import comparison_table, gain, iterations_table
+from flows.printing.tables import comparison_table, gain, iterations_table
 from mappa_core.bootstrap import opened_store
 from mappa_core.config import TrainConfig
 from mappa_core.domain.records import Run

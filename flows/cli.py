@@ -1,4 +1,4 @@
-"""The command line; `mappa --help` lists the commands, and most have a module of their own here.
+"""The command line; `mappa --help` lists the commands, and `flows.commands` holds most of them.
 
 Exit codes: 0 done, 2 bad input, 1 failed, 130 stopped by Ctrl-C. Every error is one line.
 Prefect, MLflow and torch take seconds to import, so each command imports what it needs.
@@ -12,16 +12,16 @@ from typing import Annotated
 
 import typer
 
-from flows import exchange
-from flows.audit_cli import audit_command
-from flows.coach_commands import register as register_coach_commands
-from flows.config_commands import config as config_commands
-from flows.console import open_console
-from flows.label import label
-from flows.promote_command import promote_command
-from flows.reproduce import reproduce
-from flows.run_report import report_command
-from flows.train_command import INTERRUPTED, train_command
+from flows.commands import exchange
+from flows.commands.audit import audit_command
+from flows.commands.coaches import register as register_coach_commands
+from flows.commands.config import config as config_commands
+from flows.commands.label import label
+from flows.commands.promote import promote_command
+from flows.commands.report import report_command
+from flows.commands.reproduce import reproduce
+from flows.commands.train import INTERRUPTED, train_command
+from flows.printing.console import open_console
 from mappa_core.adapters.config_files import load_config, with_overrides
 from mappa_core.config import TrainConfig
 from mappa_core.domain.errors import MappaError, UserError
@@ -76,7 +76,7 @@ def evaluate(
     settings = Settings()
     stored = _stored_run(run, settings)
     config = with_overrides(TrainConfig.model_validate(stored.config), overrides or ())
-    from flows.progress import RichWatcher
+    from flows.printing.progress import RichWatcher
     from flows.servers import prefect_server
     from mappa_core.bootstrap import warming, watching
 
@@ -89,7 +89,7 @@ def evaluate(
         from flows.evaluate import evaluate as evaluate_flow
 
         found = asyncio.run(evaluate_flow(stored.name, config, step))
-    from flows.evaluation_tables import evaluation_json, print_evaluation
+    from flows.printing.evaluations import evaluation_json, print_evaluation
 
     if as_json:
         typer.echo(json.dumps(evaluation_json(found)))
@@ -100,7 +100,7 @@ def evaluate(
 @app.command()
 def runs(as_json: Json = False) -> None:
     """List the runs in the store, newest first."""
-    from flows.tables import runs_json, runs_table
+    from flows.printing.tables import runs_json, runs_table
     from mappa_core.bootstrap import opened_store
 
     with opened_store(Settings()) as store:
@@ -119,8 +119,8 @@ def show(
     ] = False,
 ) -> None:
     """Print a run's iterations and episodes, or an episode's whole conversation with scores."""
-    from flows.episode_page import print_episode
-    from flows.tables import print_run
+    from flows.printing.episode import print_episode
+    from flows.printing.tables import print_run
     from mappa_core.bootstrap import opened_store
     from mappa_core.domain.errors import NotFound
 
@@ -159,7 +159,7 @@ def doctor(
 ) -> None:
     """Say what this machine offers and how to get the rest, or what a preset would need."""
     from flows.doctor import examine, plan_memory
-    from flows.tables import doctor_table, plan_note, plan_table
+    from flows.printing.tables import doctor_table, plan_note, plan_table
 
     if plan is not None:
         planned = plan_memory(load_config(plan, ()), Settings())
@@ -185,7 +185,7 @@ def bench(
 ) -> None:
     """Measure, as ratios within one run on this machine."""
     from flows.benches import run_bench
-    from flows.tables import bench_table
+    from flows.printing.tables import bench_table
 
     report = run_bench(name, overrides or (), Settings())
     if as_json:

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from flows.evaluate import Evaluation, evaluate
-from flows.evaluation_tables import evaluation_json
+from flows.printing.evaluations import evaluation_json
 from flows.train import train
 from mappa_core import bootstrap
 from mappa_core.adapters.store.connection import for_psql

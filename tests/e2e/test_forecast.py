@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.forecast import forecast_run, habits_of
+from flows.commands.forecast import forecast_run, habits_of
 from flows.rehearsal.script import no_faults
 from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.coaching.forecast import Forecast, Habits

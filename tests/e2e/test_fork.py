@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from flows.cli import main
-from flows.forking import forked_config
+from flows.commands.forking import forked_config
 from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.config import TrainConfig
 from mappa_core.domain.errors import CoachError, ConfigError, LearnerError

@@ -133,7 +133,7 @@ def test_a_fair_coach_passes_before_training(mappa, tmp_path: Path) -> None:
 
 def test_a_run_is_audited_without_what_trains_or_draws() -> None:
     code = (
-        "import sys, flows.cli, flows.audit_run, flows.audit_tables, mappa_core.bootstrap; "
+        "import sys, flows.cli, flows.audit_run, flows.printing.audits, mappa_core.bootstrap; "
         "print({'torch', 'prefect', 'mlflow', 'matplotlib'} & set(sys.modules))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,7 +7,7 @@ from typer.testing import CliRunner, Result
 
 from flows.audit_run import audit_stored
 from flows.cli import app
-from flows.label import as_score
+from flows.commands.label import as_score
 from mappa_core.adapters.store.auditing import PostgresAudit
 from mappa_core.domain.errors import ConfigError, NotFound
 from tests.builders import make_run

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from flows.forecast import forecast_run
+from flows.commands.forecast import forecast_run
 from flows.rehearsal.server import StandIn, serving
 from mappa_core import steps
 from mappa_core.adapters.llm_coach.budget import Budget

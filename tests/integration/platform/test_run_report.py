@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.run_report import tell
+from flows.commands.report import tell
 from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.domain.records import CoachScore, Outcome, Run, StopReason, Unscored
 from mappa_core.evaluation.run_page import html

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from flows.tables import runs_json
+from flows.printing.tables import runs_json
 from mappa_core.adapters.store import claims
 from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.domain.errors import RunBusy

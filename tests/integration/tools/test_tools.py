@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from flows.episode_page import print_episode
+from flows.printing.episode import print_episode
 from mappa_core import steps
 from mappa_core.adapters.rule_coach.coach import RuleCoach
 from mappa_core.adapters.store.store import PostgresStore

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from flows.audit_before import Examined, examine_coach, questions
-from flows.audit_tables import before_tables
+from flows.printing.audits import before_tables
 from mappa_core.adapters.rule_coach.coach import RuleCoach
 from mappa_core.auditing.probes import features, null_actions, null_case, null_scores, probed
 from mappa_core.bootstrap import ProbedCoach

@@ -1,7 +1,7 @@
 from rich.console import Console
 
 from flows.benches.report import BenchReport, Figure
-from flows.tables import bench_table
+from flows.printing.tables import bench_table
 
 
 def test_what_could_not_be_measured_is_named_with_its_reason() -> None:

@@ -9,9 +9,9 @@ import pytest
 from rich.text import Text
 
 import flows
-from flows.console import open_console, print_boxed, print_facts, print_heading, titled
-from flows.progress import RichWatcher
-from flows.tables import runs_table
+from flows.printing.console import open_console, print_boxed, print_facts, print_heading, titled
+from flows.printing.progress import RichWatcher
+from flows.printing.tables import runs_table
 from mappa_core.domain.records import RunStatus
 from tests.builders import make_run
 
@@ -72,4 +72,4 @@ def test_a_terminal_folds_at_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_there_is_one_place_that_knows() -> None:
     here = Path(flows.__file__).parent
     others = [file for file in here.rglob("*.py") if " Console(" in file.read_text()]
-    assert others == [here / "console.py"]
+    assert others == [here / "printing/console.py"]

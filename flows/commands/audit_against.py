@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 import typer
 
-from flows.console import open_console
+from flows.printing.console import open_console
 from mappa_core.domain.errors import ConfigError
 from mappa_core.settings import Settings
 
@@ -41,7 +41,7 @@ def other_coach(
         NotFound: No such run, several such coaches, or none whose scores could be had.
     """
     from flows.audit_run import Scorer, against
-    from flows.audit_tables import update_table
+    from flows.printing.audits import update_table
     from mappa_core.bootstrap import opened_audit
 
     wanted = Scorer(name=coach.replace(":", " ").strip(), rubric=rubric)
@@ -68,7 +68,7 @@ def _score_again(
     run: str, coach: str, rubric: str | None, changes: Sequence[str], *, ask: bool
 ) -> None:
     """As `mappa rescore`, on all of the run's training actions."""
-    from flows.coach_commands import rescored_run
+    from flows.commands.coaches import rescored_run
 
     backend = coach.partition(":")[0]
     if backend not in ("rule", "gemini", "vertex", "openai", "anthropic"):

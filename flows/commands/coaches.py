@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from flows.console import open_console
+from flows.printing.console import open_console
 from mappa_core.adapters.config_files import with_overrides
 from mappa_core.config import CoachConfig, TrainConfig
 from mappa_core.domain.counting import counted

@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.text import Text
 
-from flows.console import print_facts
+from flows.printing.console import print_facts
 from mappa_core.domain.records import CoachScore, ScoreEntry
 
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from flows.console import titled
 from flows.evaluate import Evaluation
-from flows.tables import comparison_table, gain
+from flows.printing.console import titled
+from flows.printing.tables import comparison_table, gain
 from mappa_core.domain.counting import counted
 from mappa_core.evaluation.report import Report
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from flows.console import open_console
+from flows.printing.console import open_console
 from mappa_core.adapters.config_files import load_config, with_overrides
 from mappa_core.config import RESUMABLE, TrainConfig
 from mappa_core.domain.errors import ConfigError
@@ -76,7 +76,7 @@ def _new_config(
 ) -> TrainConfig:
     if fork is None:
         return load_config(file, overrides)
-    from flows.forking import forked_config
+    from flows.commands.forking import forked_config
 
     return forked_config(fork, step, overrides, settings)
 
@@ -101,7 +101,7 @@ def _print_forecast(config: TrainConfig, settings: Settings, like: str | None) -
     if config.coach.backend == "rule" and config.coach.second.backend == "rule":
         typer.echo("coach: the rule coach costs nothing", err=True)
         return
-    from flows.forecast import forecast_run, habits_of
+    from flows.commands.forecast import forecast_run, habits_of
     from mappa_core.adapters.problems import problem_source
     from mappa_core.coaching.forecast import lines
     from mappa_core.teams import load_team
@@ -122,7 +122,7 @@ def _train(config: TrainConfig, resume: str | None, settings: Settings) -> None:
     console = open_console()
     with ExitStack() as stack:
         comparison, run_name = _trained(config, resume, settings, console, stack)
-    from flows.tables import comparison_table, gain, where_next
+    from flows.printing.tables import comparison_table, gain, where_next
 
     console.print(comparison_table(comparison))
     console.print(gain(comparison))
@@ -137,7 +137,7 @@ def _trained(
     stack: ExitStack,
 ) -> "tuple[Comparison, str]":
     """Before against after, and the run's name."""
-    from flows.progress import RichWatcher
+    from flows.printing.progress import RichWatcher
     from flows.recorder import check_recorder_load
     from flows.servers import prefect_server
     from mappa_core.bootstrap import check_inputs, warming, watching

@@ -15,7 +15,7 @@ from uuid import UUID
 import typer
 from rich.console import Console
 
-from flows.console import open_console, print_heading
+from flows.printing.console import open_console, print_heading
 from mappa_core.domain.audit import Candidate, HumanLabel, Picked
 from mappa_core.domain.errors import ConfigError, NotFound
 from mappa_core.domain.records import Episode, ToolResult, Turn

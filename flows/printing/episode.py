@@ -6,8 +6,8 @@ from uuid import UUID
 from rich.console import Console
 from rich.text import Text
 
-from flows.console import print_boxed, print_facts, print_heading
-from flows.score_tables import print_score_in_full
+from flows.printing.console import print_boxed, print_facts, print_heading
+from flows.printing.scores import print_score_in_full
 from mappa_core.domain import ids
 from mappa_core.domain.records import (
     CoachScore,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from flows.console import titled
+from flows.printing.console import titled
 from mappa_core.auditing.selftest import Rate
 from mappa_core.auditing.time_machine import OtherUpdate
 from mappa_core.auditing.titles import TITLES, interval

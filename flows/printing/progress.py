@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from flows.console import titled
+from flows.printing.console import titled
 from mappa_core.domain.counting import counted
 from mappa_core.domain.records import (
     CoachScore,

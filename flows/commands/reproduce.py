@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from pydantic import SecretStr
 
-from flows.console import open_console, titled
+from flows.printing.console import open_console, titled
 from mappa_core.adapters.config_files import load_config
 from mappa_core.config import TrainConfig
 from mappa_core.domain.errors import ConfigError
@@ -57,7 +57,7 @@ def forecast(config: TrainConfig, settings: Settings) -> tuple[Line, ...]:
 
 
 def _cost(config: TrainConfig, settings: Settings) -> list[Line]:
-    from flows.forecast import forecast_run
+    from flows.commands.forecast import forecast_run
     from mappa_core.adapters.problems import problem_source
     from mappa_core.teams import load_team
 
@@ -173,5 +173,5 @@ def reproduce(
 def _preset(what: str, overrides: Sequence[str]) -> TrainConfig:
     if what not in PRESETS:
         raise ConfigError(f"nothing is called {what} here: choose from {', '.join(PRESETS)}")
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     return load_config(root / PRESETS[what], overrides)

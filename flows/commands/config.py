@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from flows.console import open_console
+from flows.printing.console import open_console
 from mappa_core.adapters.config_files import differences, load_config
 from mappa_core.settings import Settings
 

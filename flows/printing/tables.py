@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.benches.report import BenchReport
-from flows.console import titled
 from flows.doctor import Finding
+from flows.printing.console import titled
 from mappa_core.domain.records import EpisodeSummary, Run, RunStatus
 from mappa_core.evaluation.comparison import Comparison
 from mappa_core.learning.memory_plan import GB, MemoryPlan

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from flows.console import open_console
+from flows.printing.console import open_console
 from mappa_core.domain.audit import Finding
 from mappa_core.domain.errors import ConfigError
 from mappa_core.settings import Settings
@@ -78,7 +78,7 @@ def audit_command(  # noqa: PLR0913 (one argument per option)
     elif before:
         _before(config, changes or [], margin, yes=yes, as_json=as_json)
     elif against is not None:
-        from flows.audit_against import other_coach
+        from flows.commands.audit_against import other_coach
 
         other_coach(
             run or "", against, rubric, changes or [], database, ask=not yes, as_json=as_json
@@ -152,7 +152,7 @@ def _audit(
 
 
 def _print(audited: "Audited", correction: str | None) -> None:
-    from flows.audit_tables import finding_tables
+    from flows.printing.audits import finding_tables
 
     console = open_console()
     for table in finding_tables(audited.result.findings):
@@ -170,7 +170,7 @@ def _verdict(verdict: str) -> Text:
 
 
 def _self_test(simulations: int | None, margin: float, *, as_json: bool) -> None:
-    from flows.audit_tables import rate_table
+    from flows.printing.audits import rate_table
     from mappa_core.auditing.selftest import RUNS, self_test
 
     rates = self_test(RUNS if simulations is None else simulations, margin=margin)
@@ -185,7 +185,7 @@ def _self_test(simulations: int | None, margin: float, *, as_json: bool) -> None
 def _before(
     config: Path | None, changes: list[str], margin: float, *, yes: bool, as_json: bool
 ) -> None:
-    from flows.audit_tables import before_tables
+    from flows.printing.audits import before_tables
     from mappa_core.adapters.config_files import load_config
 
     found = asyncio.run(_examined(load_config(config, changes), margin, ask=not yes))

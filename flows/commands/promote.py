@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from flows.console import open_console
+from flows.printing.console import open_console
 from mappa_core.domain.errors import ConfigError
 from mappa_core.domain.records import RegisteredVersion
 from mappa_core.settings import Settings
