@@ -180,6 +180,38 @@ def test_a_stopped_run_finds_the_update_it_had_sent(
     assert store.runs()[0].status is RunStatus.COMPLETED
 
 
+def test_a_stopped_run_may_compute_what_no_worker_took(
+    store: PostgresStore,
+    make_remote: MakeServices,
+    make_services: MakeServices,
+    elsewhere: TrainConfig,
+) -> None:
+    async def body() -> None:
+        await deploy()
+        stopped = asyncio.create_task(run(make_remote(elsewhere), elsewhere))
+        while not await sent(StateType.SCHEDULED):
+            await asyncio.sleep(0.1)
+        stopped.cancel()
+        with suppress(asyncio.CancelledError):
+            await stopped
+
+    asyncio.run(body())
+    (broken,) = store.runs()
+    here = computed_here(elsewhere)
+    asyncio.run(run(make_services(here), here, broken.name))
+    assert store.runs()[0].status is RunStatus.COMPLETED
+    computed = learnt(store)
+
+    async def late() -> list[FlowRun]:
+        async with worker() as taken:
+            while not await sent(StateType.COMPLETED):
+                await asyncio.sleep(0.1)
+        return taken
+
+    assert len(asyncio.run(late())) == 1
+    assert learnt(store) == computed
+
+
 @pytest.mark.slow
 def test_weights_that_a_later_update_made_superfluous_may_be_gone(
     store: PostgresStore, make_remote: MakeServices, elsewhere: TrainConfig, tmp_path: Path

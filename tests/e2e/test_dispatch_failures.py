@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 import torch
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import WorkPoolUpdate
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Completed, Running
@@ -90,23 +91,30 @@ def test_a_person_is_told_that_nobody_computes(
         await deploy(pool="gpu")
         waiting = asyncio.create_task(send())
         flow_run = await arrived(StateType.SCHEDULED)
-        await told("no worker of the pool gpu is there, `prefect worker start --pool gpu`")
+        await told(waiting, "no worker of the pool gpu is there, `prefect worker start --pool gpu`")
         async with get_client() as client:
+            await client.update_work_pool("gpu", WorkPoolUpdate(is_paused=True))
+            await told(waiting, "the work pool gpu is paused, `prefect work-pool resume gpu`")
+            await client.update_work_pool("gpu", WorkPoolUpdate(is_paused=False))
             await client.set_flow_run_state(flow_run.id, Running(), force=True)
-        await told("the worker of the pool gpu has fallen silent; if its machine died, cancel")
+        await told(
+            waiting, "the worker of the pool gpu has fallen silent; if its machine died, cancel"
+        )
         async with get_client() as client:
             await client.delete_flow_run(flow_run.id)
         with pytest.raises(LearnerError, match=f"{flow_run.id} was deleted before it had ended"):
             await waiting
         await undeploy()
 
-    async def told(news: str) -> None:
+    async def told(waiting: asyncio.Task[Update], news: str) -> None:
         while not any(news in each for each in caplog.messages):
+            if waiting.done():
+                await waiting
             await asyncio.sleep(0.1)
 
     with caplog.at_level(logging.WARNING, logger="mappa"):
         asyncio.run(asyncio.wait_for(body(), 60))
-    assert len([each for each in caplog.messages if each.startswith("update speaker 1: ")]) == 2
+    assert len([each for each in caplog.messages if each.startswith("update speaker 1: ")]) == 3
 
 
 def test_an_update_whose_worker_died_is_sent_again(

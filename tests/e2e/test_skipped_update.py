@@ -31,22 +31,28 @@ def test_a_guarded_update_is_skipped_with_its_reason(
             "algorithm": {"guard": {"grad_norm_max": 1e-9}},
         }
     )
-    services = make_services(config)
 
-    async def body() -> None:
-        await services.engine.start()
-        with bootstrap.use(services):
-            await train(config)
+    def play(resume: str | None = None) -> None:
+        services = make_services(config)
 
-    asyncio.run(body())
+        async def body() -> None:
+            await services.engine.start()
+            with bootstrap.use(services):
+                await train(config, resume)
+
+        asyncio.run(body())
+
+    play()
     (run,) = store.runs()
     update = store.update(run.id, "speaker", 1)
     assert update is not None
     assert update.skipped is not None
     assert "above algorithm.guard.grad_norm_max=1e-09" in update.skipped
     assert update.metrics["skipped"] == 1.0
+    play(resume=run.name)
     events.drain()
     sent = [one for client in AssertingEventsClient.all for one in client.events]
+    # Resumed, the run finds the update: nobody is told of it twice.
     (event,) = [one for one in sent if one.event == "mappa.update.skipped"]
     assert event.resource.id == "mappa.agent.speaker"
     assert event.payload == {"run": str(run.id), "iteration": 1, "reason": update.skipped}
