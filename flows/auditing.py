@@ -43,7 +43,7 @@ class Watch:
         self._before: SoFar | None = None
 
     async def after(self, iteration: int) -> None:
-        """Look at what one iteration left; alerts become rows and events.
+        """Look at what one iteration left; alerts become rows, and new ones events.
 
         Raises:
             CoachError: There is something that `audit.stop_on` names; the run can be resumed.
@@ -67,7 +67,7 @@ class Watch:
             audit=port.audit,
         )
         self._before = seen.so_far
-        for alert in seen.alerts:
+        for alert in seen.new:
             _raise_event(self._run.name, alert)
         self._stop_on(seen.alerts)
 
