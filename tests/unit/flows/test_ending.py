@@ -35,7 +35,7 @@ async def in_a_step() -> None:
 async def in_a_callback() -> None:
     """Where asyncio logs what Prefect's handler raises, and goes on."""
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda *_: None)
+    loop.set_exception_handler(lambda _loop, _context: None)
     loop.call_soon(terminate_me)
     await asyncio.sleep(60)
 
