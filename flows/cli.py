@@ -184,13 +184,16 @@ def doctor(
 ) -> None:
     """Say what this machine offers and how to get the rest, or what a preset would need."""
     from flows.doctor import examine, plan_memory
-    from flows.printing.tables import doctor_table, plan_note, plan_table
+    from flows.printing.tables import doctor_table, plan_json, plan_note, plan_table
 
     if plan is not None:
         planned = plan_memory(load_config(plan, ()), Settings())
-        console = open_console()
-        console.print(plan_table(planned))
-        console.print(plan_note(planned))
+        if as_json:
+            typer.echo(json.dumps(plan_json(planned)))
+        else:
+            console = open_console()
+            console.print(plan_table(planned))
+            console.print(plan_note(planned))
         raise typer.Exit(0 if planned.fits else 1)
     findings = examine(Settings())
     if as_json:
