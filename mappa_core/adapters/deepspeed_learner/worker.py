@@ -14,8 +14,14 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import torch
 from torch import Tensor, distributed
 
-from mappa_core.adapters.deepspeed_learner import zero
-from mappa_core.adapters.deepspeed_learner.jobs import Answer, Job, read_job, write_answer
+from mappa_core.adapters.deepspeed_learner import lifeline, zero
+from mappa_core.adapters.deepspeed_learner.jobs import (
+    Answer,
+    Job,
+    read_job,
+    wanted,
+    write_answer,
+)
 from mappa_core.adapters.huggingface.device import resolve_device
 from mappa_core.adapters.training import checkpoints, memory, model, plan
 from mappa_core.adapters.training.learner import Learnt, Lesson
@@ -40,9 +46,9 @@ T = TypeVar("T")
 class Rank:
     """This process's part of one job."""
 
-    def __init__(self, job: Job) -> None:
-        """Load the policy's weights and join the other ranks."""
-        self.job, self.learner = job, job.learner
+    def __init__(self, job: Job, file: Path) -> None:
+        """Load the policy's weights and join the other ranks; the job lies in `file`."""
+        self.job, self.file, self.learner = job, file, job.learner
         device = resolve_device(job.learner.device)
         zero.start_ranks(device)
         self.trainee = model.load(job.base_model, job.learner, fused=False)
@@ -158,6 +164,8 @@ class Rank:
         if moved:
             names = model.file_names(self.trainee)
             self.before = {names[name]: tensor for name, tensor in weights.items()}
+        if not wanted(self.file):
+            raise LearnerError(f"nobody waits for {self.file} any more: nothing was saved")
         return checkpoints.write(
             Path(lesson.directory),
             model.config(self.trainee, lesson.policy.base_model),
@@ -183,10 +191,11 @@ def _over_ranks(tally: Tally) -> Tally:
     return total
 
 
-def answer(job: Job) -> Answer:
-    """Do the job; what fails outside is an answer, too."""
+def answer(file: Path) -> Answer:
+    """Do the job in `file`; what fails outside is an answer, too."""
     try:
-        rank = Rank(job)
+        job = read_job(file)
+        rank = Rank(job, file)
         if job.lesson is None:
             return Answer(logprobs=rank.logprobs(job.actions))
         return Answer(learnt=rank.update(job.lesson))
@@ -196,7 +205,7 @@ def answer(job: Job) -> Answer:
 
 def main(file: Path) -> None:
     """Answer the job in `file`."""
-    found = answer(read_job(file))
+    found = answer(file)
     if not distributed.is_initialized() or distributed.get_rank() == 0 or found.error:
         write_answer(file, found)
     if found.error is not None:
@@ -207,4 +216,6 @@ def main(file: Path) -> None:
 
 
 if __name__ == "__main__":
+    if lifeline.FLAG in sys.argv:
+        lifeline.hold()
     main(Path(sys.argv[1]))
