@@ -1,6 +1,6 @@
 """DeepSpeed's engine around the model: how it is configured, and its state by parameter name."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import deepspeed
@@ -108,21 +108,31 @@ def restore_moments(
     if not state:
         return
     sharded: Any = engine.optimizer
-    flat = getattr(sharded, "fp32_partitioned_groups_flat", None)
     steps = next(tensor for name, tensor in state.items() if name.startswith("step."))
     # The shards' state exists only after a first step: make room for it as AdamW would.
-    for shard in flat if flat is not None else sharded.single_partition_of_fp32_groups:
+    for shard in _shards(sharded):
         sharded.optimizer.state[shard] = {
             "step": steps.clone(),
             "exp_avg": torch.zeros_like(shard.data),
             "exp_avg_sq": torch.zeros_like(shard.data),
         }
-    if flat is None:
-        sharded._lazy_init_hp_params_optimizer_state()  # noqa: SLF001 (as its own step does)
+    link = getattr(sharded, "_lazy_init_hp_params_optimizer_state", None)
+    if link is not None:
+        link()  # As its own first step does; stage 3 has nothing to link.
     for name, parameter in parameters.items():
         for moment in ("exp_avg", "exp_avg_sq"):
             value = state[f"{moment}.{name}"].to(parameter.device)
             safe_set_full_optimizer_state(parameter, value, moment)
+
+
+def _shards(sharded: Any) -> Sequence[Tensor]:  # noqa: ANN401 (any of DeepSpeed's optimizers)
+    """This rank's part of the float32 weights, by group; each optimizer has its own name for it."""
+    names = (
+        "fp32_partitioned_groups_flat",  # stage 3
+        "fp32_groups_flat_partition",  # stage 1 in bfloat16
+        "single_partition_of_fp32_groups",  # stage 2, and stage 1 in float32
+    )
+    return next(getattr(sharded, name) for name in names if hasattr(sharded, name))
 
 
 def weights(parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, Tensor]:
