@@ -216,6 +216,20 @@ def test_the_guard_keeps_weights_and_moments_as_they_were(make_learner: MakeLear
     assert (taken.skipped, taken.metrics["skipped"]) == (None, 0.0)
 
 
+def test_a_policy_that_learns_is_not_taken_for_a_sampler_that_differs(
+    make_learner: MakeLearner,
+) -> None:
+    learner = make_learner(epochs=3)
+    bands = GuardConfig(mismatch_kl_max=1e-6, effective_sample_size_min=0.9999)
+    free, watched = (
+        learner.update(BASE, batch(learner), algorithm, total_steps=4, seed=3)
+        for algorithm in (FROM_SAMPLER, FROM_SAMPLER.model_copy(update={"guard": bands}))
+    )
+    assert watched.skipped is None
+    assert watched.metrics["optimizer_steps"] == 3.0
+    assert watched.checkpoint.sha256 == free.checkpoint.sha256
+
+
 def test_peak_memory_and_real_tokens_are_reported(make_learner: MakeLearner) -> None:
     metrics = update(make_learner()).metrics
     assert metrics["peak_memory_bytes"] > metrics["peak_extra_memory_bytes"] >= 0
