@@ -23,7 +23,7 @@ from mappa_core.adapters.deepspeed_learner.jobs import (
     write_answer,
 )
 from mappa_core.adapters.huggingface.device import resolve_device
-from mappa_core.adapters.training import checkpoints, memory, model, plan
+from mappa_core.adapters.training import checkpoints, gpu, memory, model, plan
 from mappa_core.adapters.training.learner import Learnt, Lesson
 from mappa_core.adapters.training.metrics import StepTaken, Tally, report
 from mappa_core.adapters.training.steps import loss_of
@@ -194,11 +194,12 @@ def _over_ranks(tally: Tally) -> Tally:
 def answer(file: Path) -> Answer:
     """Do the job in `file`; what fails outside is an answer, too."""
     try:
-        job = read_job(file)
-        rank = Rank(job, file)
-        if job.lesson is None:
-            return Answer(logprobs=rank.logprobs(job.actions))
-        return Answer(learnt=rank.update(job.lesson))
+        with gpu.failures_named():
+            job = read_job(file)
+            rank = Rank(job, file)
+            if job.lesson is None:
+                return Answer(logprobs=rank.logprobs(job.actions))
+            return Answer(learnt=rank.update(job.lesson))
     except MappaError as error:
         return Answer(error=str(error), disk_full=isinstance(error, DiskFull))
 
