@@ -91,15 +91,13 @@ class Rank:
     def update(self, lesson: Lesson) -> Learnt | None:
         """The whole update; the first rank writes the checkpoint and says what came of it."""
         started = time.monotonic()
-        before = self.policy_directory
-        state = {} if before is None else checkpoints.read_optimizer(before)
-        zero.restore_moments(self.engine, self.parameters, state)
+        zero.restore_moments(self.engine, self.parameters, self._moments_before())
         rate = plan.learning_rate(self.learner, lesson.policy.step, lesson.total_steps)
         zero.set_rate(self.engine, rate)
         with memory.measured(model.inner(self.trainee).device) as peak:
             taken, skipped = self._steps(lesson)
         seconds = time.monotonic() - started
-        saved = self._save(lesson, state, moved=bool(taken) and skipped is None)
+        saved = self._save(lesson, moved=bool(taken) and skipped is None)
         if saved is None:
             return None
         metrics = {
@@ -152,18 +150,22 @@ class Rank:
         logprobs, entropies = self.engine(batch.tree)
         return TokenLogprobs(logprobs=logprobs.float(), entropies=entropies)
 
-    def _save(
-        self, lesson: Lesson, state: dict[str, Tensor], *, moved: bool
-    ) -> checkpoints.Saved | None:
+    def _moments_before(self) -> dict[str, Tensor]:
+        # Read when they are needed: held in between they would be there beside the optimiser's.
+        before = self.policy_directory
+        return {} if before is None else checkpoints.read_optimizer(before)
+
+    def _save(self, lesson: Lesson, *, moved: bool) -> checkpoints.Saved | None:
         """Gather everywhere, write on the first rank."""
         weights = zero.weights(self.parameters) if moved else {}
-        if moved:
-            state = zero.moments(self.engine, self.parameters)
+        state = zero.moments(self.engine, self.parameters) if moved else {}
         if distributed.get_rank() != 0:
             return None
         if moved:
             names = model.file_names(self.trainee)
             self.before = {names[name]: tensor for name, tensor in weights.items()}
+        else:
+            state = self._moments_before()
         if not wanted(self.file):
             raise LearnerError(f"nobody waits for {self.file} any more: nothing was saved")
         return checkpoints.write(

@@ -12,7 +12,7 @@ from deepspeed.utils import (
     safe_set_full_fp32_param,
     safe_set_full_optimizer_state,
 )
-from torch import Tensor
+from torch import Tensor, distributed
 
 from mappa_core.adapters.training import model, optimizer
 from mappa_core.config import LearnerConfig
@@ -75,7 +75,10 @@ def open_engine(
     """The engine around the model's trained parameters, at AdamW's beginning."""
     reader = Reader(trainee)
     parameters = model.trained_parameters(trainee)
-    masters = {name: p.detach().clone() for name, p in parameters.items()} if bfloat16 else {}
+    masters: dict[str, Tensor] = {}
+    if bfloat16:
+        # On the CPU: a GPU may have no room for them beside what they are made from.
+        masters = {name: p.detach().to("cpu", copy=True) for name, p in parameters.items()}
     engine, *_ = deepspeed.initialize(
         model=reader,
         optimizer=optimizer.build(parameters, {}, learner),
@@ -136,15 +139,20 @@ def _shards(sharded: Any) -> Sequence[Tensor]:  # noqa: ANN401 (any of DeepSpeed
 
 
 def weights(parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, Tensor]:
-    """The whole float32 weights, gathered on every rank; all ranks must ask."""
-    gathered = {name: safe_get_full_fp32_param(p) for name, p in parameters.items()}
-    return {name: cast(Tensor, tensor).detach().cpu().clone() for name, tensor in gathered.items()}
+    """The whole float32 weights; all ranks must ask, and the first one is answered."""
+    found: dict[str, Tensor] = {}
+    for name, parameter in parameters.items():
+        _keep_on_first(found, name, safe_get_full_fp32_param(parameter))
+    return found
 
 
 def moments(
     engine: "DeepSpeedEngine", parameters: Mapping[str, torch.nn.Parameter]
 ) -> dict[str, Tensor]:
-    """AdamW's state by moment and parameter, gathered; all ranks must ask. Empty before a step."""
+    """AdamW's state by moment and parameter; all ranks must ask, and the first one is answered.
+
+    Empty before a step.
+    """
     sharded: Any = engine.optimizer
     states: Any = sharded.optimizer.state
     steps = next((one["step"] for one in states.values() if "step" in one), None)
@@ -152,8 +160,14 @@ def moments(
         return {}
     found: dict[str, Tensor] = {}
     for name, parameter in parameters.items():
-        found[f"step.{name}"] = steps.detach().cpu().clone()
+        _keep_on_first(found, f"step.{name}", steps)
         for moment in ("exp_avg", "exp_avg_sq"):
-            value = cast(Tensor, safe_get_full_optimizer_state(parameter, moment))
-            found[f"{moment}.{name}"] = value.detach().cpu().clone()
+            value = safe_get_full_optimizer_state(parameter, moment)
+            _keep_on_first(found, f"{moment}.{name}", value)
     return found
+
+
+def _keep_on_first(found: dict[str, Tensor], name: str, whole: object) -> None:
+    """Copies on every rank would take a machine's memory once for each."""
+    if distributed.get_rank() == 0:
+        found[name] = cast(Tensor, whole).detach().to("cpu", copy=True)
