@@ -23,6 +23,7 @@ from mappa_core.adapters.training.learner import Lesson
 from mappa_core.config import (
     AlgorithmConfig,
     DeepspeedConfig,
+    GuardConfig,
     LearnerConfig,
     LoraConfig,
 )
@@ -246,6 +247,18 @@ def test_offloaded_state_is_the_same_state(tiny_model: Path, tmp_path: Path, sta
     ours = updates(DeepspeedLearner(tiny_model, tmp_path / "zero", config, threads=1), 2)
     theirs = updates(TorchLearner(tiny_model, tmp_path / "torch", config, threads=1), 2)
     assert_same(ours, theirs)
+
+
+@pytest.mark.slow
+def test_the_guard_keeps_weights_and_moments_as_they_were(tiny_model: Path, tmp_path: Path) -> None:
+    learner = DeepspeedLearner(tiny_model, tmp_path, spread(2, 2), threads=1)
+    (before,) = updates(learner, 1)
+    watched = AlgorithmConfig(guard=GuardConfig(grad_norm_max=1e-9))
+    report = learner.update(before.policy, batch(), watched, total_steps=4, seed=3)
+    assert "above algorithm.guard.grad_norm_max" in str(report.skipped)
+    kept, found = files(before), files(report)
+    assert kept.keys() == found.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in kept.items())
 
 
 @pytest.mark.slow
