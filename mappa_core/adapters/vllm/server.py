@@ -218,11 +218,14 @@ class Server:
                 shutil.rmtree(directory, ignore_errors=True)
 
 
-def _has_ended(lifeline: socket.socket) -> bool:
-    return bool(select.select([lifeline], [], [], 0)[0])
+def _has_ended(lifeline: socket.socket, *, within_seconds: float = 0) -> bool:
+    # Not `select.select`: it refuses descriptors from 1024 on.
+    poll = select.poll()
+    poll.register(lifeline, select.POLLIN)
+    return bool(poll.poll(within_seconds * 1000))
 
 
 def _end(lifeline: socket.socket) -> None:
     with lifeline:
         lifeline.shutdown(socket.SHUT_WR)
-        select.select([lifeline], [], [], _STOP_SECONDS)
+        _has_ended(lifeline, within_seconds=_STOP_SECONDS)
