@@ -16,11 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from mappa_core.adapters.huggingface import tensor_files
 from mappa_core.adapters.huggingface.layout import ADAPTER, WHOLE_MODEL, layout_of
 
 WHOLE_FILES = "model*.safetensors"
@@ -60,8 +59,13 @@ class LowRankUpdate:
 
 
 def load_base(path: Path | str, dtype: torch.dtype, device: torch.device | str) -> PreTrainedModel:
-    """The causal language model at `path`, in evaluation mode."""
-    with no_progress_bars():
+    """The causal language model at `path`, in evaluation mode.
+
+    Raises:
+        OSError: A file is missing.
+        ValueError: One is damaged, or no model that transformers knows.
+    """
+    with no_progress_bars(), tensor_files.plain_errors(path):
         model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
     return model.to(device).eval()  # pyright: ignore[reportArgumentType]
 
@@ -95,11 +99,11 @@ def read_adapter(directory: Path) -> dict[str, LowRankUpdate]:
     """A PEFT LoRA adapter's updates by the name of the weight they change.
 
     Raises:
-        ValueError: It holds more than plain LoRA (DoRA, biases, whole modules).
+        ValueError: It is damaged, or more than plain LoRA (DoRA, biases, whole modules).
         OSError: A file is missing.
     """
     config = json.loads((directory / ADAPTER.config).read_text())
-    tensors = load_file(directory / ADAPTER.weights)
+    tensors = tensor_files.read(directory / ADAPTER.weights)
     updates: dict[str, LowRankUpdate] = {}
     for name in sorted(tensors):
         module, _, part = name.removeprefix(_PEFT_PREFIX).partition(".lora_")
@@ -131,7 +135,7 @@ class ServedWeights:
         """Describe them; `checkpoint` None for the base as it is. Only an adapter is read.
 
         Raises:
-            ValueError: The adapter does not fit the base model.
+            ValueError: The adapter does not fit the base model, or a file is damaged.
             OSError: There are no weights, or a file is missing.
         """
         whole = checkpoint is not None and is_whole_model(checkpoint)
@@ -151,7 +155,7 @@ class ServedWeights:
     def shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Each weight's name and shape; no data is read."""
         for path in self._files:
-            with safe_open(path, framework="pt") as file:
+            with tensor_files.opened(path) as file:
                 for name in file.keys():  # noqa: SIM118 (not a dictionary)
                     yield name, tuple(file.get_slice(name).get_shape())
 
@@ -188,7 +192,7 @@ def merge_adapter(base: Path | str, adapter: Path | str, target: Path) -> None:
     not at all, and replaces an earlier one.
 
     Raises:
-        ValueError: The adapter does not fit the base model.
+        ValueError: The adapter does not fit the base model, or a file is damaged.
         OSError: A file is missing, or the disk is full.
     """
     updates = read_adapter(Path(adapter))
@@ -208,14 +212,14 @@ def merge_adapter(base: Path | str, adapter: Path | str, target: Path) -> None:
 
 
 def _merge_shard(shard: Path, updates: dict[str, LowRankUpdate], target: Path) -> None:
-    with safe_open(shard, framework="pt") as file:
+    with tensor_files.opened(shard) as file:
         metadata = file.metadata()
-    save_file(dict(_merged(shard, updates)), target, metadata=metadata)
+    tensor_files.write(target, dict(_merged(shard, updates)), metadata)
 
 
 def _merged(shard: Path, updates: dict[str, LowRankUpdate]) -> Iterator[tuple[str, torch.Tensor]]:
     """A file's weights with what `updates` has for them, which it loses."""
-    with safe_open(shard, framework="pt") as file:
+    with tensor_files.opened(shard) as file:
         for name in file.keys():  # noqa: SIM118 (not a dictionary)
             update = updates.pop(name, None)
             weight = file.get_tensor(name)
