@@ -4,6 +4,7 @@ What the system refused is an OSError that names the file and says why, as for a
 is no such file, or only a part of one, is a ValueError.
 """
 
+import hashlib
 import os
 import re
 from collections.abc import Generator, Mapping
@@ -54,3 +55,9 @@ def write(
     """Write a file from where the tensors lie, without a copy; raises as `plain_errors` says."""
     with plain_errors(path):
         save_file(dict(tensors), path, metadata=dict(metadata) if metadata else None)
+
+
+def sha256_file(path: Path) -> str:
+    """The SHA-256 of a file's bytes, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,11 +1,10 @@
-"""Weights on disk: load a base model, merge a LoRA adapter into it, hash a file.
+"""Weights on disk: load a base model, merge a LoRA adapter into it.
 
 Adapters are directories in PEFT's own format (`adapter_config.json` and
 `adapter_model.safetensors`).
 """
 
 import contextlib
-import hashlib
 import json
 import logging
 import math
@@ -87,12 +86,6 @@ def no_progress_bars() -> Generator[None]:
 
 def _is_error(record: logging.LogRecord) -> bool:
     return record.levelno >= logging.ERROR
-
-
-def sha256_file(path: Path) -> str:
-    """The SHA-256 of a file's bytes, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_adapter(directory: Path) -> dict[str, LowRankUpdate]:

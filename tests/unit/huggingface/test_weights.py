@@ -10,6 +10,7 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 
 from mappa_core.adapters.huggingface.device import resolve_device
+from mappa_core.adapters.huggingface.tensor_files import sha256_file
 from mappa_core.adapters.huggingface.weights import (
     LowRankUpdate,
     ServedWeights,
@@ -17,7 +18,6 @@ from mappa_core.adapters.huggingface.weights import (
     merge_adapter,
     read_adapter,
     servable,
-    sha256_file,
 )
 from tests.full_disk import largest_file
 from tests.tiny_model import save_adapter, save_tiny_model
