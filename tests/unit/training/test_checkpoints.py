@@ -58,7 +58,7 @@ def test_a_disk_that_cannot_read_is_named_though_it_names_no_file(place: Path) -
     weights.symlink_to("/proc/self/mem")  # opens, and its first page cannot be read
     for read in (checkpoints.read_weights, checkpoints.verify):
         with pytest.raises(
-            LearnerError, match=r"solver/1 is unreadable \(Input/output error\).*--fork run$"
+            LearnerError, match=r"/1 is unreadable \(Input/output error\).*--fork run$"
         ):
             read(place)
 
