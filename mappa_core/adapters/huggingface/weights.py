@@ -1,11 +1,10 @@
-"""Weights on disk: load a base model, merge a LoRA adapter into it, hash a file.
+"""Weights on disk: load a base model, merge a LoRA adapter into it.
 
 Adapters are directories in PEFT's own format (`adapter_config.json` and
 `adapter_model.safetensors`).
 """
 
 import contextlib
-import hashlib
 import json
 import logging
 import math
@@ -16,11 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from mappa_core.adapters.huggingface import tensor_files
 from mappa_core.adapters.huggingface.layout import ADAPTER, WHOLE_MODEL, layout_of
 
 WHOLE_FILES = "model*.safetensors"
@@ -60,8 +58,13 @@ class LowRankUpdate:
 
 
 def load_base(path: Path | str, dtype: torch.dtype, device: torch.device | str) -> PreTrainedModel:
-    """The causal language model at `path`, in evaluation mode."""
-    with no_progress_bars():
+    """The causal language model at `path`, in evaluation mode.
+
+    Raises:
+        OSError: A file is missing.
+        ValueError: One is damaged, or no model that transformers knows.
+    """
+    with no_progress_bars(), tensor_files.plain_errors(path):
         model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
     return model.to(device).eval()  # pyright: ignore[reportArgumentType]
 
@@ -85,21 +88,15 @@ def _is_error(record: logging.LogRecord) -> bool:
     return record.levelno >= logging.ERROR
 
 
-def sha256_file(path: Path) -> str:
-    """The SHA-256 of a file's bytes, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def read_adapter(directory: Path) -> dict[str, LowRankUpdate]:
     """A PEFT LoRA adapter's updates by the name of the weight they change.
 
     Raises:
-        ValueError: It holds more than plain LoRA (DoRA, biases, whole modules).
+        ValueError: It is damaged, or more than plain LoRA (DoRA, biases, whole modules).
         OSError: A file is missing.
     """
     config = json.loads((directory / ADAPTER.config).read_text())
-    tensors = load_file(directory / ADAPTER.weights)
+    tensors = tensor_files.read(directory / ADAPTER.weights)
     updates: dict[str, LowRankUpdate] = {}
     for name in sorted(tensors):
         module, _, part = name.removeprefix(_PEFT_PREFIX).partition(".lora_")
@@ -134,7 +131,7 @@ class ServedWeights:
         lies in, and what has no update is as in its file.
 
         Raises:
-            ValueError: The adapter does not fit the base model.
+            ValueError: The adapter does not fit the base model, or a file is damaged.
             OSError: There are no weights, or a file is missing.
         """
         self.dtype = dtype
@@ -155,7 +152,7 @@ class ServedWeights:
     def shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Each weight's name and shape; no data is read."""
         for path in self._files:
-            with safe_open(path, framework="pt") as file:
+            with tensor_files.opened(path) as file:
                 for name in file.keys():  # noqa: SIM118 (not a dictionary)
                     yield name, tuple(file.get_slice(name).get_shape())
 
@@ -195,7 +192,7 @@ def merge_adapter(base: Path | str, adapter: Path | str, target: Path, dtype: to
     not at all, and replaces an earlier one.
 
     Raises:
-        ValueError: The adapter does not fit the base model.
+        ValueError: The adapter does not fit the base model, or a file is damaged.
         OSError: A file is missing, or the disk is full.
     """
     updates = read_adapter(Path(adapter))
@@ -217,16 +214,16 @@ def merge_adapter(base: Path | str, adapter: Path | str, target: Path, dtype: to
 def _merge_shard(
     shard: Path, updates: dict[str, LowRankUpdate], target: Path, dtype: torch.dtype
 ) -> None:
-    with safe_open(shard, framework="pt") as file:
+    with tensor_files.opened(shard) as file:
         metadata = file.metadata()
-    save_file(dict(_merged(shard, updates, dtype)), target, metadata=metadata)
+    tensor_files.write(target, dict(_merged(shard, updates, dtype)), metadata)
 
 
 def _merged(
     shard: Path, updates: dict[str, LowRankUpdate], dtype: torch.dtype
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """A file's weights with what `updates` has for them, which it loses."""
-    with safe_open(shard, framework="pt") as file:
+    with tensor_files.opened(shard) as file:
         for name in file.keys():  # noqa: SIM118 (not a dictionary)
             update = updates.pop(name, None)
             weight = file.get_tensor(name)

@@ -1,6 +1,7 @@
 """Merging adapters: against PEFT's own arithmetic, and against numbers worked by hand."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 
 from mappa_core.adapters.huggingface.device import resolve_device
+from mappa_core.adapters.huggingface.tensor_files import sha256_file
 from mappa_core.adapters.huggingface.weights import (
     LowRankUpdate,
     ServedWeights,
@@ -16,8 +18,8 @@ from mappa_core.adapters.huggingface.weights import (
     merge_adapter,
     read_adapter,
     servable,
-    sha256_file,
 )
+from tests.full_disk import largest_file
 from tests.tiny_model import save_adapter, save_tiny_model
 
 
@@ -125,6 +127,23 @@ def test_an_adapter_of_another_model_is_refused_and_nothing_is_left(
     with pytest.raises(ValueError, match=r"changes weights that .* lacks: model\.layers\.9"):
         merge_adapter(base, adapter, tmp_path / "work" / "merged", torch.float32)
     assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_a_damaged_model_and_a_full_disk_are_errors_of_pythons_own(
+    base: Path, tmp_path: Path
+) -> None:
+    adapter = save_adapter(base, tmp_path / "adapter")
+    with largest_file(10_000), pytest.raises(OSError, match=r"too large: .*model\.safetensors"):
+        merge_adapter(base, adapter, tmp_path / "work" / "merged")
+    assert list((tmp_path / "work").iterdir()) == []
+    os.truncate(base / "model.safetensors", 10_000)
+    for read in (
+        lambda: load_base(base, torch.float32, "cpu"),
+        lambda: merge_adapter(base, adapter, tmp_path / "merged"),
+        lambda: dict(ServedWeights(base, None).tensors()),
+    ):
+        with pytest.raises(ValueError, match=r"base.* is damaged: .*not fully covered"):
+            read()
 
 
 def test_an_adapter_of_any_rank_fits_and_one_of_another_shape_is_refused(
