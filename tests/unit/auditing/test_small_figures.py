@@ -160,14 +160,14 @@ def test_a_bias_that_a_group_baseline_takes_away_has_no_share() -> None:
     assert (within.share, within.pull) == (0.0, 0.0)
 
 
-def test_share_of_the_advantage_by_hand() -> None:
+@pytest.mark.parametrize("scale", [3.25**-0.5, 0.1], ids=["normalised", "as it is"])
+def test_share_of_the_advantage_by_hand(scale: float) -> None:
     # Scores 7, 5, 4, 2: mean 4.5, variance 3.25; the bias makes 1.5 of each distance.
     scores = np.array([7.0, 5.0, 4.0, 2.0])
-    advantage = (scores - 4.5) / 3.25**0.5
-    frame = make_frame(scores.tolist(), advantage=advantage.tolist())
+    frame = make_frame(scores.tolist(), advantage=(scale * (scores - 4.5)).tolist())
     (found,) = update_shares(frame, np.array([3.0, 3.0, 0.0, 0.0]), by_problem=False)
     assert found.share == pytest.approx(0.25 * 1.5 * (2.5 + 0.5 + 0.5 + 2.5) / 3.25)
-    assert found.pull == pytest.approx(0.5 * 1.5 / 3.25**0.5)
+    assert found.pull == pytest.approx(0.5 * 1.5 * scale)
 
 
 def test_the_favoured_type_grew() -> None:
