@@ -93,6 +93,11 @@ class PostgresStore:
         """Where the store is, password included; for other adapters, never for people."""
         return self._engine.url.render_as_string(hide_password=False)
 
+    @property
+    def patience(self) -> Patience:
+        """For who opens the same database beside it."""
+        return self._patience
+
     def open_run(self, run: Run) -> None:
         """Add a run; a repeat changes nothing."""
         self._add({tables.RUN: [mapping.run_row(run)]})
