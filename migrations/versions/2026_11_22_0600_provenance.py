@@ -1,4 +1,4 @@
-"""What advantages are relative to, for the estimators that came after the audit.
+"""What advantages are relative to, by estimator; a correction outlives the run it comes from.
 
 Revision ID: 0012
 Revises: 0011
@@ -34,6 +34,7 @@ COMMENTS = {
 
 def upgrade() -> None:
     op.execute("SET LOCAL lock_timeout = '5s'")
+    op.drop_constraint("fk_correction_run_id", "correction", schema="mappa")
     op.execute(RUNS)
     for target, comment in COMMENTS.items():
         op.execute(f"COMMENT ON {target} IS '{comment}'")
@@ -43,6 +44,11 @@ def downgrade() -> None:
     op.execute("SET LOCAL lock_timeout = '5s'")
     for target in COMMENTS:
         op.execute(f"COMMENT ON {target} IS NULL")
+    # Rows of runs that are not here were no error until now.
+    op.execute(
+        "ALTER TABLE mappa.correction ADD CONSTRAINT fk_correction_run_id "
+        "FOREIGN KEY (run_id) REFERENCES mappa.run (id) NOT VALID"
+    )
     _replace(context.script.get_revision("0006").module.VIEWS["runs"])
 
 
