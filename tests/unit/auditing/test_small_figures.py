@@ -11,10 +11,11 @@ from mappa_core.auditing.agreement import (
     weighted_kappa,
 )
 from mappa_core.auditing.design import growth
-from mappa_core.auditing.frame import Floats
+from mappa_core.auditing.frame import Factor, Floats
 from mappa_core.auditing.health import divergences, health, missing
 from mappa_core.auditing.noise import noise
 from mappa_core.auditing.onset import Gaps, gaps, onset
+from mappa_core.auditing.opinions import Opinions
 from mappa_core.auditing.policy_bias import update_shares
 from mappa_core.auditing.time_machine import other_updates
 from tests.unit.auditing.frames import make_frame
@@ -146,6 +147,21 @@ def test_labels_of_contested_actions_do_not_speak_for_all() -> None:
     contested = labelled(scores, np.array([1.0, 1.0, 1.0, 1.0, NAN]), at_random=False)
     assert corrected_mean(contested) is None
     assert agreement(contested.scores, contested.labels) is not None
+
+
+@pytest.mark.parametrize("score", [(7.0, NAN, 5.0), (NAN, 7.0, 5.0)])
+def test_an_absence_that_was_made_good_wipes_out_no_score(score: tuple[float, ...]) -> None:
+    """Both have repeat 0 of one action, in the order of their ids, which means nothing."""
+    opinions = Opinions(
+        action=Factor.of(["a"] * 3),
+        scorer=Factor.of(["s"] * 3),
+        repeat=np.array([0, 0, 1]),
+        trained=np.array([1, 1, 0]),
+        score=np.array(score),
+        problem=Factor.of(["p"] * 3),
+    )
+    assert opinions.table(0).tolist() == [[7.0, 5.0]]
+    assert opinions.means(0).tolist() == [6.0]
 
 
 def test_a_bias_that_a_group_baseline_takes_away_has_no_share() -> None:
