@@ -34,7 +34,10 @@ WHERE nspname = 'audit' AND (NOT :migrated OR relkind <> 'v')
 LIMIT 1
 """
 _CREATE_AUDITOR = """
-DO $$ BEGIN CREATE ROLE mappa_auditor NOLOGIN;
+DO $$ BEGIN
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'mappa_auditor') THEN
+        CREATE ROLE mappa_auditor NOLOGIN;
+    END IF;
 EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$
 """
 _REVISION = re.compile(r"^COPY mappa\.alembic_version .*\n(.+)$", re.MULTILINE)

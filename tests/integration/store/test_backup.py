@@ -5,9 +5,11 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from sqlalchemy import make_url
 
-from mappa_core.adapters.store import backup
+from mappa_core.adapters.store import backup, schema
 from mappa_core.adapters.store.connection import for_psql
+from mappa_core.adapters.store.embedded import EmbeddedPostgres
 from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.domain.errors import ArchiveError, MappaError, StoreError
 from tests.builders import make_problem, make_run
@@ -38,6 +40,20 @@ def test_an_empty_store_becomes_the_backup(dump: Path, new_database: NewDatabase
     assert schemas(url) == ["audit", "mappa"]
     with pytest.raises(ArchiveError, match="holds runs"):
         backup.restore(url, dump)
+
+
+def test_who_may_make_no_roles_can_upgrade_and_restore(
+    dump: Path, postgres: EmbeddedPostgres
+) -> None:
+    """Where the role of the auditors is there, as it is on this server."""
+    administration = postgres.url("postgres")
+    execute(administration, "CREATE ROLE plain LOGIN", "CREATE DATABASE plain OWNER plain")
+    url = make_url(postgres.url("plain")).set(username="plain").render_as_string()
+    try:
+        schema.upgrade(url)
+        backup.restore(url, dump)
+    finally:
+        execute(administration, "DROP DATABASE plain WITH (FORCE)", "DROP ROLE plain")
 
 
 def text_file(dump: Path) -> None:
