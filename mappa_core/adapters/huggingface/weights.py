@@ -43,8 +43,8 @@ class LowRankUpdate:
         """(out, in), of the weight it is for."""
         return (self.up.shape[0], self.down.shape[1])
 
-    def added_to(self, weight: torch.Tensor) -> torch.Tensor:
-        """`weight` of shape (out, in) with the update, computed in float32 and kept in its type.
+    def added_to(self, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """`weight` of shape (out, in) with the update, computed in float32 and given as `dtype`.
 
         Raises:
             ValueError: It is for a weight of another shape.
@@ -52,7 +52,7 @@ class LowRankUpdate:
         if weight.shape != self.shape:
             raise ValueError(f"an update of shape {self.shape} for {tuple(weight.shape)}")
         delta = self.up.float() @ self.down.float()
-        return weight.float().add(delta, alpha=self.scale).to(weight.dtype)
+        return weight.float().add(delta, alpha=self.scale).to(dtype)
 
     def to(self, device: torch.device) -> "LowRankUpdate":
         """This update on `device`."""
@@ -127,13 +127,17 @@ def is_whole_model(checkpoint: Path) -> bool:
 class ServedWeights:
     """What `servable` would write, tensor by tensor: whole weights, or a base with an adapter."""
 
-    def __init__(self, base: Path | str, checkpoint: Path | None) -> None:
+    def __init__(self, base: Path | str, checkpoint: Path | None, dtype: torch.dtype) -> None:
         """Describe them; `checkpoint` None for the base as it is. Only an adapter is read.
+
+        Who serves them holds them as `dtype`: an adapter is merged in it, whatever type the base
+        lies in, and what has no update is as in its file.
 
         Raises:
             ValueError: The adapter does not fit the base model.
             OSError: There are no weights, or a file is missing.
         """
+        self.dtype = dtype
         whole = checkpoint is not None and is_whole_model(checkpoint)
         folder = Path(checkpoint if whole and checkpoint else base)
         self._files = sorted(folder.glob(WHOLE_FILES))
@@ -159,20 +163,21 @@ class ServedWeights:
         """The weights in the same order, on the CPU."""
         updates = dict(self._updates)
         for path in self._files:
-            yield from _merged(path, updates)
+            yield from _merged(path, updates, self.dtype)
 
 
-def servable(base: Path | str, checkpoint: Path, target: Path) -> None:
+def servable(base: Path | str, checkpoint: Path, target: Path, dtype: torch.dtype) -> None:
     """Make `target` a model directory with a checkpoint's weights and nothing else.
 
-    An adapter is merged into `base`; whole weights are linked to, without what lies beside them.
+    An adapter is merged into `base` for who serves it as `dtype`; whole weights are linked to,
+    without what lies beside them.
 
     Raises:
         ValueError: An adapter does not fit the base model.
         OSError: A file is missing, or the disk is full.
     """
     if not is_whole_model(checkpoint):
-        merge_adapter(base, checkpoint, target)
+        merge_adapter(base, checkpoint, target, dtype)
         return
     # A process that was killed may have left it.
     shutil.rmtree(target, ignore_errors=True)
@@ -181,9 +186,11 @@ def servable(base: Path | str, checkpoint: Path, target: Path) -> None:
         (target / name).symlink_to((checkpoint / name).resolve(strict=True))
 
 
-def merge_adapter(base: Path | str, adapter: Path | str, target: Path) -> None:
+def merge_adapter(base: Path | str, adapter: Path | str, target: Path, dtype: torch.dtype) -> None:
     """Write the model at `base` with `adapter` merged in to the directory `target`.
 
+    Merged weights are written as `dtype`: in the type of a bfloat16 base most of a small update
+    would be rounded away, although a float32 server could serve it. The others stay as they are.
     Shard by shard, so that it takes the memory of one file; the directory appears complete or
     not at all, and replaces an earlier one.
 
@@ -198,7 +205,7 @@ def merge_adapter(base: Path | str, adapter: Path | str, target: Path) -> None:
         for file in Path(base).glob("*.json"):
             shutil.copy(file, beside)
         for shard in sorted(Path(base).glob("*.safetensors")):
-            _merge_shard(shard, updates, beside / shard.name)
+            _merge_shard(shard, updates, beside / shard.name, dtype)
         if updates:
             raise ValueError(f"{adapter} changes weights that {base} lacks: {min(updates)}")
         shutil.rmtree(target, ignore_errors=True)
@@ -207,16 +214,20 @@ def merge_adapter(base: Path | str, adapter: Path | str, target: Path) -> None:
         shutil.rmtree(beside, ignore_errors=True)
 
 
-def _merge_shard(shard: Path, updates: dict[str, LowRankUpdate], target: Path) -> None:
+def _merge_shard(
+    shard: Path, updates: dict[str, LowRankUpdate], target: Path, dtype: torch.dtype
+) -> None:
     with safe_open(shard, framework="pt") as file:
         metadata = file.metadata()
-    save_file(dict(_merged(shard, updates)), target, metadata=metadata)
+    save_file(dict(_merged(shard, updates, dtype)), target, metadata=metadata)
 
 
-def _merged(shard: Path, updates: dict[str, LowRankUpdate]) -> Iterator[tuple[str, torch.Tensor]]:
+def _merged(
+    shard: Path, updates: dict[str, LowRankUpdate], dtype: torch.dtype
+) -> Iterator[tuple[str, torch.Tensor]]:
     """A file's weights with what `updates` has for them, which it loses."""
     with safe_open(shard, framework="pt") as file:
         for name in file.keys():  # noqa: SIM118 (not a dictionary)
             update = updates.pop(name, None)
             weight = file.get_tensor(name)
-            yield name, weight if update is None else update.added_to(weight)
+            yield name, weight if update is None else update.added_to(weight, dtype)

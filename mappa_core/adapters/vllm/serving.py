@@ -54,8 +54,9 @@ class Serving(Protocol):
 class Merged:
     """Full weights, replaced in place."""
 
-    def __init__(self, model: Path | str, directory: Path) -> None:
-        self._model = model
+    def __init__(self, model: Path | str, directory: Path, dtype: torch.dtype) -> None:
+        """Merge in `directory`, for servers that hold their weights as `dtype`."""
+        self._model, self._dtype = model, dtype
         self._directory = directory
 
     async def load(self, server: Server, policy: PolicyVersion, old: PolicyVersion | None) -> None:
@@ -67,7 +68,8 @@ class Merged:
         merged = self._directory / str(policy.id)
         try:
             with _readable(policy):
-                await asyncio.to_thread(servable, self._model, Path(policy.adapter_uri), merged)
+                checkpoint = Path(policy.adapter_uri)
+                await asyncio.to_thread(servable, self._model, checkpoint, merged, self._dtype)
             await _reload(server, merged)
         finally:
             shutil.rmtree(merged, ignore_errors=True)
@@ -94,7 +96,7 @@ class Transferred:
             return
         checkpoint = None if policy.adapter_uri is None else Path(policy.adapter_uri)
         with _readable(policy):
-            weights = await asyncio.to_thread(ServedWeights, self._model, checkpoint)
+            weights = await asyncio.to_thread(ServedWeights, self._model, checkpoint, self._dtype)
         try:
             async with self._turn:
                 await asyncio.to_thread(
@@ -102,7 +104,6 @@ class Transferred:
                     weights,
                     server.address,
                     sync=self._sync,
-                    dtype=self._dtype,
                     seconds=REPLY_SECONDS,
                 )
         except httpx.TransportError as error:
