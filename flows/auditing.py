@@ -7,11 +7,13 @@ trains, `mappa.audit.biased` afterwards.
 
 import asyncio
 from collections.abc import Sequence
+from typing import Annotated
 
 from prefect import flow
 from prefect.artifacts import acreate_markdown_artifact
 from prefect.events import emit_event
 from prefect.runtime import flow_run
+from pydantic import Field
 
 from flows.audit_run import DEFAULT_SIMULATIONS, audit_stored
 from mappa_core.auditing.alerts import Alert
@@ -43,7 +45,7 @@ class Watch:
         self._before: SoFar | None = None
 
     async def after(self, iteration: int) -> None:
-        """Look at what one iteration left; alerts become rows and events.
+        """Look at what one iteration left; alerts become rows, and new ones events.
 
         Raises:
             CoachError: There is something that `audit.stop_on` names; the run can be resumed.
@@ -67,7 +69,7 @@ class Watch:
             audit=port.audit,
         )
         self._before = seen.so_far
-        for alert in seen.alerts:
+        for alert in seen.new:
             _raise_event(self._run.name, alert)
         self._stop_on(seen.alerts)
 
@@ -152,7 +154,10 @@ def _name_of_audit() -> str:
 
 
 @flow(name="audit", flow_run_name=_name_of_audit, persist_result=False)
-async def audit(run: str | None = None, margin: float = MARGIN_POINTS) -> str:
+async def audit(
+    run: str | None = None,
+    margin: Annotated[float, Field(gt=0, allow_inf_nan=False)] = MARGIN_POINTS,
+) -> str:
     """Audit a stored run (default: the newest); returns its verdict.
 
     Raises:

@@ -1,12 +1,15 @@
 """The command line; `mappa --help` lists the commands, and `flows.commands` holds most of them.
 
-Exit codes: 0 done, 2 bad input, 1 failed, 130 stopped by Ctrl-C. Every error is one line.
+Exit codes: 0 done, 2 bad input, 1 failed, 130 stopped by Ctrl-C, 143 by SIGTERM. Every error is
+one line.
 Prefect, MLflow and torch take seconds to import, so each command imports what it needs.
 """
 
 import asyncio
 import json
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +23,8 @@ from flows.commands.label import label
 from flows.commands.promote import promote_command
 from flows.commands.report import report_command
 from flows.commands.reproduce import reproduce
-from flows.commands.train import INTERRUPTED, train_command
+from flows.commands.train import train_command
+from flows.ending import INTERRUPTED, run_flow, sigterm_unwinds
 from flows.printing.console import open_console
 from mappa_core.adapters.config_files import load_config, with_overrides
 from mappa_core.config import TrainConfig
@@ -55,12 +59,33 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for a script.")]
 def main() -> None:
     """Run the command line and leave with its exit code."""
     try:
-        app()
+        with sigterm_unwinds():
+            _run()
     except MappaError as error:
         open_console(stderr=True).print(f"mappa: {error}", soft_wrap=True)
         sys.exit(2 if isinstance(error, UserError) else 1)
+    except OSError as error:
+        # A file that cannot be written where the user named it, or a full disk behind stdout; who
+        # stopped reading (`mappa runs | head`) knows.
+        if not isinstance(error, BrokenPipeError):
+            open_console(stderr=True).print(f"mappa: {error}", soft_wrap=True)
+        _drop_stdout()
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+
+
+def _run() -> None:
+    try:
+        app()
+    finally:
+        sys.stdout.flush()
+
+
+def _drop_stdout() -> None:
+    """Lose what stdout would not take, which Python tries again as it exits."""
+    with suppress(OSError), Path(os.devnull).open("w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 @app.command()
@@ -88,7 +113,7 @@ def evaluate(
     ):
         from flows.evaluate import evaluate as evaluate_flow
 
-        found = asyncio.run(evaluate_flow(stored.name, config, step))
+        found = run_flow(evaluate_flow(stored.name, config, step))
     from flows.printing.evaluations import evaluation_json, print_evaluation
 
     if as_json:
@@ -159,13 +184,16 @@ def doctor(
 ) -> None:
     """Say what this machine offers and how to get the rest, or what a preset would need."""
     from flows.doctor import examine, plan_memory
-    from flows.printing.tables import doctor_table, plan_note, plan_table
+    from flows.printing.tables import doctor_table, plan_json, plan_note, plan_table
 
     if plan is not None:
         planned = plan_memory(load_config(plan, ()), Settings())
-        console = open_console()
-        console.print(plan_table(planned))
-        console.print(plan_note(planned))
+        if as_json:
+            typer.echo(json.dumps(plan_json(planned)))
+        else:
+            console = open_console()
+            console.print(plan_table(planned))
+            console.print(plan_note(planned))
         raise typer.Exit(0 if planned.fits else 1)
     findings = examine(Settings())
     if as_json:

@@ -16,6 +16,7 @@ from uuid import UUID
 from prefect import flow, get_run_logger
 from prefect.artifacts import acreate_table_artifact
 
+from flows.ending import sigterm_cancels
 from flows.limits import global_limits
 from flows.rollout import rollout
 from mappa_core.bootstrap import code_version, open_services, opened_store, services
@@ -132,7 +133,8 @@ async def evaluate(
         trained = run
         if measured(config) != measured(TrainConfig.model_validate(run.config)):
             run = await asyncio.to_thread(_beside, run, config, (0, after))
-        reports = [await evaluate_held_out(run.id, played, config) for played in (0, after)]
+        with sigterm_cancels():
+            reports = [await evaluate_held_out(run.id, played, config) for played in (0, after)]
         success, skill = await _compared(run.id, 0, after, config)
         found = Evaluation(
             run=run.name, before=reports[0], after=reports[1], success=success, skill=skill

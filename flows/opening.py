@@ -7,8 +7,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import uuid4
 
+from prefect.exceptions import TerminationSignal
 from prefect.runtime import flow_run
 
+from flows.ending import prefect_there, sigterm_cancels
 from mappa_core import steps
 from mappa_core.bootstrap import check_weights, code_version, services
 from mappa_core.config import TrainConfig
@@ -134,9 +136,11 @@ async def recorded(run: Run, config: TrainConfig) -> AsyncGenerator[Run]:
         run = await _ready(run, config)
         status, error = RunStatus.FAILED, "stopped by an unexpected error; see the log"
         try:
-            yield run
+            with prefect_there(), sigterm_cancels():
+                yield run
             status, error = RunStatus.COMPLETED, None
-        except asyncio.CancelledError:
+        # SIGTERM cancels, or Prefect raises it in whatever step runs just then.
+        except (asyncio.CancelledError, TerminationSignal):
             status, error = RunStatus.INTERRUPTED, None
             raise
         except MappaError as failure:

@@ -20,7 +20,7 @@ from mappa_core.steps.promoting import Case
 async def promote(run: str, agent: str | None = None, override: str | None = None) -> Case:
     """Make a stored run's last checkpoints champions where the evidence supports it.
 
-    A run that nobody has audited is audited first.
+    Its coach is audited first.
 
     Args:
         run: Name, id or a prefix of either.
@@ -42,7 +42,7 @@ async def promote(run: str, agent: str | None = None, override: str | None = Non
 
 
 def considered(records: Records, run: str, agent: str | None) -> Case:
-    """The case of one run; it is audited first if nobody did.
+    """The case of one run, with an audit of the moment.
 
     Raises:
         NotFound: No such run, or it has nothing registered.
@@ -59,9 +59,9 @@ def considered(records: Records, run: str, agent: str | None) -> Case:
 
 
 def _findings(records: Records, run: Run) -> tuple[Finding, ...]:
-    found = records.audit.findings(run.id)
-    if any(each.kind == "task_type" for each in found) or not records.store.checkpoints(run.id):
-        return found
+    """Of an audit made now: stored findings may be of fewer iterations, or of a wider margin."""
+    if not records.store.checkpoints(run.id):
+        return ()
     audited = audit_stored(records.audit, str(run.id), MARGIN_POINTS, record=True, simulations=0)
     return audited.result.findings
 

@@ -80,7 +80,7 @@ def _running(home: Path) -> str | None:
     try:
         record = json.loads((home / "server.json").read_text())
         os.kill(record["keeper_pid"], 0)
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, ValueError):
         return None
     return record["api_url"] if is_healthy(f"{record['api_url']}/health") else None
 
@@ -107,7 +107,10 @@ def _start_prefect(home: Path, logs: Path, port: int | None, after: ExitStack) -
     )
     keeper_pid = keep(server, home / "use.lock", after)
     record = {"api_url": api_url, "keeper_pid": keeper_pid}
-    (home / "server.json").write_text(json.dumps(record))
+    # All of it or none: a full disk or a kill leaves no half of it for the next command.
+    unfinished = home / "server.json.unfinished"
+    unfinished.write_text(json.dumps(record))
+    unfinished.replace(home / "server.json")
     return api_url
 
 

@@ -22,7 +22,7 @@ from flows.opening import recorded, stored_run
 from flows.recorder import check_recorder_load
 from flows.rollout import rollout
 from mappa_core import steps
-from mappa_core.bootstrap import open_services, services
+from mappa_core.bootstrap import check_effects, open_services, services
 from mappa_core.config import TrainConfig
 from mappa_core.domain.errors import CoachError
 from mappa_core.domain.records import IterationFigures, Run, Update
@@ -44,6 +44,7 @@ async def train(config: TrainConfig, resume: str | None = None) -> Comparison:
     await check_deployment(config.learner.deployment)
     async with global_limits(), open_services(config, Settings(), get_run_logger()) as port:
         check_recorder_load(config, port.team)
+        check_effects(config, port.team)
         await asyncio.to_thread(auditing.check_correction, config.audit, port)
         stored = await asyncio.to_thread(stored_run, config, resume)
         async with recorded(stored, config) as run:

@@ -1,6 +1,6 @@
 """Addresses and secrets, from the environment; never recorded with a run.
 
-These variables are read:
+These variables are read; an empty one is as one that is not set:
     MAPPA_HOME            embedded state; default ~/.mappa, for root /var/lib/mappa
     MAPPA_DATABASE_URL    Postgres to use instead of the embedded one, for the store alone
     MLFLOW_TRACKING_URI   MLflow server, or database, to use instead of one in MAPPA_HOME
@@ -19,10 +19,19 @@ These variables are read:
 import os
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import (
+    AfterValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from mappa_core.domain.errors import ConfigError
 
 
 def _default_home() -> Path:
@@ -35,9 +44,13 @@ def _whole(path: Path) -> Path:
 
 
 class Settings(BaseSettings):
-    """Where things are."""
+    """Where things are.
 
-    model_config = SettingsConfigDict(frozen=True, extra="ignore")
+    Raises:
+        ConfigError: A variable has a value it cannot have; the message names it.
+    """
+
+    model_config = SettingsConfigDict(frozen=True, extra="ignore", env_ignore_empty=True)
 
     home: Annotated[Path, AfterValidator(_whole)] = Field(
         default_factory=_default_home, validation_alias="MAPPA_HOME"
@@ -61,6 +74,18 @@ class Settings(BaseSettings):
     wandb_api_key: SecretStr | None = Field(default=None, validation_alias="WANDB_API_KEY")
     wandb_mode: str = Field(default="online", validation_alias="WANDB_MODE")
     wandb_project: str = Field(default="mappa", validation_alias="WANDB_PROJECT")
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _named(cls, given: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return handler(given)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False)[0]
+            name = ".".join(str(part) for part in first["loc"])
+            raise ConfigError(
+                f"{name}={first['input']} in the environment: {first['msg']}"
+            ) from None
 
     @cached_property
     def models(self) -> Path:

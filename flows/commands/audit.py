@@ -5,6 +5,7 @@ Exit code 3 where it is biased, so that CI can gate on it.
 
 import asyncio
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from flows.commands.files import check_file
 from flows.printing.console import open_console
 from mappa_core.domain.audit import Finding
 from mappa_core.domain.errors import ConfigError
@@ -72,7 +74,17 @@ def audit_command(  # noqa: PLR0913 (one argument per option)
     ] = None,
 ) -> None:
     """Say whether a coach is biased, since when, and what it did to the policy."""
+    alone = not (before or self_test or against is not None)
     _check(run, margin, before=before, self_test=self_test, debias=debias, database=database)
+    _check_used("--config", config is not None, "--before", before)
+    _check_used("--rubric", rubric is not None, "--against", against is not None)
+    _check_used("--set", bool(changes), "--before or --against", before or against is not None)
+    _check_used("--debias", debias, "a RUN alone", alone)
+    _check_used("--report", report is not None, "a RUN alone", alone)
+    if self_test and simulations == 0:
+        raise ConfigError("--self-test takes at least one of --simulations")
+    if report is not None:
+        check_file(report, "--report")
     if self_test:
         _self_test(simulations, margin, as_json=as_json)
     elif before:
@@ -101,12 +113,18 @@ def _check(
     Raises:
         ConfigError: Always with how to mend it.
     """
-    if margin <= 0:
+    if not 0 < margin < math.inf:
         raise ConfigError(f"--margin is above 0 points, not {margin:g}")
     if (run is None) is not (before or self_test):
         raise ConfigError("name one run to audit, or give --before or --self-test instead")
     if debias and database is not None:
         raise ConfigError("--debias writes a correction, and --database writes nothing: use one")
+
+
+def _check_used(option: str, given: bool, needed: str, there: bool) -> None:
+    """Refuse an option that would be ignored."""
+    if given and not there:
+        raise ConfigError(f"{option} needs {needed}")
 
 
 def _audit(

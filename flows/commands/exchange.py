@@ -37,9 +37,8 @@ def export(
         if folder.exists():
             raise ConfigError(f"{folder} exists: name a new folder with --out")
         unfinished = folder.with_name(f"{folder.name}.unfinished")
-        shutil.rmtree(unfinished, ignore_errors=True)
+        _make_anew(unfinished)
         try:
-            unfinished.mkdir(parents=True)
             count = store.export(
                 found,
                 unfinished,
@@ -49,6 +48,14 @@ def export(
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
     typer.echo(f"{counted(count, 'action')} of {found.name} in {folder}")
+
+
+def _make_anew(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise ConfigError(f"--out: {folder} cannot be made: {error.strerror}") from error
 
 
 def import_run(

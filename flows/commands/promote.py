@@ -1,12 +1,12 @@
 """`mappa promote`: from a trained run to the champions of the registry, and back."""
 
-import asyncio
 import json
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
+from flows.ending import run_flow
 from flows.printing.console import open_console
 from mappa_core.domain.errors import ConfigError
 from mappa_core.domain.records import RegisteredVersion
@@ -50,7 +50,7 @@ def _promote(run: str, agent: str | None, override: str | None, as_json: bool) -
     with prefect_server(settings):
         from flows.promote import promote, summary
 
-        case = asyncio.run(promote(run, agent, override))
+        case = run_flow(promote(run, agent, override))
     if as_json:
         moved = {each.name: each.version for each in case.moved}
         gain = case.comparison.metrics() if case.comparison else {}

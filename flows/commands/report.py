@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from flows.commands.files import check_file
 from mappa_core.domain import ids
 from mappa_core.domain.records import CoachScore, Episode, IterationFigures, Run, Turn
 from mappa_core.evaluation.run_page import Example, RunStory, extremes, html
@@ -25,6 +26,8 @@ def report_command(
     """Write one self-contained HTML page about a run: curves, costs, actions worth reading."""
     from mappa_core.bootstrap import opened_store
 
+    if to is not None:
+        check_file(to, "--to")
     with opened_store(Settings()) as store:
         story = tell(store, store.run(run))
     path = to or Path(f"{story.run.name}.html")

@@ -1,6 +1,5 @@
 """`mappa train`: a new run, one that goes on, or one that goes on from another one's weights."""
 
-import asyncio
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from flows.ending import INTERRUPTED, TERMINATED, run_flow
 from flows.printing.console import open_console
 from mappa_core.adapters.config_files import load_config, with_overrides
 from mappa_core.config import RESUMABLE, TrainConfig
@@ -17,9 +17,6 @@ from mappa_core.settings import Settings
 
 if TYPE_CHECKING:
     from mappa_core.evaluation.comparison import Comparison
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C."""
 
 
 def train_command(
@@ -150,12 +147,12 @@ def _trained(
     from flows.train import train as train_flow
 
     try:
-        return asyncio.run(train_flow(config, resume)), watcher.run_name or ""
-    except KeyboardInterrupt:
+        return run_flow(train_flow(config, resume)), watcher.run_name or ""
+    except (KeyboardInterrupt, SystemExit) as stop:
         if watcher.run_name is not None:
             said = f"stopped; go on with: mappa train --resume {watcher.run_name}"
             console.print(said, soft_wrap=True)
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(TERMINATED if isinstance(stop, SystemExit) else INTERRUPTED) from None
 
 
 def _as_yaml(config: TrainConfig) -> str:

@@ -4,6 +4,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import asdict
 from pathlib import Path
 from uuid import UUID
 
@@ -177,6 +178,11 @@ def plan_table(planned: MemoryPlan) -> Table:
     for phase in ("rollout", "update"):
         table.add_row(phase, "together", f"{planned.peak(phase) / GB:.1f}", "", style="bold")
     return table
+
+
+def plan_json(planned: MemoryPlan) -> dict[str, object]:
+    """The same for a script."""
+    return {**asdict(planned), "fits": planned.fits, "host_bytes": planned.host_bytes}
 
 
 def plan_note(planned: MemoryPlan) -> str:

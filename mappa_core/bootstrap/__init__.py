@@ -32,7 +32,7 @@ from mappa_core.bootstrap.databases import (
     vacuum_database,
 )
 from mappa_core.bootstrap.engines import start_engine, warming
-from mappa_core.bootstrap.inputs import check_inputs, check_weights, desk_of
+from mappa_core.bootstrap.inputs import check_effects, check_inputs, check_weights, desk_of
 from mappa_core.bootstrap.learning import Learning, open_learning
 from mappa_core.bootstrap.machine import SPARE_BYTES, check_space, code_version, sandbox_tier
 from mappa_core.bootstrap.wiring import Services, open_services, services, use, watching
@@ -46,6 +46,7 @@ __all__ = [
     "Services",
     "backup_database",
     "check_coach",
+    "check_effects",
     "check_inputs",
     "check_space",
     "check_weights",

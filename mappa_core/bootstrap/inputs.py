@@ -1,5 +1,6 @@
 """What is refused before anything is written, because the user can mend it."""
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,17 +56,33 @@ def check_weights(policy: PolicyVersion) -> None:
         checkpoints.verify(Path(policy.adapter_uri))
 
 
+def check_effects(config: TrainConfig, team: Team) -> None:
+    """Refuse keys that nothing would come of.
+
+    Raises:
+        ConfigError: Visibility for an agent that there is not, or a stop for alerts of no watch.
+    """
+    names = [agent.name for agent in team.agents]
+    for name in config.coach.visibility:
+        if name not in names:
+            near = get_close_matches(name, names, n=1) or names
+            raise ConfigError(f"coach.visibility.{name}: team {team.name} has {' or '.join(near)}")
+    if config.audit.stop_on and not config.audit.anchors:
+        raise ConfigError("audit.stop_on needs audit.anchors above 0: with 0 nothing is watched")
+
+
 def check_inputs(config: TrainConfig, settings: Settings) -> Team:
     """Refuse what the user can mend, before anything is written; returns the team.
 
     Raises:
         UserError: Unknown team, prompts or tools, overlapping problem sets, no such model, no GPU
-            where one is asked for by name or needed.
+            where one is asked for by name or needed, a key that nothing would come of.
         DiskFull: Too little space for a run.
     """
     team = load_team(config.team, config.prompts)
     desk_of(team, problem_source(config.problems), settings)
     check_tools(team, config.tools)
+    check_effects(config, team)
     check_tracking(config.tracking, settings)
     check_coach(config.coach, settings, team)
     if config.coach.second.share:

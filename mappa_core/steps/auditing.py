@@ -43,6 +43,8 @@ class Seen:
     """Handed to the next iteration's watch, so that it reads no more than its own rows."""
     watched: Watched
     alerts: tuple[Alert, ...]
+    new: tuple[Alert, ...]
+    """Those that were not written down before; on resume, what was seen is looked at again."""
 
 
 async def watch_iteration(
@@ -92,13 +94,25 @@ def _seen(
     else:
         _, latest = audit.iteration_frame(run_id, iteration)
         after = before.then(latest)
-    anchors = history(audit.anchors(run_id), audit.anchor_scores(run_id))
+    scores = audit.anchor_scores(run_id)
+    # On resume there are later ones, of which this iteration could not know.
+    known = [score for score in scores if score.iteration <= iteration]
+    anchors = history(audit.anchors(run_id), known)
     watched = watch(after.stream, anchors)
-    drifts = [draft.finding(run_id) for draft in drift_findings(after.stream, anchors)]
-    audit.save_findings(run_id, ["drift"], drifts)
+    if len(known) == len(scores):
+        drifts = [draft.finding(run_id) for draft in drift_findings(after.stream, anchors)]
+        audit.save_findings(run_id, ["drift"], drifts)
     raised = tuple(alerts(latest, iteration, after, watched, config))
-    audit.add_findings([alert.draft().finding(run_id) for alert in raised])
-    return Seen(so_far=after, watched=watched, alerts=raised)
+    new = _new(run_id, raised, audit)
+    return Seen(so_far=after, watched=watched, alerts=raised, new=new)
+
+
+def _new(run_id: UUID, raised: Sequence[Alert], audit: AuditStore) -> tuple[Alert, ...]:
+    """Write the alerts down; returns those that were not."""
+    before = {finding.id for finding in audit.findings(run_id, "alert")}
+    found = {alert: alert.draft().finding(run_id) for alert in raised}
+    audit.add_findings(list(found.values()))
+    return tuple(alert for alert, finding in found.items() if finding.id not in before)
 
 
 def corrected_actions(

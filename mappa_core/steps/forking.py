@@ -4,7 +4,9 @@
                                 └── run B       0 to 3 by reference, then iterations 4, 5, ... anew
 
 Ids are made of the run, so what B plays and learns never meets what A had made of the same
-iterations; seeds are not, so B does what A would have done.
+iterations; seeds are not, so B does what A would have done: to the bit with rollout.async_level=0.
+With 1, B plays its first iteration with the weights it starts from, which A had not yet (3 for 4,
+where A had 2).
 """
 
 from collections.abc import Callable, Sequence

@@ -73,18 +73,25 @@ def case_of(episode: Episode, turn: Turn, sample: int) -> CoachCase:
 
 
 def watch(audit: PostgresAudit, store: PostgresStore, coach: Moody, iterations: int) -> Watched:
-    seen = before = None
+    return watched(audit, store, coach, iterations)[-1].watched
+
+
+def watched(
+    audit: PostgresAudit, store: PostgresStore, coach: Moody, iterations: int
+) -> list[auditing.Seen]:
+    """What was seen after each iteration."""
+    found: list[auditing.Seen] = []
     asker = auditing.Asker(coach=coach, case_of=case_of)
     for iteration in range(1, iterations + 1):
         coach.iteration = iteration
+        before = found[-1].so_far if found else None
         seen = asyncio.run(
             auditing.watch_iteration(
                 RUN.id, iteration, CONFIG, before, asker=asker, store=store, audit=audit
             )
         )
-        before = seen.so_far
-    assert seen is not None
-    return seen.watched
+        found.append(seen)
+    return found
 
 
 def test_a_coach_that_moves_is_named_with_its_iteration(
@@ -97,6 +104,21 @@ def test_a_coach_that_moves_is_named_with_its_iteration(
     assert finding.margin is not None
     assert finding.estimate is not None
     assert finding.estimate >= finding.margin
+
+
+def test_a_resumed_watch_sees_what_it_saw_and_raises_nothing_twice(
+    audit: PostgresAudit, store: PostgresStore
+) -> None:
+    first = watched(audit, store, Moody(changes_at=4), 6)
+    assert any(alert.kind == "drift" for seen in first for alert in seen.new)
+    alerts, drifts = audit.findings(RUN.id, "alert"), audit.findings(RUN.id, "drift")
+    # Stopped after iteration 1 of what it reads again, it leaves the finding of all six.
+    again = watched(audit, store, Moody(changes_at=4), 1)
+    assert audit.findings(RUN.id, "drift") == drifts
+    again = watched(audit, store, Moody(changes_at=4), 6)
+    assert [seen.alerts for seen in again] == [seen.alerts for seen in first]
+    assert not any(seen.new for seen in again)
+    assert audit.findings(RUN.id, "alert") == alerts
 
 
 def test_a_new_rubric_is_named_instead(audit: PostgresAudit, store: PostgresStore) -> None:

@@ -48,9 +48,10 @@ class Platform:
     def set_up(self) -> None:
         """Do what the compose service `deploy` does whenever the stack comes up."""
         services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+        shell, flag, script = services["deploy"]["command"]
         programs = Path(sys.executable).parent
         subprocess.run(
-            services["deploy"]["command"],
+            [shell, flag, script.replace("$$", "$")],
             cwd=ROOT,
             env={**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"},
             check=True,

@@ -67,6 +67,16 @@ def alerts(platform: Platform) -> list[str]:
     return [each["state_type"] for each in found]
 
 
+def test_limits_and_pauses_of_pools_stay_when_the_stack_comes_up_again(platform: Platform) -> None:
+    platform.done("work-pool", "set-concurrency-limit", "gpu", "1")
+    platform.done("work-pool", "pause", "cpu")
+    platform.set_up()
+    pools = {name: platform.api.get(f"/work_pools/{name}").json() for name in ("cpu", "gpu")}
+    assert pools["gpu"]["concurrency_limit"] == 1
+    assert pools["cpu"]["is_paused"]
+    assert not pools["gpu"]["is_paused"]
+
+
 def test_updates_go_to_gpu_workers_and_every_update_is_evaluated(
     platform: Platform, tmp_path: Path
 ) -> None:

@@ -133,3 +133,9 @@ def test_a_phone_shows_it_without_scrolling_sideways(
     )
     assert "<title>over 0</title>" in shown.stdout
     assert shown.stdout.count("<svg") >= 5
+
+
+def test_a_place_where_no_export_can_be_is_refused(mappa: Mappa, run: Run) -> None:
+    code, _, error = mappa("export", run.name, "--to", "jsonl", "--out", "/proc/x")
+    assert code == 2
+    assert error == ("mappa: --out: /proc/x.unfinished cannot be made: No such file or directory\n")

@@ -78,6 +78,10 @@ def test_the_form_refuses_what_is_out_of_bounds(config: object, said: str) -> No
     assert said in refusal
 
 
+def test_the_audits_margin_is_above_zero() -> None:
+    assert refusals("nightly", {"margin": 0.0}) == ["0.0 is less than or equal to the minimum of 0"]
+
+
 def test_triggers_and_automations_are_ones_that_prefect_understands() -> None:
     found = [trigger for each in DEPLOYMENTS.values() for trigger in each.get("triggers", ())]
     assert [DeploymentEventTrigger.model_validate(each).expect for each in found] == [

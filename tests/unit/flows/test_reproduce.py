@@ -55,3 +55,18 @@ def test_doctor_prints_the_memory_plan(tmp_path: Path, gpu: str, code: int) -> N
     result = RUNNER.invoke(app, ["doctor", "--plan", str(changed)])
     assert result.exit_code == code
     assert "key-value cache" in result.output
+    for_script = RUNNER.invoke(app, ["doctor", "--plan", str(changed), "--json"])
+    assert for_script.exit_code == code
+    assert json.loads(for_script.output)["fits"] is (code == 0)
+
+
+def test_the_preset_of_the_folder_one_stands_in_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As in the image, where the package is installed and has no presets beside it.
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/mathchat_paper.yaml").write_text("name: 3")
+    monkeypatch.chdir(tmp_path)
+    result = RUNNER.invoke(app, ["reproduce", "mathchat", "--dry-run"])
+    assert isinstance(result.exception, ConfigError)
+    assert "name" in str(result.exception)

@@ -1,0 +1,46 @@
+"""What the store says of a run that something outside ended."""
+
+import asyncio
+import signal
+
+import httpx
+import pytest
+from prefect.exceptions import TerminationSignal
+
+from flows.opening import recorded, stored_run
+from mappa_core import bootstrap
+from mappa_core.adapters.store.store import PostgresStore
+from mappa_core.config import TrainConfig
+from mappa_core.domain.errors import OutsideError
+from mappa_core.domain.records import RunStatus
+from tests.e2e.conftest import MakeServices
+
+
+@pytest.mark.parametrize(
+    ("stop", "raised", "status", "says"),
+    [
+        (TerminationSignal(signal.SIGTERM), TerminationSignal, RunStatus.INTERRUPTED, None),
+        (asyncio.CancelledError(), asyncio.CancelledError, RunStatus.INTERRUPTED, None),
+        (httpx.ConnectError("no"), OutsideError, RunStatus.FAILED, "Prefect went away"),
+    ],
+)
+def test_how_a_run_ended_is_written_down(
+    store: PostgresStore,
+    make_services: MakeServices,
+    toy_config: TrainConfig,
+    stop: BaseException,
+    raised: type[BaseException],
+    status: RunStatus,
+    says: str | None,
+) -> None:
+    async def body() -> None:
+        with bootstrap.use(make_services(toy_config)):
+            async with recorded(stored_run(toy_config, None), toy_config):
+                raise stop
+
+    with pytest.raises(raised):
+        asyncio.run(body())
+    (run,) = store.runs()
+    assert run.status is status
+    assert (run.error or "").startswith(says or "")
+    assert (run.error is None) is (says is None)

@@ -1,0 +1,26 @@
+"""What a promotion knows of the coach: an audit of the moment, not the one that is stored."""
+
+from flows.audit_run import audit_stored
+from flows.promote import considered
+from mappa_core.adapters.store.auditing import PostgresAudit
+from mappa_core.adapters.store.store import PostgresStore
+from mappa_core.bootstrap import Records
+from mappa_core.steps import register_policies
+from tests.builders import make_run
+from tests.fakes.tracking import MemoryRegistry
+
+RUN = make_run("biased-1")
+
+
+def test_findings_of_another_margin_certify_nothing(
+    audit: PostgresAudit, store: PostgresStore
+) -> None:
+    registry = MemoryRegistry()
+    register_policies(RUN, 2, registry=registry, store=store)
+    wide = audit_stored(audit, RUN.name, 9.0, record=True, simulations=0)
+    assert wide.result.verdict == "equivalent"
+    case = considered(Records(store=store, audit=audit, registry=registry), RUN.name, None)
+    assert case.verdict == "biased"
+    # What is stored is what was decided by.
+    kinds = [f for f in audit.findings(RUN.id) if f.kind == "task_type"]
+    assert {finding.margin for finding in kinds} == {0.5}
