@@ -28,7 +28,7 @@ GRACE_SECONDS = 30.0
 _NETWORK_SHARE = 1.5
 """How much longer than the service we wait, in units of its grace."""
 _CONNECT_TRIES, _CONNECT_PAUSE_SECONDS = 3, 0.3
-_LARGEST_ANSWER_BYTES = 2**28
+_ANSWER_SLACK_BYTES = 2**28
 _BOOT = (
     "import os, sys; sys.path.insert(0, os.path.abspath('.mappa/source')); "
     "from mappa_core.adapters.sandboxes import remote; remote.main(os.getcwd())"
@@ -111,7 +111,7 @@ class FusionSandbox:
             raise SandboxError("the sandbox is closed")
         files = await asyncio.to_thread(_sent, code, workspace, limits, packages=self._packages)
         async with self._turns:
-            answer = await self._ask(files, limits.wall_seconds)
+            answer = await self._ask(files, limits)
         reply = _opened(answer, limits)
         if isinstance(reply, ToolResult):
             return replace(reply, code=code, tier=self._tier)
@@ -126,14 +126,14 @@ class FusionSandbox:
         self._closed = True
         await self._client.aclose()
 
-    async def _ask(self, files: Mapping[str, str], wall_seconds: float) -> _Answer:
-        ours = wall_seconds + _NETWORK_SHARE * self._grace_seconds
+    async def _ask(self, files: Mapping[str, str], limits: Limits) -> _Answer:
+        ours = limits.wall_seconds + _NETWORK_SHARE * self._grace_seconds
         body = {
             "language": "python",
             "code": _BOOT,
             "files": files,
             "fetch_files": [remote.REPLY, remote.CONTENTS],
-            "run_timeout": wall_seconds + self._grace_seconds,
+            "run_timeout": limits.wall_seconds + self._grace_seconds,
         }
         try:
             async with asyncio.timeout(ours):
@@ -146,7 +146,7 @@ class FusionSandbox:
         if response.is_error:
             said = " ".join(response.text.split())[:200]
             raise SandboxError(f"{self._url} answered {response.status_code}: {said}")
-        if len(response.content) > _LARGEST_ANSWER_BYTES:
+        if len(response.content) > _ANSWER_SLACK_BYTES + 2 * limits.workspace_bytes:
             raise SandboxError(f"{self._url} answered {len(response.content)} bytes")
         try:
             return _Answer.model_validate_json(response.content)
