@@ -43,6 +43,7 @@ _SHIPPED = (
     "adapters/sandboxes/rooms.py",
     "adapters/sandboxes/seccomp.py",
     "adapters/sandboxes/supervisor.py",
+    "adapters/sandboxes/system_calls.py",
     "adapters/sandboxes/unsafe.py",
     "adapters/sandboxes/verdicts.py",
     "adapters/sandboxes/wire.py",
