@@ -103,7 +103,10 @@ class SupervisedSandbox:
             # Closing is what ends a run that is still going on.
             self._open.discard(connection)
             connection.close()
-        return wire.decode_reply(text) if text else wire.Failure(reason="its supervisor died")
+        try:
+            return wire.decode_reply(text)
+        except ValueError:  # nothing at all, or it was killed while it said it
+            return wire.Failure(reason="its supervisor died")
 
     async def _connect(self) -> socket.socket:
         async with self._starting:
