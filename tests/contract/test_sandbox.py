@@ -266,7 +266,8 @@ async def test_many_files_are_not_all_taken(sandbox: Sandbox, tmp_path: Path):
 
 
 async def test_what_a_program_read_is_seen_from_outside(sandbox: Sandbox, tmp_path: Path):
-    names = ("read", "by_a_child", "mapped", "renamed", "overwritten", "appended", "listed")
+    names = ("read", "by_a_child", "mapped", "mapped_to_write", "renamed", "overwritten",
+             "appended", "listed")  # fmt: skip
     for name in names:
         (tmp_path / name).write_text("old bytes")
     code = (
@@ -274,6 +275,7 @@ async def test_what_a_program_read_is_seen_from_outside(sandbox: Sandbox, tmp_pa
         "open('read').read(1)\n"
         "subprocess.run(['cat', 'by_a_child'], stdout=subprocess.DEVNULL)\n"
         "fd = os.open('mapped', os.O_RDONLY); mmap.mmap(fd, 0, prot=mmap.PROT_READ)[0]\n"
+        "fd = os.open('mapped_to_write', os.O_RDWR); mmap.mmap(fd, 0)[0]; os.close(fd)\n"
         "os.rename('renamed', 'other'); open('other').read()\n"
         "open('overwritten', 'w').write('new'); open('overwritten').read()\n"
         "open('appended', 'a').write('more')\n"
@@ -282,7 +284,9 @@ async def test_what_a_program_read_is_seen_from_outside(sandbox: Sandbox, tmp_pa
     )
     result = await sandbox.run(code, tmp_path, Limits())
     assert result.stderr == ""
-    assert [file.name for file in result.read or ()] == ["by_a_child", "mapped", "read", "renamed"]
+    assert [file.name for file in result.read or ()] == [
+        "by_a_child", "mapped", "mapped_to_write", "read", "renamed",
+    ]  # fmt: skip
     digest = hashlib.sha256(b"old bytes").hexdigest()
     assert {(file.sha256, file.size_bytes) for file in result.read or ()} == {(digest, 9)}
     assert [file.name for file in result.written] == ["appended", "other", "overwritten", "own"]
