@@ -36,7 +36,15 @@ _MEASURED = {
     "problems": True,
     "rollout": {"max_tokens"},
     "engine": {"dtype", "max_model_length"},
-    "sandbox": {"runtime", "wall_seconds", "cpu_seconds", "memory_mib", "processes"},
+    "sandbox": {
+        "runtime",
+        "wall_seconds",
+        "cpu_seconds",
+        "memory_mib",
+        "processes",
+        "workspace_mib",
+        "file_mib",
+    },
     "evaluation": {"temperature"},
 }
 """Keys of a configuration that decide what a held-out episode is like."""

@@ -80,7 +80,7 @@ def check_inputs(config: TrainConfig, settings: Settings) -> Team:
         DiskFull: Too little space for a run.
     """
     team = load_team(config.team, config.prompts)
-    desk_of(team, problem_source(config.problems), settings)
+    desk_of(team, problem_source(config.problems, config.sandbox.workspace_mib), settings)
     check_tools(team, config.tools)
     check_effects(config, team)
     check_tracking(config.tracking, settings)

@@ -150,7 +150,7 @@ async def _build(
     from mappa_core.adapters.huggingface.tokenizer import ChatTokenizer
 
     team = load_team(config.team, config.prompts)
-    problems = problem_source(config.problems)
+    problems = problem_source(config.problems, config.sandbox.workspace_mib)
     check_space(settings.home)
     watcher.starting("model")
     model = str(await asyncio.to_thread(resolve_model, config.model, settings.models))

@@ -128,4 +128,10 @@ class SandboxConfig(Section):
     memory_mib: Positive = Field(default=512, description="Memory of the whole process tree.")
     processes: Positive = Field(default=32, description="Processes and threads at once.")
     output_kib: Positive = Field(default=64, description="Kept of each output stream.")
+    workspace_mib: Positive = Field(
+        default=64, description="All files together: a task's, what earlier turns left, new ones."
+    )
+    file_mib: Positive = Field(
+        default=16, description="One file that a program leaves; a larger one is not handed on."
+    )
     concurrency: Positive = Field(default=4, description="Runs at once.")

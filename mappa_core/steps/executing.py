@@ -53,6 +53,8 @@ def limits_of(config: SandboxConfig) -> Limits:
         cpu_seconds=config.cpu_seconds,
         memory_bytes=config.memory_mib * 2**20,
         processes=config.processes,
+        workspace_bytes=config.workspace_mib * 2**20,
+        file_bytes=config.file_mib * 2**20,
         output_bytes=config.output_kib * 2**10,
     )
 

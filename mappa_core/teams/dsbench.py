@@ -28,6 +28,7 @@ from mappa_core.teams.prompts import Prompt, PromptSet, fill
 
 SUBMISSION = "submission.csv"
 _TASK_FILES = "train.csv, test.csv, sample_submission.csv"
+_SHOWN_REFUSALS = 4
 _DONE = re.compile(r"^\W*DONE\W*$", re.MULTILINE)
 
 
@@ -153,10 +154,17 @@ def _summary(turns: list[Turn], limit: int) -> str:
 def _news(prompt: Prompt, agent: AgentSpec, turn: Turn, so_far: tuple[Turn, ...]) -> dict[str, str]:
     missing = missing_files(Duty(agent=agent.name, files=agent.makes), so_far)
     return {
-        f"{agent.name}.output": output_text(turn.tool_result, prompt.output_chars),
+        f"{agent.name}.output": _told(turn.tool_result, prompt.output_chars),
         f"{agent.name}.files": _listing(so_far),
         f"{agent.name}.missing": ", ".join(missing) or "nothing",
     }
+
+
+def _told(result: ToolResult | None, limit: int) -> str:
+    """Its output and, lest an agent believe in files that are not there, what was turned away."""
+    refused = result.rejected[:_SHOWN_REFUSALS] if result else ()
+    lines = [f"not handed on: {file.name} ({file.reason})" for file in refused]
+    return "\n".join([output_text(result, limit), *lines])
 
 
 def _feedback(prompt: Prompt, agent: AgentSpec, values: dict[str, str]) -> str:

@@ -219,6 +219,45 @@ async def test_only_plain_regular_files_are_taken(sandbox: Sandbox, tmp_path: Pa
                    if path.is_file())  # fmt: skip
 
 
+async def test_a_file_that_was_there_and_is_left_alone_stays_whatever_its_size(
+    sandbox: Sandbox, tmp_path: Path
+):
+    (tmp_path / "train.csv").write_bytes(bytes(3 * MIB))
+    for n in range(130):
+        (tmp_path / f"{n:03}").touch()
+    limits = Limits(workspace_bytes=8 * MIB, file_bytes=MIB)
+    code = (
+        "import os\nprint(len(open('train.csv', 'rb').read()))\n"
+        "os.chmod('train.csv', 0o600); open('new', 'wb').write(bytes(2 << 20))"
+    )
+    result = await sandbox.run(code, tmp_path, limits)
+    assert (result.stdout, result.removed) == (f"{3 * MIB}\n", ())
+    assert [file.name for file in result.read or ()] == ["train.csv"]
+    assert [(file.name, file.reason) for file in result.rejected] == [
+        ("new", "more than 128 files")
+    ]
+    assert len(list(tmp_path.iterdir())) == 131
+
+
+async def test_new_files_are_bounded_each_and_by_the_room_that_old_ones_leave(
+    sandbox: Sandbox, tmp_path: Path
+):
+    (tmp_path / "old").write_bytes(bytes(3 * MIB))
+    limits = Limits(workspace_bytes=5 * MIB, file_bytes=2 * MIB)
+    code = (
+        "import os\n"
+        "for name, size in (('a', 1.5), ('b', 1), ('c', 0.5), ('d', 3)):\n"
+        "    with open(name, 'w') as file: file.truncate(int(size * 2**20))"
+    )
+    result = await sandbox.run(code, tmp_path, limits)
+    assert [file.name for file in result.written] == ["a", "c"]
+    assert {file.name: file.reason for file in result.rejected} == {
+        "b": "1.0 MiB, and there is room for 0.5 MiB",
+        "d": "3.0 MiB, and one file may have 2.0 MiB",
+    }
+    assert (tmp_path / "old").stat().st_size == 3 * MIB
+
+
 async def test_many_files_are_not_all_taken(sandbox: Sandbox, tmp_path: Path):
     code = "for n in range(200): open(f'{n:03}', 'w')"
     result = await sandbox.run(code, tmp_path, Limits())
@@ -227,7 +266,8 @@ async def test_many_files_are_not_all_taken(sandbox: Sandbox, tmp_path: Path):
 
 
 async def test_what_a_program_read_is_seen_from_outside(sandbox: Sandbox, tmp_path: Path):
-    names = ("read", "by_a_child", "mapped", "renamed", "overwritten", "appended", "listed")
+    names = ("read", "by_a_child", "mapped", "mapped_to_write", "renamed", "overwritten",
+             "appended", "listed")  # fmt: skip
     for name in names:
         (tmp_path / name).write_text("old bytes")
     code = (
@@ -235,6 +275,7 @@ async def test_what_a_program_read_is_seen_from_outside(sandbox: Sandbox, tmp_pa
         "open('read').read(1)\n"
         "subprocess.run(['cat', 'by_a_child'], stdout=subprocess.DEVNULL)\n"
         "fd = os.open('mapped', os.O_RDONLY); mmap.mmap(fd, 0, prot=mmap.PROT_READ)[0]\n"
+        "fd = os.open('mapped_to_write', os.O_RDWR); mmap.mmap(fd, 0)[0]; os.close(fd)\n"
         "os.rename('renamed', 'other'); open('other').read()\n"
         "open('overwritten', 'w').write('new'); open('overwritten').read()\n"
         "open('appended', 'a').write('more')\n"
@@ -243,7 +284,9 @@ async def test_what_a_program_read_is_seen_from_outside(sandbox: Sandbox, tmp_pa
     )
     result = await sandbox.run(code, tmp_path, Limits())
     assert result.stderr == ""
-    assert [file.name for file in result.read or ()] == ["by_a_child", "mapped", "read", "renamed"]
+    assert [file.name for file in result.read or ()] == [
+        "by_a_child", "mapped", "mapped_to_write", "read", "renamed",
+    ]  # fmt: skip
     digest = hashlib.sha256(b"old bytes").hexdigest()
     assert {(file.sha256, file.size_bytes) for file in result.read or ()} == {(digest, 9)}
     assert [file.name for file in result.written] == ["appended", "other", "overwritten", "own"]

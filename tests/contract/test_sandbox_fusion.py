@@ -6,6 +6,7 @@ names it, and answers that no server should give.
 
 import asyncio
 import base64
+import hashlib
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -107,12 +108,45 @@ async def test_a_failing_service_is_asked_once(response: httpx.Response, complai
     assert len(asked) == 1
 
 
-async def test_a_cut_off_answer_is_no_success():
-    reply = base64.b64encode(b'{"status": "ok"}').decode()
-    cut = client(lambda _: service(files={".mappa/reply.json": reply}))
-    result = await cut.run("print(1)", None, Limits())
+@pytest.mark.parametrize("code", [-9, 137, None])
+async def test_a_supervisor_that_was_killed_was_so_by_its_program(code: int | None):
+    ran = {"status": "Finished", "return_code": code, "stdout": "", "stderr": "Killed"}
+    killed = client(lambda _: service(status="Failed", run_result=ran))
+    result = await killed.run("print(1)", None, Limits())
     assert result.status is ToolStatus.KILLED
-    assert "no sealed reply" in result.stderr
+    assert "no sealed reply Killed" in result.stderr
+
+
+def sealed(reply: bytes) -> dict[str, object]:
+    seal = f"mappa reply {hashlib.sha256(reply).hexdigest()}\n"
+    return {
+        "run_result": {"status": "Finished", "return_code": 0, "stdout": seal, "stderr": ""},
+        "files": {".mappa/reply.json": base64.b64encode(reply).decode()},
+    }
+
+
+FULL = {"status": "Finished", "return_code": 1, "stdout": "", "stderr": "No space left on device"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"files": {".mappa/reply.json": "e30="}}, "no sealed reply"),  # cut off
+        ({"status": "Failed", "run_result": FULL}, "no sealed reply No space left on device"),
+        ({"files": {".mappa/reply.json": "\u00e9"}}, "in no base64"),
+        (sealed(b""), "no reply of ours"),
+        (sealed(b"[1]"), "no reply of ours"),
+        (sealed(b'{"status": "weird"}'), "no reply of ours"),
+    ],
+)
+async def test_a_failing_server_is_no_programs_fault(changes: dict[str, object], complaint: str):
+    with pytest.raises(SandboxError, match=complaint):
+        await client(lambda _: service(**changes)).run("print(1)", None, Limits())
+
+
+def test_an_address_that_is_none_is_refused():
+    with pytest.raises(SandboxUnavailable, match="MAPPA_SANDBOXFUSION_URL=http://host:no-port: "):
+        FusionSandbox("http://host:no-port", 1)
 
 
 async def test_a_time_limit_of_the_service_is_a_timeout():
@@ -152,8 +186,6 @@ async def test_a_refused_connection_is_tried_again_because_nothing_ran():
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/x", "a/../../b", "new\nline"])
 async def test_a_forged_file_name_cannot_leave_the_workspace(name: str, tmp_path: Path):
-    import hashlib
-
     reply = {
         "code": "", "status": "ok", "exit_code": 0, "stdout": "", "stderr": "",
         "stdout_omitted_bytes": 0, "stderr_omitted_bytes": 0, "seconds": 1.0, "cpu_seconds": None,

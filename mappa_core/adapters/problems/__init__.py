@@ -6,11 +6,16 @@ from mappa_core.config import ProblemsConfig
 from mappa_core.ports import ProblemSource
 
 
-def problem_source(config: ProblemsConfig) -> ProblemSource:
+def problem_source(config: ProblemsConfig, workspace_mib: int | None = None) -> ProblemSource:
     """The source a configuration asks for.
 
+    Args:
+        config: Which problems.
+        workspace_mib: What agents have room for; None where nobody is going to work there.
+
     Raises:
-        ConfigError: A file cannot be read, the sets overlap, or the levels hold too few problems.
+        ConfigError: A file cannot be read, the sets overlap, the levels hold too few problems, or
+            a task's data leaves no room to work in.
     """
     # Imported when asked for: pandas and scikit-learn take a second.
     match config.source:
@@ -25,4 +30,4 @@ def problem_source(config: ProblemsConfig) -> ProblemSource:
         case "dsbench":
             from mappa_core.adapters.problems.dsbench_files import dsbench_problems
 
-            return dsbench_problems(config)
+            return dsbench_problems(config, workspace_mib)

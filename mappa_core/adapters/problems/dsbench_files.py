@@ -10,6 +10,7 @@ search in the raw Kaggle text is wrong for a third of the tasks.
 import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from math import ceil
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -61,12 +62,16 @@ class CleanedPrompt(BaseModel):
 _PROMPTS = TypeAdapter(dict[str, CleanedPrompt])
 
 
-def dsbench_problems(config: ProblemsConfig) -> TaskProblems:
+def dsbench_problems(config: ProblemsConfig, workspace_mib: int | None = None) -> TaskProblems:
     """The tasks that a configuration names.
+
+    Args:
+        config: Which tasks, and where they are.
+        workspace_mib: What agents have room for; None where nobody is going to work there.
 
     Raises:
         ConfigError: A file is missing or not in the layout, a task has no cleaned prompt or an
-            unknown metric, or the sets share data.
+            unknown metric, its data takes over half the room, or the sets share data.
     """
     folder, prompts_file = config.folder, config.prompts_file
     if folder is None or prompts_file is None or not (config.train_files and config.held_out_files):
@@ -75,8 +80,14 @@ def dsbench_problems(config: ProblemsConfig) -> TaskProblems:
             "problems.train_files and problems.held_out_files"
         )
     prompts = _prompts(prompts_file)
+
+    def task(name: str) -> Task:
+        if workspace_mib is not None:
+            _check_room(name, folder, workspace_mib)
+        return _task(name, prompts, folder)
+
     train, held_out = (
-        stratified([_task(name, prompts, folder) for name in _names(paths)], size, config.seed)
+        stratified([task(name) for name in _names(paths)], size, config.seed)
         for paths, size in (
             (config.train_files, config.train_size),
             (config.held_out_files, config.held_out_size),
@@ -141,6 +152,17 @@ def _task(name: str, prompts: Mapping[str, CleanedPrompt], folder: Path) -> Task
         labels=lambda: labels,
         content=frozenset({name, sha256((data / TRAIN).read_bytes()), sha256(labels)}),
     )
+
+
+def _check_room(name: str, folder: Path, workspace_mib: int) -> None:
+    files = (folder / "data_resplit" / name / file for file in (TRAIN, TEST))
+    data_mib = sum(file.stat().st_size for file in files if file.exists()) / 2**20
+    # The other half is for the sample submission and for what the agents make of it all.
+    if 2 * data_mib > workspace_mib:
+        raise ConfigError(
+            f"task {name} has {data_mib:.1f} MiB of data: set sandbox.workspace_mib to "
+            f"{ceil(2 * data_mib)} or more, or take its line out of the problem file"
+        )
 
 
 def _problem(name: str, prompt: CleanedPrompt, labels: bytes) -> Problem:

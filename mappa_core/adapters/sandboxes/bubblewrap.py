@@ -28,7 +28,7 @@ def _execute(start: Launch) -> NoReturn:
     os.dup2(start.started, _STARTED)
     os.set_inheritable(_STARTED, True)
     python = _python_inside(start.room)
-    rules = _readable(deny_filter(network_namespace=True))
+    rules = _readable(deny_filter(namespaces=True))
     options = [*_namespaces(), *_file_system(start.room), "--seccomp", str(rules)]
     for name, value in start.variables("/tmp", f"{_ENVIRONMENT}/bin", python).items():  # noqa: S108
         options += ["--setenv", name, value]

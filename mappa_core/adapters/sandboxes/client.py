@@ -20,6 +20,8 @@ from mappa_core.domain.records import Limits, ToolResult
 _START_SECONDS = 20.0
 _GRACE_SECONDS = 30.0
 """What a supervisor may take beyond the program's wall clock, on a loaded machine."""
+_HAND_OVER_SECONDS = 0.01
+"""Between two tries to hand a run over while the warden has too many to take."""
 _READ_BYTES = 2**16
 _NO_PACKAGES: Mapping[str, Path] = MappingProxyType({})
 _BOOT = (
@@ -103,31 +105,44 @@ class SupervisedSandbox:
             # Closing is what ends a run that is still going on.
             self._open.discard(connection)
             connection.close()
-        return wire.decode_reply(text) if text else wire.Failure(reason="its supervisor died")
+        try:
+            return wire.decode_reply(text)
+        except ValueError:  # nothing at all, or it was killed while it said it
+            return wire.Failure(reason="its supervisor died")
 
     async def _connect(self) -> socket.socket:
         async with self._starting:
             try:
-                connection = self._send_connection()
+                connection = await self._send_connection()
             except ConnectionError:  # the warden died; a new one does as well
                 await self._stop_warden()
                 await self.start()
-                connection = self._send_connection()
+                connection = await self._send_connection()
         self._open.add(connection)
         return connection
 
-    def _send_connection(self) -> socket.socket:
-        if self._control is None:
-            raise SandboxError("the sandbox is closed")
+    async def _send_connection(self) -> socket.socket:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                socket.send_fds(self._control, [b"r"], [theirs.fileno()])
-            except OSError:
+                await self._hand_over(theirs)
+            except BaseException:
                 ours.close()
                 raise
         ours.setblocking(False)
         return ours
+
+    async def _hand_over(self, connection: socket.socket) -> None:
+        """Give the warden its end of a connection, as soon as it has taken some of those before."""
+        while self._control is not None:
+            try:
+                socket.send_fds(self._control, [b"r"], [connection.fileno()])
+            except BlockingIOError:
+                # Not by waiting for the socket itself, which may be closed meanwhile.
+                await asyncio.sleep(_HAND_OVER_SECONDS)
+            else:
+                return
+        raise SandboxError("the sandbox is closed")
 
     async def close(self) -> None:
         """End what still runs and stop the warden; safe to call twice."""

@@ -14,9 +14,9 @@ import socket
 import struct
 import time
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Executor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import ParamSpec, TypeVar
@@ -44,6 +44,7 @@ container.main()
 """
 _CONFLICT = 409
 _STALE_SECONDS = 300
+_START_SECONDS, _END_SECONDS = 60, 10
 _STDOUT = 1
 _FRAME = struct.Struct(">BxxxL")
 _READ_BYTES = 2**16
@@ -70,6 +71,24 @@ class Engine:
     """Marks the containers of one sandbox."""
 
 
+_TROUBLE = (DockerException, RequestException, OSError)
+"""What the engine's client raises; a socket's errors and lateness are among the last."""
+
+
+@contextmanager
+def told_as_ours() -> Generator[None]:
+    """What goes wrong between us and the engine, as the one error of a sandbox.
+
+    Raises:
+        SandboxError: In place of what the engine's client raised.
+    """
+    try:
+        yield
+    except _TROUBLE as error:
+        said = " ".join(str(error).split()) or "no answer in time"
+        raise SandboxError(f"docker: {said}") from None
+
+
 class Ended(SandboxError):
     """A container came to its end before it had said everything."""
 
@@ -89,19 +108,17 @@ class Container:
         """Send one message.
 
         Raises:
-            SandboxError: It is gone.
+            OSError: The connection is gone.
         """
         loop, length = asyncio.get_running_loop(), len(data).to_bytes(container.LENGTH_BYTES)
-        try:
-            await loop.sock_sendall(self.connection, length + data)
-        except OSError as error:
-            raise SandboxError(f"the container is gone: {error}") from None
+        await loop.sock_sendall(self.connection, length + data)
 
     async def read(self, size: int) -> bytes:
         """Exactly `size` bytes of its standard output.
 
         Raises:
-            SandboxError: It ended before.
+            Ended: It ended before.
+            OSError: The connection is gone.
         """
         while len(self._unread) < size:
             kind, length = _FRAME.unpack(await self._received(_FRAME.size))
@@ -116,6 +133,7 @@ class Container:
 
         Raises:
             SandboxError: It ended before, or wants to send more than `limit_bytes`.
+            OSError: The connection is gone.
         """
         size = int.from_bytes(await self.read(container.LENGTH_BYTES))
         if size > limit_bytes:
@@ -124,7 +142,19 @@ class Container:
 
     def waits(self) -> bool:
         """Whether it is still there; while it waits it says nothing."""
-        return not select.select([self.connection], [], [], 0)[0]
+        poller = select.poll()
+        poller.register(self.connection, select.POLLIN)
+        return not poller.poll(0)
+
+    async def see_it_ended(self) -> None:
+        """Have the engine say that it ended, and that not only its connection did.
+
+        Raises:
+            SandboxError: The engine does not answer, or says that it goes on.
+        """
+        with told_as_ours(), suppress(NotFound):
+            wait = self.engine.client.wait
+            await _in_thread(self.engine, wait, self.id, timeout=_END_SECONDS)
 
     async def _received(self, size: int) -> bytes:
         loop, data = asyncio.get_running_loop(), bytearray()
@@ -141,9 +171,14 @@ class Container:
         self.connection.close()
 
     async def remove(self) -> None:
-        """Have it gone, whatever it does; safe to call twice."""
+        """Have it gone, whatever it does; safe to call twice.
+
+        An engine that does not answer is no error of its own: whoever lets go of a container has
+        one already, and where its standard input has ended, so does the container.
+        """
         self.leave()
-        await _in_thread(self.engine, _remove, self.engine.client, self.id)
+        with suppress(*_TROUBLE):
+            await _in_thread(self.engine, _remove, self.engine.client, self.id)
 
 
 async def start_container(engine: Engine, limits: Limits) -> Container:
@@ -152,13 +187,13 @@ async def start_container(engine: Engine, limits: Limits) -> Container:
     Raises:
         SandboxError: The engine refuses, or the supervisor does not start in there.
     """
-    try:
+    with told_as_ours():
         made = await _in_thread(engine, _start, engine, limits)
-    except (DockerException, RequestException) as error:
-        raise SandboxError(f"docker: {' '.join(str(error).split())}") from None
     try:
-        await made.send(_source())
-        await made.read(len(container.READY))
+        with told_as_ours():
+            async with asyncio.timeout(_START_SECONDS):
+                await made.send(_source())
+                await made.read(len(container.READY))
     except BaseException:
         await asyncio.shield(made.remove())
         raise
@@ -172,10 +207,8 @@ async def remove_all(engine: Engine) -> None:
         SandboxError: The engine does not answer.
     """
     mine = {"label": f"{LABEL}={engine.owner}"}
-    try:
+    with told_as_ours():
         await _in_thread(engine, _remove_listed, engine.client, mine, 0)
-    except (DockerException, RequestException) as error:
-        raise SandboxError(f"docker: {' '.join(str(error).split())}") from None
 
 
 def sweep(client: APIClient) -> None:

@@ -9,6 +9,7 @@ supervisor keeps the promise of every sandbox (`container`), in Landlock where t
 
 import asyncio
 import json
+import logging
 import secrets
 from collections import deque
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -25,11 +26,11 @@ from mappa_core.adapters.sandboxes.containers import Container, Engine
 from mappa_core.domain.errors import SandboxError, SandboxUnavailable
 from mappa_core.domain.records import Limits, ToolResult, ToolStatus
 
+_log = logging.getLogger(__name__)
 NAME = "docker"
 IMAGE = "mappa-sandbox:local"
 _IN_RESERVE = 4
-_GRACE_SECONDS = 30.0
-"""What a container may take beyond the program's wall clock, on a loaded machine."""
+GRACE_SECONDS = 30.0
 _CALL_SECONDS = 60
 _POOLS = 16
 _REPLY_SLACK_BYTES, _ESCAPED = 2**22, 6
@@ -45,14 +46,23 @@ class _Reply:
 class DockerSandbox:
     """A `ports.Sandbox` whose walls are a container's; the engine is the one of DOCKER_HOST."""
 
-    def __init__(self, concurrency: int, *, packages: bool = False, image: str = IMAGE) -> None:
+    def __init__(
+        self,
+        concurrency: int,
+        *,
+        packages: bool = False,
+        image: str = IMAGE,
+        grace_seconds: float = GRACE_SECONDS,
+    ) -> None:
         """Prepare it; `start` asks the engine.
 
         Args:
             concurrency: Containers with a program in them at once.
             packages: Whether programs may import the packages of the image's Python.
             image: What containers are made of; see infra/sandbox/Dockerfile.
+            grace_seconds: What a container may take beyond a program's wall clock.
         """
+        self._grace_seconds = grace_seconds
         self._image = image
         self._packages = packages
         self._turns = asyncio.Semaphore(concurrency)
@@ -107,7 +117,7 @@ class DockerSandbox:
         return replace(reply.result, code=code, tier=tier)
 
     async def close(self) -> None:
-        """End and remove every container of ours; safe to call twice."""
+        """End and remove every container of ours; safe to call twice, and without an engine."""
         engine, self._engine = self._engine, None
         if engine is None:
             return
@@ -115,15 +125,20 @@ class DockerSandbox:
             start.cancel()
         await asyncio.gather(*self._starts, return_exceptions=True)
         self._empty_reserve()
-        await containers.remove_all(engine)
-        self._threads.shutdown(wait=False)
+        try:
+            await containers.remove_all(engine)
+        except SandboxError as error:
+            _log.warning("%s; containers that still run end by themselves", error)
+        finally:
+            self._threads.shutdown(wait=False)
 
     async def _converse(self, engine: Engine, request: bytes, limits: Limits) -> _Reply:
         container = await self._take(engine, limits)
         try:
-            async with asyncio.timeout(limits.wall_seconds + _GRACE_SECONDS):
-                await container.send(request)
-                reply = await _read_reply(container, limits)
+            with containers.told_as_ours():
+                async with asyncio.timeout(limits.wall_seconds + self._grace_seconds):
+                    await container.send(request)
+                    reply = await _read_reply(container, limits)
         except BaseException:
             # Whether cancelled, late or broken: it is not to go on.
             await asyncio.shield(container.remove())
@@ -174,21 +189,22 @@ async def _read_reply(container: Container, limits: Limits) -> _Reply:
     """What the supervisor says; a program that took it down was killed.
 
     Raises:
-        SandboxError: It says more than a run of `limits` can have to say.
+        SandboxError: It says what no supervisor says, or more than a run of `limits` can have to
+            say; or the engine does not confirm that it ended.
     """
     longest = _REPLY_SLACK_BYTES + _ESCAPED * 2 * limits.output_bytes
     try:
-        result = wire.decode_reply(await container.message(longest))
+        result = parcel.reply_in(await container.message(longest))
         written = result.written if isinstance(result, ToolResult) else ()
         size = sum(file.size_bytes for file in written)
         if size > limits.workspace_bytes:
             raise SandboxError(f"{NAME}: the container sends {size} bytes of files")
         return _Reply(result=result, contents=await container.read(size))
     except containers.Ended as end:
+        # The stream of an engine that stops ends as well, and that is no program's fault.
+        await container.see_it_ended()
         result = parcel.without_reply(ToolStatus.KILLED, str(end), limits)
         return _Reply(result=result, contents=b"")
-    except TimeoutError:
-        raise SandboxError(f"{NAME}: a container did not answer") from None
 
 
 def _connect(threads: Executor, image: str) -> Engine:
@@ -197,13 +213,13 @@ def _connect(threads: Executor, image: str) -> Engine:
     Raises:
         SandboxUnavailable: It does not answer, or lacks the image.
     """
-    options = kwargs_from_env()
-    if "tls" in options:
-        raise SandboxUnavailable(
-            f"{NAME}: the engine is reached over TLS, which this backend does not speak: "
-            "set DOCKER_HOST to a unix:// or tcp:// address, e.g. of an ssh tunnel"
-        )
     try:
+        options = kwargs_from_env()
+        if "tls" in options:
+            raise SandboxUnavailable(
+                f"{NAME}: the engine is reached over TLS, which this backend does not speak: "
+                "set DOCKER_HOST to a unix:// or tcp:// address, e.g. of an ssh tunnel"
+            )
         client = APIClient(**options, version="auto", timeout=_CALL_SECONDS, num_pools=_POOLS)
         security = client.info()["SecurityOptions"]
         client.inspect_image(image)
@@ -212,7 +228,7 @@ def _connect(threads: Executor, image: str) -> Engine:
         raise SandboxUnavailable(
             f"{NAME}: there is no image {image}: docker build -t {image} infra/sandbox"
         ) from None
-    except (DockerException, RequestException) as error:
+    except (DockerException, RequestException, OSError, ValueError) as error:
         raise SandboxUnavailable(f"{NAME}: {' '.join(str(error).split())}") from None
     return Engine(
         client=client,

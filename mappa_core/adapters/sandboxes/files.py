@@ -13,14 +13,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mappa_core.domain.records import Artifact, RejectedFile
+from mappa_core.domain.records import Artifact, Limits, RejectedFile
 
 MAX_FILES = 128
-MAX_FILE_BYTES = 16 * 2**20
 MAX_REJECTED = 32
 _MAX_NAME_BYTES = 200
 _MAX_DEPTH = 8
 _CHUNK_BYTES = 2**18
+_MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,25 +53,35 @@ def copy_in(source: Path, target: Path) -> dict[str, Artifact]:
     return copied
 
 
-def harvest(room: Path, *, leave_out: str, limit_bytes: int) -> Harvest:
+def harvest(
+    room: Path, before: Mapping[str, Artifact], limits: Limits, *, leave_out: str
+) -> Harvest:
     """Hash what is in `room` and say what is not acceptable there, and why.
+
+    What was there before and still is stays, whatever its size: the program did not make it.
 
     Args:
         room: The workspace, nothing running in it.
+        before: What was copied into it, by name.
+        limits: Bounds on each file that is new, and on all files together.
         leave_out: The name of the program itself.
-        limit_bytes: Accepted of all files together.
     """
+    same = _unchanged(room, before)
+    left_bytes = limits.workspace_bytes - sum(file.size_bytes for file in same.values())
     files: list[Artifact] = []
     rejected: list[RejectedFile] = []
     for path in _walk(room):
         name = str(path.relative_to(room))
         if path.relative_to(room).parts[0] == leave_out:
             continue
-        left_bytes = limit_bytes - sum(file.size_bytes for file in files)
+        if name in same:
+            files.append(same[name])
+            continue
         try:
             if len(files) >= MAX_FILES:
                 raise _Objection(f"more than {MAX_FILES} files")
-            files.append(_accepted(path, name, min(left_bytes, MAX_FILE_BYTES)))
+            files.append(_accepted(path, name, limits.file_bytes, left_bytes))
+            left_bytes -= files[-1].size_bytes
         except (OSError, _Objection) as objection:
             if len(rejected) < MAX_REJECTED:
                 rejected.append(RejectedFile(name=_printable(name), reason=_reason(objection)))
@@ -113,7 +123,30 @@ def _reason(objection: Exception) -> str:
     )
 
 
-def _accepted(path: Path, name: str, limit_bytes: int) -> Artifact:
+def _unchanged(room: Path, before: Mapping[str, Artifact]) -> dict[str, Artifact]:
+    """What of `before` is in the room as it was; links and the like are not what they stand for."""
+    found = ((str(path.relative_to(room)), path) for path in _walk(room))
+    return {
+        name: before[name] for name, path in found if name in before and _is(path, before[name])
+    }
+
+
+def _is(path: Path, artifact: Artifact) -> bool:
+    try:
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size != artifact.size_bytes:
+            return False
+        return _digest(path) == artifact.sha256
+    except OSError:
+        return False
+
+
+def _digest(path: Path) -> str:
+    with open(_open(path), "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _accepted(path: Path, name: str, limit_bytes: int, left_bytes: int) -> Artifact:
     status = path.lstat()
     kind = stat.S_IFMT(status.st_mode)
     if kind != stat.S_IFREG:
@@ -124,11 +157,15 @@ def _accepted(path: Path, name: str, limit_bytes: int) -> Artifact:
     if status.st_nlink > 1:
         raise _Objection("has several names (hard links)")
     if status.st_size > limit_bytes:
-        raise _Objection(f"{status.st_size} bytes where {limit_bytes} are left")
+        raise _Objection(f"{_mib(status.st_size)}, and one file may have {_mib(limit_bytes)}")
+    if status.st_size > left_bytes:
+        raise _Objection(f"{_mib(status.st_size)}, and there is room for {_mib(left_bytes)}")
     _check_name(name)
-    with open(_open(path), "rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
-        return Artifact(name=name, size_bytes=file.tell(), sha256=digest.hexdigest())
+    return Artifact(name=name, size_bytes=status.st_size, sha256=_digest(path))
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / _MIB:.1f} MiB"
 
 
 def _check_name(name: str) -> None:

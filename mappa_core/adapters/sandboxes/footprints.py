@@ -14,9 +14,10 @@ from pathlib import Path
 
 from mappa_core.adapters.sandboxes import linux
 
-_ACCESS, _MODIFY, _CLOSE_NOWRITE = 0x1, 0x2, 0x10
-_READ = _ACCESS | _CLOSE_NOWRITE
-"""Reading, or closing what was opened for reading alone: a mapped file is never `read`."""
+_ACCESS, _MODIFY, _CLOSE_WRITE, _CLOSE_NOWRITE = 0x1, 0x2, 0x8, 0x10
+_READ = _ACCESS | _CLOSE_WRITE | _CLOSE_NOWRITE
+"""Reading, or closing with nothing written before: a mapped file is never `read`. So whoever opens
+a file to write and writes nothing counts as a reader, because one who maps it looks the same."""
 _EVENT = struct.Struct("iIII")
 _BUFFER_BYTES = 2**16
 

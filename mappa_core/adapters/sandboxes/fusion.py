@@ -9,7 +9,6 @@ A program is never run twice: only a connection that was refused is tried again.
 
 import asyncio
 import base64
-import binascii
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -28,7 +27,7 @@ GRACE_SECONDS = 30.0
 _NETWORK_SHARE = 1.5
 """How much longer than the service we wait, in units of its grace."""
 _CONNECT_TRIES, _CONNECT_PAUSE_SECONDS = 3, 0.3
-_LARGEST_ANSWER_BYTES = 2**28
+_ANSWER_SLACK_BYTES = 2**28
 _BOOT = (
     "import os, sys; sys.path.insert(0, os.path.abspath('.mappa/source')); "
     "from mappa_core.adapters.sandboxes import remote; remote.main(os.getcwd())"
@@ -75,8 +74,14 @@ class FusionSandbox:
             packages: Whether programs may import the packages of the server's Python.
             grace_seconds: What the service may take beyond a program's wall clock.
             transport: Instead of the network.
+
+        Raises:
+            SandboxUnavailable: `url` is no address.
         """
-        self._client = httpx.AsyncClient(base_url=url, trust_env=False, transport=transport)
+        try:
+            self._client = httpx.AsyncClient(base_url=url, trust_env=False, transport=transport)
+        except httpx.InvalidURL as error:
+            raise SandboxUnavailable(f"MAPPA_SANDBOXFUSION_URL={url}: {error}") from None
         self._grace_seconds = grace_seconds
         self._turns = asyncio.Semaphore(concurrency)
         self._packages = packages
@@ -111,7 +116,7 @@ class FusionSandbox:
             raise SandboxError("the sandbox is closed")
         files = await asyncio.to_thread(_sent, code, workspace, limits, packages=self._packages)
         async with self._turns:
-            answer = await self._ask(files, limits.wall_seconds)
+            answer = await self._ask(files, limits)
         reply = _opened(answer, limits)
         if isinstance(reply, ToolResult):
             return replace(reply, code=code, tier=self._tier)
@@ -126,14 +131,14 @@ class FusionSandbox:
         self._closed = True
         await self._client.aclose()
 
-    async def _ask(self, files: Mapping[str, str], wall_seconds: float) -> _Answer:
-        ours = wall_seconds + _NETWORK_SHARE * self._grace_seconds
+    async def _ask(self, files: Mapping[str, str], limits: Limits) -> _Answer:
+        ours = limits.wall_seconds + _NETWORK_SHARE * self._grace_seconds
         body = {
             "language": "python",
             "code": _BOOT,
             "files": files,
             "fetch_files": [remote.REPLY, remote.CONTENTS],
-            "run_timeout": wall_seconds + self._grace_seconds,
+            "run_timeout": limits.wall_seconds + self._grace_seconds,
         }
         try:
             async with asyncio.timeout(ours):
@@ -146,7 +151,7 @@ class FusionSandbox:
         if response.is_error:
             said = " ".join(response.text.split())[:200]
             raise SandboxError(f"{self._url} answered {response.status_code}: {said}")
-        if len(response.content) > _LARGEST_ANSWER_BYTES:
+        if len(response.content) > _ANSWER_SLACK_BYTES + 2 * limits.workspace_bytes:
             raise SandboxError(f"{self._url} answered {len(response.content)} bytes")
         try:
             return _Answer.model_validate_json(response.content)
@@ -188,17 +193,23 @@ def _opened(answer: _Answer, limits: Limits) -> _Reply | ToolResult:
     reply = _fetched(answer, remote.REPLY)
     sealed = f"{remote.SEAL}{hashlib.sha256(reply).hexdigest()}"
     if (ran.stdout or "").rstrip("\n").rpartition("\n")[2] != sealed:
-        # Either the service cut its answer off, or the program took its supervisor down.
-        said = (ran.stderr or "").strip()[-300:]
-        return parcel.without_reply(ToolStatus.KILLED, f"it left no sealed reply {said}", limits)
-    result = wire.decode_reply(reply)
+        said = f"it left no sealed reply {(ran.stderr or '').strip()[-300:]}".strip()
+        if _ended_by_signal(ran.return_code):
+            return parcel.without_reply(ToolStatus.KILLED, said, limits)
+        raise SandboxError(f"SandboxFusion: {' '.join(said.split())}")
+    result = parcel.reply_in(reply)
     if isinstance(result, wire.Failure):
         raise SandboxError(f"SandboxFusion: {result.reason}")
     return _Reply(result=result, contents=_fetched(answer, remote.CONTENTS))
 
 
+def _ended_by_signal(code: int | None) -> bool:
+    """Whether the program took its supervisor down, which itself has no reason to be killed."""
+    return code is None or code < 0 or code > remote.SIGNAL_BASE
+
+
 def _fetched(answer: _Answer, name: str) -> bytes:
     try:
         return base64.b64decode(answer.files.get(name, ""), validate=True)
-    except binascii.Error:
+    except ValueError:
         raise SandboxError(f"SandboxFusion sent {name} in no base64") from None

@@ -1,8 +1,9 @@
 """The tier for machines without bubblewrap, e.g. inside a default Docker container.
 
 Landlock lets the process read /usr and its Python and write its workspace, and keeps it from
-signalling or tracing anything outside; seccomp takes away every socket. There are no namespaces:
-the tree is found and killed through its ancestry, or its control group where there is one.
+signalling or tracing anything outside; seccomp takes away every socket, and what would reach the
+modes and times of files and the settings of processes. There are no namespaces: the tree is found
+and killed through its ancestry, or its control group where there is one.
 """
 
 import ctypes
@@ -56,7 +57,7 @@ def _execute(start: Launch) -> NoReturn:
         ],
         writable=[room.workspace, room.scratch],
     )
-    _restrict_calls(deny_filter(network_namespace=False))
+    _restrict_calls(deny_filter(namespaces=False))
     folder = room.environment / "bin"
     variables = start.variables(str(room.scratch), str(folder), room.python)
     start.announce()

@@ -13,8 +13,10 @@ from dataclasses import asdict
 from functools import cache
 from pathlib import Path, PurePosixPath
 
+from pydantic import TypeAdapter, ValidationError
+
 import mappa_core
-from mappa_core.adapters.sandboxes import remote
+from mappa_core.adapters.sandboxes import remote, wire
 from mappa_core.domain.errors import SandboxError
 from mappa_core.domain.records import Artifact, Limits, ToolResult, ToolStatus
 
@@ -43,11 +45,13 @@ _SHIPPED = (
     "adapters/sandboxes/rooms.py",
     "adapters/sandboxes/seccomp.py",
     "adapters/sandboxes/supervisor.py",
+    "adapters/sandboxes/system_calls.py",
     "adapters/sandboxes/unsafe.py",
     "adapters/sandboxes/verdicts.py",
     "adapters/sandboxes/wire.py",
 )
 """All that `remote` and `container` import; standard library alone."""
+_REPLY = TypeAdapter[ToolResult | wire.Failure](ToolResult | wire.Failure)
 
 
 @cache
@@ -74,6 +78,22 @@ def packed(
 def as_text(files: Mapping[str, bytes]) -> dict[str, str]:
     """The same in base64."""
     return {name: base64.b64encode(data).decode() for name, data in files.items()}
+
+
+def reply_in(text: bytes) -> ToolResult | wire.Failure:
+    """The reply of a supervisor elsewhere.
+
+    Raises:
+        SandboxError: It is none.
+    """
+    try:
+        reply = _REPLY.validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise SandboxError(f"the sandbox sent no reply of ours: {first['msg'].lower()}") from None
+    if isinstance(reply, ToolResult) and any(file.size_bytes < 0 for file in reply.written):
+        raise SandboxError("the sandbox sent no reply of ours: a file of less than 0 bytes")
+    return reply
 
 
 def bring_back(result: ToolResult, contents: bytes, workspace: Path) -> None:

@@ -27,6 +27,8 @@ from mappa_core.domain.records import ToolResult
 FOLDER = ".mappa"
 REQUEST, REPLY, CONTENTS = f"{FOLDER}/request.json", f"{FOLDER}/reply.json", f"{FOLDER}/contents"
 WORKSPACE = "workspace"
+SIGNAL_BASE = 128
+"""Exit codes above this say which signal ended the supervisor, as a shell's do."""
 SEAL = "mappa reply "
 """What the last line says before the digest of the reply, so that a cut-off answer shows."""
 
@@ -49,7 +51,9 @@ def main(home: str) -> None:
         os._exit(0)
     theirs.close()
     reply = _everything(ours)
-    os.wait()
+    _, status = os.wait()
+    if os.WIFSIGNALED(status):
+        sys.exit(SIGNAL_BASE + os.WTERMSIG(status))
     _put(root, reply)
     sys.stdout.write(f"{SEAL}{hashlib.sha256(reply).hexdigest()}\n")
 

@@ -147,9 +147,7 @@ def _with_files(
     read = prints.read() if prints else set[str]()
     touched = prints.touched(room.workspace) if prints else set[str]()
     files.make_readable(room.workspace)
-    harvest = files.harvest(
-        room.workspace, leave_out=rooms.PROGRAM, limit_bytes=limits.workspace_bytes
-    )
+    harvest = files.harvest(room.workspace, before.files, limits, leave_out=rooms.PROGRAM)
     if workspace:
         files.keep(room.workspace, workspace, harvest, before.files)
     written = tuple(

@@ -46,6 +46,8 @@ class Limits:
     processes: int = 32
     open_files: int = 128
     workspace_bytes: int = 64 * 2**20
+    file_bytes: int = 16 * 2**20
+    """Of one file that a program leaves; what it found and left alone may be larger."""
     inodes: int = 2048
     output_bytes: int = 64 * 2**10
     """Kept of each stream; the middle is cut and both ends stay."""

@@ -13,7 +13,8 @@ import pytest
 
 from mappa_core.adapters.sandboxes import cgroups
 from mappa_core.adapters.sandboxes.choose import choose_sandbox
-from mappa_core.domain.records import Limits, ToolStatus
+from mappa_core.domain.errors import SandboxError
+from mappa_core.domain.records import Limits, ToolResult, ToolStatus
 from mappa_core.ports import Sandbox
 from tests.backends import DOCKER, EMBEDDED, open_backend
 
@@ -121,6 +122,15 @@ async def test_a_dead_warden_is_replaced(sandbox: Sandbox):
     await asyncio.sleep(0.1)
     results = await asyncio.gather(*(sandbox.run("print(1)", None, Limits()) for _ in range(3)))
     assert [result.status for result in results] == [ToolStatus.OK] * 3
+
+
+async def test_more_runs_at_once_than_the_warden_has_room_for():
+    sandbox = await choose_sandbox("unsafe-subprocess", 320)
+    runs = [asyncio.create_task(sandbox.run("", None, Limits())) for _ in range(320)]
+    await asyncio.sleep(0)  # each hands itself over at once, before the warden can take any
+    await sandbox.close()
+    ends = await asyncio.gather(*runs, return_exceptions=True)
+    assert not [end for end in ends if not isinstance(end, SandboxError | ToolResult)]
 
 
 @pytest.mark.skipif(cgroups.find_hierarchy() is None, reason="no control groups to leave behind")

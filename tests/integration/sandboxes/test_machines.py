@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,63 @@ def test_landlock_without_mounts_nor_namespaces(folder: Path):
     assert signal[1] == "refused\n"
     assert outside[1] == "refused\nrefused\n"
     assert not list(Path(tempfile.gettempdir()).glob("mappa-room-*"))
+
+
+REACH = """
+import os, resource
+def attempt(*calls):
+    for call in calls:
+        try: call()
+        except OSError: pass
+attempt(
+    lambda: os.chmod(FOLDER, 0), lambda: os.chmod(FILE, 0), lambda: os.utime(FILE, (1, 1)),
+    lambda: os.setxattr(FILE, "user.note", b"for the next run"),
+    lambda: resource.prlimit(VICTIM, resource.RLIMIT_CPU, (0, 0)),
+    lambda: os.setpriority(os.PRIO_PROCESS, VICTIM, 19),
+    lambda: os.sched_setscheduler(VICTIM, os.SCHED_IDLE, os.sched_param(0)),
+)
+import shutil
+shutil.copy("main.py", "copy.py"); os.nice(1); resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+print("attempted")
+"""
+
+
+@pytest.fixture
+def belongings() -> Iterator[Path]:
+    """A folder of the user that programs run as, with a file in it."""
+    with tempfile.TemporaryDirectory(prefix="mappa-test-", dir="/var/tmp") as name:
+        Path(name, "file").touch(mode=0o600)
+        for path in (Path(name, "file"), Path(name)):
+            os.chown(path, *(2 * [USER] if os.geteuid() == 0 else [-1, -1]))
+        yield Path(name)
+
+
+@pytest.mark.parametrize("namespaces", [True, False])
+@pytest.mark.parametrize("backend", ["landlock", "bubblewrap"])
+def test_what_else_is_the_users_stays_as_it_is(
+    folder: Path, belongings: Path, backend: str, *, namespaces: bool
+):
+    if backend == "bubblewrap" and not namespaces:
+        pytest.skip("it is nothing without them")
+
+    def state() -> tuple[object, ...]:
+        found = [path.stat() for path in (belongings, belongings / "file")]
+        return (
+            [(one.st_mode, one.st_uid, one.st_mtime, one.st_ctime) for one in found],
+            os.listxattr(belongings / "file"),
+            Path(f"/proc/{victim.pid}/limits").read_text(),
+            os.getpriority(os.PRIO_PROCESS, victim.pid),
+            os.sched_getscheduler(victim.pid),
+        )
+
+    with subprocess.Popen([*as_user(), "sleep", "60"]) as victim, ExitStack() as stack:
+        stack.callback(victim.kill)
+        code = REACH.replace("FOLDER", repr(str(belongings)))
+        code = code.replace("FILE", repr(f"{belongings}/file")).replace("VICTIM", str(victim.pid))
+        before = state()
+        prefix = [*as_user(), *([] if namespaces else without_namespaces())]
+        _, results = play(prefix, reachable_python(), folder, backend, code)
+        assert (results, state()) == ([["ok", "attempted\n", ""]], before)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to take root's rights away")

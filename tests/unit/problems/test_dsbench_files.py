@@ -49,7 +49,13 @@ class Layout:
             "id_column": "Id",
         }
 
-    def source(self, train: list[str], held_out: list[str], size: int = 8) -> TaskSource:
+    def source(
+        self,
+        train: list[str],
+        held_out: list[str],
+        size: int = 8,
+        workspace_mib: int | None = None,
+    ) -> TaskSource:
         (self.root / "prompts.json").write_text(json.dumps(self.prompts))
         for file, names in (("train.json", train), ("eval.json", held_out)):
             lines = [json.dumps({"prompt": "p", "metadata": {"task_id": name}}) for name in names]
@@ -63,7 +69,7 @@ class Layout:
             train_size=size,
             held_out_size=size,
         )
-        found = problem_source(config)
+        found = problem_source(config, workspace_mib)
         assert isinstance(found, TaskSource)
         return found
 
@@ -110,6 +116,15 @@ def test_data_that_is_not_there_is_refused_at_the_start(layout: Layout, spoil, c
     spoil(layout.root)
     with pytest.raises(ConfigError, match=complaint):
         layout.source(["a"], ["c"])
+
+
+def test_data_that_leaves_no_room_to_work_in_is_refused_at_the_start(layout: Layout):
+    with (layout.root / "data_resplit/a/train.csv").open("a") as file:
+        file.write("3,4,5\n" * 2**18)
+    with pytest.raises(ConfigError, match=r"task a has 1\.5 MiB .* sandbox.workspace_mib to 4 "):
+        layout.source(["a"], ["c"], workspace_mib=3)
+    assert layout.source(["a"], ["c"], workspace_mib=4).train()
+    assert layout.source(["a"], ["c"]).train()
 
 
 def test_what_cannot_be_graded_is_refused(layout: Layout):

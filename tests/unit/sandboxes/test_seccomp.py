@@ -59,6 +59,18 @@ def refused(number: int) -> int:
         (ARM, 198, (40,), refused(errno.EACCES), refused(errno.EACCES)),  # AF_VSOCK
         (X86, 53, (1, 1 | 0o2000000), ALLOW, ALLOW),  # socketpair, stream, close on exec
         (X86, 53, (1, 2), ALLOW, refused(errno.EACCES)),  # datagrams
+        (X86, 188, (), refused(errno.EPERM), refused(errno.EPERM)),  # setxattr
+        (X86, 16, (3, 0x40086602), refused(errno.EPERM), refused(errno.EPERM)),  # FS_IOC_SETFLAGS
+        (X86, 29, (), ALLOW, refused(errno.EPERM)),  # shmget
+        (ARM, 29, (3, 0x5413), ALLOW, ALLOW),  # ioctl there
+        (X86, 90, (), ALLOW, refused(0)),  # chmod
+        (ARM, 53, (), ALLOW, refused(0)),  # fchmodat there
+        (X86, 302, (0, 7), ALLOW, ALLOW),  # prlimit64 of itself
+        (X86, 302, (7, 7), ALLOW, refused(errno.EPERM)),  # of another
+        (X86, 141, (0, 0), ALLOW, ALLOW),  # setpriority, as nice does
+        (X86, 141, (0, 7), ALLOW, refused(errno.EPERM)),
+        (X86, 141, (2, 0), ALLOW, refused(errno.EPERM)),  # of all of the user's
+        (X86, 251, (1, 0), ALLOW, ALLOW),  # ioprio_set
         (X86, 0x40000000 | 101, (), refused(errno.ENOSYS), refused(errno.ENOSYS)),  # x32
     ],
 )
@@ -71,15 +83,15 @@ def test_verdicts(
 ):
     name, architecture = machine
     for namespace, expected in ((True, own_network), (False, no_network)):
-        program = deny_filter(network_namespace=namespace, machine=name)
+        program = deny_filter(namespaces=namespace, machine=name)
         assert verdict(program, architecture, call, *arguments) == expected
 
 
 def test_calls_of_another_architecture_kill():
-    program = deny_filter(network_namespace=True, machine="x86_64")
+    program = deny_filter(namespaces=True, machine="x86_64")
     assert verdict(program, 0x40000003, 0) == KILL  # i386, through int 0x80
 
 
 def test_an_unknown_machine_is_refused():
     with pytest.raises(SandboxUnavailable, match="riscv64"):
-        deny_filter(network_namespace=True, machine="riscv64")
+        deny_filter(namespaces=True, machine="riscv64")

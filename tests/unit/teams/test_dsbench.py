@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from mappa_core.domain.records import Episode, StopReason, ToolResult, ToolStatus
+from mappa_core.domain.records import Episode, RejectedFile, StopReason, ToolResult, ToolStatus
 from mappa_core.steps import duties_of
 from mappa_core.teams.dsbench import load_dsbench
 from tests.builders import make_episode, make_policy, make_problem, make_run, make_turn
@@ -115,6 +115,16 @@ def test_an_agent_is_told_what_is_missing_and_how_many_turns_are_left(team):
     assert "the program failed (out_of_memory" in last_words(team, failed)
     silent = said(started(), "data_engineer", "hm")
     assert "no program was run" in last_words(team, silent)
+
+
+@EVERY
+def test_an_agent_is_told_which_of_its_files_was_turned_away_and_why(team):
+    (turn,) = acted(started(), "data_engineer", ("y_train.pkl",)).turns
+    assert turn.tool_result is not None
+    refused = RejectedFile(name="X_train.pkl", reason="20.0 MiB, and one file may have 16.0 MiB")
+    result = replace(turn.tool_result, rejected=(refused,) * 9)
+    words = last_words(team, started().with_turn(replace(turn, tool_result=result)))
+    assert words.count(f"not handed on: X_train.pkl ({refused.reason})\n") == 4
 
 
 @EVERY
