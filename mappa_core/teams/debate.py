@@ -61,12 +61,10 @@ class Debate:
         """What most debaters boxed last; of equals, what the first of them boxed."""
         last = [episode.turns_of(agent.name)[-1:] for agent in self.agents]
         answers = [last_boxed(turn.action.text) for turns in last for turn in turns]
-        votes = Counter(_normal(answer) for answer in answers if answer is not None)
-        if not votes:
-            return None
-        # Counters keep the order of arrival, and `most_common` keeps it among equals.
-        winner, _ = votes.most_common(1)[0]
-        return next(answer for answer in answers if answer and _normal(answer) == winner)
+        said = [answer for answer in answers if answer is not None]
+        votes = Counter(map(_normal, said))
+        # `max` takes the first of equals.
+        return max(said, key=lambda answer: votes[_normal(answer)], default=None)
 
     def stop_reason(self, episode: Episode) -> StopReason:
         """`ANSWERED` where anybody boxed something."""
