@@ -43,13 +43,13 @@ class Debate:
         if len(spoken) == agent.max_turns:
             return None
         prompt = self.prompts.prompts[agent.name]
+        question = {"problem": episode.problem.statement}
 
         def feedback(turn: Turn) -> str:
             said = self._others(episode, agent, spoken.index(turn), prompt)
             key = f"{agent.name}.others"
-            return fill(prompt.feedback or f"{{{{{key}}}}}", {key: said})
+            return fill(prompt.feedback or f"{{{{{key}}}}}", question | {key: said})
 
-        question = {"problem": episode.problem.statement}
         messages = conversation(prompt, question, spoken, feedback)
         return Observation(agent=agent.name, messages=messages)
 

@@ -9,6 +9,10 @@ from mappa_core.coaching.rules import judge
 from mappa_core.domain.records import CoachCase, Episode, StopReason, ToolResult
 from mappa_core.teams import load_team
 from mappa_core.teams.base import Team
+from mappa_core.teams.debate import Debate
+from mappa_core.teams.mathchat import MathChat
+from mappa_core.teams.prompts import Prompt
+from mappa_core.teams.single import Single
 from tests.builders import (
     make_episode,
     make_policy,
@@ -71,6 +75,21 @@ def test_single_stops_after_three_turns_without_an_answer() -> None:
     assert team.next_observation(episode) is None
     assert team.final_answer(episode) is None
     assert team.stop_reason(episode) is StopReason.MAX_TURNS
+
+
+@pytest.mark.parametrize(("name", "turns"), [("single", 1), ("debate", 3), ("mathchat", 2)])
+def test_a_feedback_may_quote_the_problem(name: str, turns: int) -> None:
+    def quoting(prompt: Prompt) -> Prompt:
+        return replace(prompt, feedback="Again: {{problem}}")
+
+    team = load_team(name, "small-1")
+    prompts = {agent: quoting(prompt) for agent, prompt in team.prompts.prompts.items()}
+    assert isinstance(team, Single | Debate | MathChat)
+    team = replace(team, prompts=replace(team.prompts, prompts=prompts))
+    episode, _ = play(team, ["Hm."] * turns)
+    observation = team.next_observation(episode)
+    assert observation is not None
+    assert observation.messages[-1].content == f"Again: {STORY}"
 
 
 @pytest.mark.parametrize("name", ["single", "debate"])
