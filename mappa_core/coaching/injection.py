@@ -16,13 +16,14 @@ PATTERNS: Mapping[str, re.Pattern[str]] = {
         _I | re.MULTILINE,
     ),
     "forged_fence": re.compile(
-        r"<<<\s*(?:END\s+)?EVIDENCE|</?(?:evidence|agent_output|case)\b[^>]*>"
-        r"|-{3,}\s*(?:begin|end) (?:of )?(?:evidence|case|agent output)",
+        r"<<<\s*(?:END\s+)?EVIDENCE|</?(?:evidence|agent_output|case)\b[^<>]{0,200}>"
+        r"|---\s*(?:begin|end) (?:of )?(?:evidence|case|agent output)",
         _I,
     ),
     "fake_system": re.compile(
-        r"^[\s#*/>\"'-]*(?:system|developer|admin(?:istrator)?)(?: (?:prompt|message|note|notice))?"
-        r"\s*[:\]>]|</?system\b[^>]*>|\[system\]|\"role\"\s*:\s*\"system\"|\bsystem override\b",
+        r"^(?:[^\S\n]|[#*/>\"'-])*+(?:system|developer|admin(?:istrator)?)"
+        r"(?: (?:prompt|message|note|notice))?\s*[:\]>]"
+        r"|</?system\b[^<>]{0,200}>|\[system\]|\"role\"\s*:\s*\"system\"|\bsystem override\b",
         _I | re.MULTILINE,
     ),
     "fake_score": re.compile(
@@ -58,7 +59,7 @@ PATTERNS: Mapping[str, re.Pattern[str]] = {
     # The word itself in letters of other scripts, e.g. Cyrillic.
     "lookalike": re.compile(r"(?=\w{0,4}[^\W\x00-\x7f])[sѕｓ][cсϲｃ][oоοｏ][rгｒ][eеｅ]", _I),
 }
-"""What to look for, by flag."""
+"""What to look for, by flag; in time that grows with the text, whatever an agent prints."""
 BEYOND_ASCII = frozenset({"invisible", "lookalike"})
 """What plain text cannot raise."""
 
