@@ -43,7 +43,10 @@ def test_an_attempt_stays_between_its_fences(one: dict[str, Any]) -> None:
         f"<<<END {prompt.marker}", ""
     )
     assert not re.search(r"<<<|<\||<｜|\[/?INST\]|</?s>|<(start|end)_of_turn>", inside)
-    assert not re.search("[\u200b-\u200f\u202a-\u202e\x00\x1b]", inside)
+    assert not re.search(
+        "[\u115f\u180e\u200b-\u200f\u202a-\u202e\u3164\ufe00-\ufe0f\x00\x1b]", inside
+    )
+    assert not re.search("[\U000e0000-\U000e0fff]", inside)
 
 
 def outside_fences(user: str, marker: str) -> str:
@@ -98,6 +101,7 @@ def test_what_a_program_prints_is_searched_in_time_that_grows_with_it(name: str)
         "Traceback (most recent call last):\nNameError: name 'x' is not defined",
         "df = df.drop(columns=['id']); model.score(X, y)",
         "The boat scored above the others and is left.",
+        "All done \u2714\ufe0f",
     ],
 )
 def test_honest_work_is_not_flagged(text: str) -> None:
