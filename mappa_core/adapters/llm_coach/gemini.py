@@ -78,7 +78,7 @@ class GeminiProvider:
         except ValueError as error:
             detail = self._safe(f"the answer is not what Gemini sends: {error}")
             raise Passing("error", detail, usage=paid) from None
-        return replace(reply, usage=reply.usage + paid) if paid.total else reply
+        return replace(reply, usage=reply.usage and reply.usage + paid)
 
     async def _sent(self, letter: Letter, text: str) -> bytes:
         try:

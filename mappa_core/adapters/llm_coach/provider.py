@@ -15,7 +15,8 @@ class ProviderReply:
 
     text: str
     """Without thoughts; perhaps cut off."""
-    usage: Usage
+    usage: Usage | None
+    """None where the provider does not say."""
     model_version: str
 
 

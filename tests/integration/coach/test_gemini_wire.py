@@ -123,12 +123,15 @@ def test_answers_are_read_as_google_genai_reads_them(answer: dict[str, object]) 
     theirs, ours = asyncio.run(body()), read_answer(as_bytes(answer))
     assert ours.text == (theirs.text or "")
     assert ours.model_version == (theirs.model_version or "unknown")
-    counted = theirs.usage_metadata or types.GenerateContentResponseUsageMetadata()
-    assert ours.usage == Usage(
-        prompt=counted.prompt_token_count or 0,
-        cached=counted.cached_content_token_count or 0,
-        reply=counted.candidates_token_count or 0,
-        thought=counted.thoughts_token_count or 0,
+    counted = theirs.usage_metadata
+    assert ours.usage == (
+        counted
+        and Usage(
+            prompt=counted.prompt_token_count or 0,
+            cached=counted.cached_content_token_count or 0,
+            reply=counted.candidates_token_count or 0,
+            thought=counted.thoughts_token_count or 0,
+        )
     )
 
 
