@@ -46,7 +46,7 @@ class Passing(ProviderError):
 
 
 class Final(ProviderError):
-    """Trying again cannot help: wrong key, unknown model, blocked content."""
+    """Trying again at once cannot help: wrong key, unknown model, blocked content."""
 
 
 class Provider(Protocol):
