@@ -114,7 +114,9 @@ def test_a_sample_is_stratified(layout: Layout):
             "test_answer.csv is no table: .* Expected 2 fields in line 3, saw 3",
         ),
         (
-            lambda root: (root / "answers/a/test_answer.csv").write_bytes(b"Id,y\n7,1\n8,\xe9\n"),
+            lambda root: (root / "answers/a/test_answer.csv").write_bytes(
+                b"Id,y\n" + b"7,1\n" * 2**14 + b"8,\xe9\n"
+            ),
             "test_answer.csv is not UTF-8",
         ),
         (
