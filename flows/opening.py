@@ -126,7 +126,8 @@ async def recorded(run: Run, config: TrainConfig) -> AsyncGenerator[Run]:
     """Have a stored run to ourselves, prepared, and write down how it ended, however it ended.
 
     Raises:
-        RunBusy: Another process has it; nothing of it was changed.
+        RunBusy: Another process has it, and nothing of it was changed; or took it in an outage, and
+            how it ends is that one's to write down.
     """
     port = services()
     with await asyncio.to_thread(port.store.claim_run, run.id):
