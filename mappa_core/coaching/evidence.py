@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from mappa_core.coaching.injection import UNSEEN
 from mappa_core.coaching.rubrics import Rubric
 from mappa_core.domain.records import Artifact, CoachCase, CoachRequest, Message, ToolResult, Turn
 
@@ -21,10 +22,7 @@ MARKER_CHARACTERS = 16
 _CONTROL_TOKEN = re.compile(
     r"<(?=[|｜]|<<|/?s>|/?(?:start|end)_of_turn>|/?SYS>)|\[(?=/?INST\])", re.IGNORECASE
 )
-_UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
-    "\ud800-\udfff\U000e0000-\U000e007f]"
-)
+_UNSEEN = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufff9-\ufffb{UNSEEN}]")
 
 INSTRUCTIONS = """\
 You judge one action of one agent of a team, by the rubric below, on a scale from 0 to 10.

@@ -9,6 +9,13 @@ from collections.abc import Iterable, Mapping
 
 _I = re.IGNORECASE
 
+UNSEEN = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff"
+)
+"""What nobody draws, as ranges of a pattern: Unicode's Default_Ignorable_Code_Point."""
+
 PATTERNS: Mapping[str, re.Pattern[str]] = {
     "chat_tokens": re.compile(
         r"<\|[\w /]{1,40}\|>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>|<｜[^｜>]{1,40}｜>"
@@ -16,13 +23,14 @@ PATTERNS: Mapping[str, re.Pattern[str]] = {
         _I | re.MULTILINE,
     ),
     "forged_fence": re.compile(
-        r"<<<\s*(?:END\s+)?EVIDENCE|</?(?:evidence|agent_output|case)\b[^>]*>"
-        r"|-{3,}\s*(?:begin|end) (?:of )?(?:evidence|case|agent output)",
+        r"<<<\s*(?:END\s+)?EVIDENCE|</?(?:evidence|agent_output|case)\b[^<>]{0,200}>"
+        r"|---\s*(?:begin|end) (?:of )?(?:evidence|case|agent output)",
         _I,
     ),
     "fake_system": re.compile(
-        r"^[\s#*/>\"'-]*(?:system|developer|admin(?:istrator)?)(?: (?:prompt|message|note|notice))?"
-        r"\s*[:\]>]|</?system\b[^>]*>|\[system\]|\"role\"\s*:\s*\"system\"|\bsystem override\b",
+        r"^(?:[^\S\n]|[#*/>\"'-])*+(?:system|developer|admin(?:istrator)?)"
+        r"(?: (?:prompt|message|note|notice))?\s*[:\]>]"
+        r"|</?system\b[^<>]{0,200}>|\[system\]|\"role\"\s*:\s*\"system\"|\bsystem override\b",
         _I | re.MULTILINE,
     ),
     "fake_score": re.compile(
@@ -52,13 +60,12 @@ PATTERNS: Mapping[str, re.Pattern[str]] = {
         r"|puntuaci[oó]n m[aá]xima|максимальн\w+ (?:оценк|балл)\w*)\b|满分|満点|만점",
         _I,
     ),
-    "invisible": re.compile(
-        "[\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff\u00ad\U000e0000-\U000e007f]"
-    ),
+    # One selector behind a character is how it wants to be drawn, as in many an emoji.
+    "invisible": re.compile(f"(?![\ufe0e\ufe0f])[{UNSEEN}]|[\ufe0e\ufe0f]{{2}}"),
     # The word itself in letters of other scripts, e.g. Cyrillic.
     "lookalike": re.compile(r"(?=\w{0,4}[^\W\x00-\x7f])[sѕｓ][cсϲｃ][oоοｏ][rгｒ][eеｅ]", _I),
 }
-"""What to look for, by flag."""
+"""What to look for, by flag; in time that grows with the text, whatever an agent prints."""
 BEYOND_ASCII = frozenset({"invisible", "lookalike"})
 """What plain text cannot raise."""
 

@@ -112,9 +112,9 @@ def boxed_answers(text: str) -> tuple[str, ...]:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""What stands in the last balanced `\boxed{...}` of the visible text."""
+    r"""What stands in the last balanced `\boxed{...}` of the visible text; an empty one is None."""
     answers = boxed_answers(text)
-    return answers[-1] if answers else None
+    return (answers[-1] or None) if answers else None
 
 
 def clipped(text: str, limit: int) -> str:

@@ -53,7 +53,8 @@ def skill(metric: Metric, value: float | None, constant: float) -> float:
 def _best_of_column(metric: Metric, column: Table) -> float:
     best: float | None = None
     for candidate in _candidates(metric, column):
-        value = metric.measure(column, np.full(column.shape, candidate))
+        kind = object if isinstance(candidate, str) else np.float64
+        value = metric.measure(column, np.full(column.shape, candidate, dtype=kind))
         if best is None or metric.better(value, best):
             best = value
     return float("nan") if best is None else best

@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias
 
@@ -28,8 +28,8 @@ LARGEST_BYTES = 256 * 2**20
 _WHOLE = re.compile(r"([-+]?\d+)\.0*")
 Cells: TypeAlias = Mapping[str, Sequence[str]]
 """A table's columns by name, as text."""
-_NAMED = 3
-"""Ids that a reason quotes."""
+_NAMED, _NAME = 3, 40
+"""Ids that a reason quotes, and characters of whatever else it quotes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ def judge(submission: bytes | None, labels: bytes, key: GradingKey) -> Outcome:
 
     Args:
         submission: The file's bytes, or None where there is none.
-        labels: CSV with the id column and all targets.
+        labels: What `check_labels` has seen.
         key: The task's.
 
     Returns:
@@ -101,16 +101,40 @@ def _measured(
 ) -> float:
     if submission is None:
         raise Invalid("there is no submission.csv")
-    cells = _in_order(_read(submission), key, ids)
+    cells = _in_order(_read(submission, key, len(ids)), key, ids)
     predicted = np.column_stack([_column(cells[name], metric, name) for name in key.targets])
-    value = float(metric.measure(truth, predicted))
+    # What overflows is no finite value, which is said below.
+    with np.errstate(all="ignore"):
+        value = float(metric.measure(truth, predicted))
     if not np.isfinite(value):
         raise Invalid(f"{metric.name} is not defined for these predictions")
     return value
 
 
+def check_labels(labels: bytes, key: GradingKey) -> None:
+    """See that submissions can be measured against `labels`, as `judge` takes for granted.
+
+    Args:
+        labels: CSV with the id column and all targets.
+        key: The task's.
+
+    Raises:
+        Invalid: Why they cannot.
+    """
+    metric = METRICS[key.metric]
+    ids, truth = _labels(labels, key, metric)
+    if not ids:
+        raise Invalid("it has no rows")
+    _refuse(_repeated(ids), "more than once")
+    if metric.wants == "probabilities" and len(key.targets) > 1:
+        return
+    for name, column in zip(key.targets, truth.T, strict=True):
+        if len(set(column)) < 2:
+            raise Invalid(f"{name} is the same in every row, which any constant gets right")
+
+
 def _labels(labels: bytes, key: GradingKey, metric: Metric) -> tuple[list[str], Table]:
-    cells = _read(labels)
+    cells = _read(labels, key)
     ids = [_canonical(text) for text in cells[key.id_column]]
     labelled = metric.wants == "scores" or (
         metric.wants == "probabilities" and len(key.targets) == 1
@@ -120,8 +144,13 @@ def _labels(labels: bytes, key: GradingKey, metric: Metric) -> tuple[list[str], 
     return ids, np.column_stack(true)
 
 
-def _read(data: bytes) -> Cells:
-    """The columns of a CSV.
+def _read(data: bytes, key: GradingKey, task_rows: int | None = None) -> Cells:
+    """The columns of a CSV that has those of the task and no other.
+
+    Args:
+        data: The file.
+        key: The task's.
+        task_rows: Rows that the task has; a file of more than twice as many is not read to its end.
 
     Raises:
         Invalid: It is none.
@@ -129,42 +158,60 @@ def _read(data: bytes) -> Cells:
     if len(data) > LARGEST_BYTES:
         raise Invalid(f"it has {len(data)} bytes; at most {LARGEST_BYTES} are read")
     try:
-        header, *rows = [row for row in csv.reader(io.StringIO(data.decode("utf-8-sig"))) if row]
+        rows = (row for row in csv.reader(io.StringIO(data.decode("utf-8-sig"))) if row)
+        header = next(rows, [])
+        _check_header(header, [key.id_column, *key.targets])
+        return _columns(header, rows, task_rows)
     except UnicodeDecodeError:
         raise Invalid("it is not UTF-8 text") from None
-    except ValueError:
-        raise Invalid("it is empty") from None
     except csv.Error as error:
         raise Invalid(f"it is not a CSV table: {error}") from None
+
+
+def _check_header(header: Sequence[str], wanted: Sequence[str]) -> None:
+    if not header:
+        raise Invalid("it is empty")
+    if len(set(header)) != len(header):
+        raise Invalid("a column name occurs twice")
+    if set(wanted) != set(header):
+        named = ", ".join(name[:_NAME] for name in header[:20])
+        raise Invalid(f"its columns are {named}, not {', '.join(wanted)}")
+
+
+def _columns(header: Sequence[str], rows: Iterable[Sequence[str]], task_rows: int | None) -> Cells:
+    columns: dict[str, list[str]] = {name: [] for name in header}
     for number, row in enumerate(rows, start=2):
         if len(row) != len(header):
             raise Invalid(f"row {number} has {len(row)} cells where the header has {len(header)}")
-    if len(set(header)) != len(header):
-        raise Invalid("a column name occurs twice")
-    return {name: [row[k] for row in rows] for k, name in enumerate(header)}
+        if task_rows is not None and number > 2 * task_rows + 1:
+            raise Invalid(f"it has more than {2 * task_rows} rows where the task has {task_rows}")
+        for name, cell in zip(header, row, strict=True):
+            columns[name].append(cell)
+    return columns
 
 
 def _in_order(cells: Cells, key: GradingKey, ids: Sequence[str]) -> Cells:
     """The targets' cells in the order of `ids`.
 
     Raises:
-        Invalid: Columns or ids are not those of the task.
+        Invalid: The ids are not those of the task.
     """
-    wanted, given = [key.id_column, *key.targets], list(cells)
-    if sorted(wanted) != sorted(given):
-        raise Invalid(f"its columns are {', '.join(given[:20])}, not {', '.join(wanted)}")
     found = [_canonical(text) for text in cells[key.id_column]]
     rows = {one: row for row, one in enumerate(found)}
-    _refuse([one for one, count in Counter(found).items() if count > 1], "more than once")
+    _refuse(_repeated(found), "more than once")
     _refuse([one for one in ids if one not in rows], "not at all")
     expected = set(ids)
     _refuse([one for one in found if one not in expected], "though the task has no such row")
     return {name: [cells[name][rows[one]] for one in ids] for name in key.targets}
 
 
+def _repeated(ids: Sequence[str]) -> list[str]:
+    return [one for one, count in Counter(ids).items() if count > 1]
+
+
 def _refuse(ids: Sequence[str], how: str) -> None:
     if ids:
-        named = ", ".join(repr(one[:40]) for one in ids[:_NAMED])
+        named = ", ".join(repr(one[:_NAME]) for one in ids[:_NAMED])
         more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
         raise Invalid(f"it has id {named}{more} {how}")
 
@@ -183,13 +230,18 @@ def _column(cells: Sequence[str], metric: Metric, name: str) -> NDArray[Any]:
         Invalid: One is empty, no finite number, or out of range.
     """
     if metric.wants == "text":
-        return np.array(cells, dtype=str)
+        return _texts(cells)
     empty = sum(not cell.strip() for cell in cells)
     if empty:
         raise Invalid(f"{empty} cells of {name} are empty")
     if metric.wants in ("labels", "ranking"):
-        return np.array([_canonical(cell) for cell in cells], dtype=str)
+        return _texts([_canonical(cell) for cell in cells])
     return _numbers(cells, metric, name)
+
+
+def _texts(cells: Sequence[str]) -> NDArray[Any]:
+    """As objects: in an array of texts every cell takes as much room as the longest."""
+    return np.array(cells, dtype=object)
 
 
 def _numbers(cells: Sequence[str], metric: Metric, name: str) -> NDArray[np.float64]:
@@ -207,5 +259,5 @@ def _number(cell: str, name: str) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise Invalid(f"{name} holds {cell.strip()[:40]!r}, not a number")
+        raise Invalid(f"{name} holds {cell.strip()[:_NAME]!r}, not a number")
     return number

@@ -26,10 +26,8 @@ from mappa_core.domain.records import (
 )
 from mappa_core.ports import Coach, Store
 
-PASSING: frozenset[UnscoredReason] = frozenset(
-    {"timeout", "rate_limited", "error", "out_of_budget", "unparsable"}
-)
-"""Reasons that another time may not hold; a blocked or refused action stays so."""
+LASTING: frozenset[UnscoredReason] = frozenset({"blocked"})
+"""Reasons that hold for this action whoever asks again; a key that was refused can be mended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,8 +164,7 @@ def _answered(ask: _Ask, known: Sequence[ScoreEntry], plan: ScorePlan) -> bool:
         rows = [entry for entry in rows if _same_scorer(entry, ask)]
     stays = ask.turn.agent in plan.settled
     return any(
-        stays or not isinstance(row.score, Unscored) or row.score.reason not in PASSING
-        for row in rows
+        stays or not isinstance(row.score, Unscored) or row.score.reason in LASTING for row in rows
     )
 
 

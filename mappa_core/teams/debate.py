@@ -43,13 +43,13 @@ class Debate:
         if len(spoken) == agent.max_turns:
             return None
         prompt = self.prompts.prompts[agent.name]
+        question = {"problem": episode.problem.statement}
 
         def feedback(turn: Turn) -> str:
             said = self._others(episode, agent, spoken.index(turn), prompt)
             key = f"{agent.name}.others"
-            return fill(prompt.feedback or f"{{{{{key}}}}}", {key: said})
+            return fill(prompt.feedback or f"{{{{{key}}}}}", question | {key: said})
 
-        question = {"problem": episode.problem.statement}
         messages = conversation(prompt, question, spoken, feedback)
         return Observation(agent=agent.name, messages=messages)
 
@@ -61,12 +61,10 @@ class Debate:
         """What most debaters boxed last; of equals, what the first of them boxed."""
         last = [episode.turns_of(agent.name)[-1:] for agent in self.agents]
         answers = [last_boxed(turn.action.text) for turns in last for turn in turns]
-        votes = Counter(_normal(answer) for answer in answers if answer is not None)
-        if not votes:
-            return None
-        # Counters keep the order of arrival, and `most_common` keeps it among equals.
-        winner, _ = votes.most_common(1)[0]
-        return next(answer for answer in answers if answer and _normal(answer) == winner)
+        said = [answer for answer in answers if answer is not None]
+        votes = Counter(map(_normal, said))
+        # `max` takes the first of equals.
+        return max(said, key=lambda answer: votes[_normal(answer)], default=None)
 
     def stop_reason(self, episode: Episode) -> StopReason:
         """`ANSWERED` where anybody boxed something."""

@@ -29,7 +29,7 @@ from mappa_core.teams.prompts import Prompt, PromptSet, fill
 SUBMISSION = "submission.csv"
 _TASK_FILES = "train.csv, test.csv, sample_submission.csv"
 _SHOWN_REFUSALS = 4
-_DONE = re.compile(r"^\W*DONE\W*$", re.MULTILINE)
+_DONE = re.compile(r"^[^\w\n]*DONE[^\w\n]*$", re.MULTILINE)
 
 
 def _spec(name: str, title: str, files: tuple[str, ...], hears: tuple[str, ...]) -> AgentSpec:

@@ -36,12 +36,13 @@ class Single:
         if agent is None:
             return None
         prompt = self.prompts.prompts[agent.name]
+        question = {"problem": episode.problem.statement}
 
         def feedback(turn: Turn) -> str:
             output = output_text(turn.tool_result, prompt.output_chars)
-            return fill(prompt.feedback or "{{solver.output}}", {"solver.output": output})
+            news = question | {"solver.output": output}
+            return fill(prompt.feedback or "{{solver.output}}", news)
 
-        question = {"problem": episode.problem.statement}
         messages = conversation(prompt, question, episode.turns_of(agent.name), feedback)
         return Observation(agent=agent.name, messages=messages)
 

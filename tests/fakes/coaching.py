@@ -23,7 +23,7 @@ class ScriptedProvider:
     answer: Answer = agree
     name: str = "scripted"
     seconds: float = 0.0
-    usage: Usage = Usage(prompt=100, reply=10)  # noqa: RUF009 (frozen)
+    usage: Usage | None = Usage(prompt=100, reply=10)  # noqa: RUF009 (frozen)
     asked: list[Question] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
     in_flight: int = 0

@@ -1,5 +1,13 @@
-"""What a run may still spend. A call is reserved before it is made and settled by its count."""
+"""What a run may still spend. A call is reserved before it is made and settled by its count.
 
+    spent + under way + this call    within the limits: it is made
+    spent             + this call    within the limits: it waits until a call under way is settled
+                                     beyond them: it is refused
+
+A call under way is expected at its most expensive, and takes far less.
+"""
+
+import asyncio
 from dataclasses import dataclass
 
 from mappa_core.coaching.prices import PICODOLLARS, dollars
@@ -14,46 +22,73 @@ class Bill:
     tokens: int
     picodollars: int
 
+    def __add__(self, other: "Bill") -> "Bill":
+        """Both."""
+        return Bill(
+            tokens=self.tokens + other.tokens, picodollars=self.picodollars + other.picodollars
+        )
+
+    def __sub__(self, other: "Bill") -> "Bill":
+        """One without the other."""
+        return self + Bill(tokens=-other.tokens, picodollars=-other.picodollars)
+
+
+_NOTHING = Bill(tokens=0, picodollars=0)
+
 
 class Budget:
     """Counts what coaches of one run spend, and says no before it is too much."""
 
     def __init__(self, config: BudgetConfig) -> None:
         self._config = config
-        self._calls = self._tokens = self._picodollars = 0
+        self._calls = 0
+        self._spent = self._under_way = _NOTHING
+        self._waiting: list[asyncio.Future[None]] = []
 
     def resume(self, spent: Spending) -> None:
         """Begin with what the run has spent already."""
         self._calls = spent.calls
-        self._tokens = spent.tokens
-        self._picodollars = round(spent.cost_usd * PICODOLLARS)
+        self._spent = Bill(tokens=spent.tokens, picodollars=round(spent.cost_usd * PICODOLLARS))
 
-    def reserve(self, bill: Bill) -> str | None:
-        """Take `bill` into account, or say why it does not fit."""
-        limits, after = self._config, self._picodollars + bill.picodollars
-        if limits.calls is not None and self._calls + 1 > limits.calls:
-            return f"coach.budget.calls={limits.calls} is spent"
-        if limits.tokens is not None and self._tokens + bill.tokens > limits.tokens:
-            return f"coach.budget.tokens={limits.tokens} is spent but for {self._left_tokens()}"
-        if limits.dollars is not None and dollars(after) > limits.dollars:
-            return f"coach.budget.dollars={limits.dollars:g} is spent ({self.spent.cost_usd:.4f})"
-        self._calls += 1
-        self._add(bill, 1)
-        return None
+    async def reserve(self, bill: Bill) -> str | None:
+        """Take `bill` into account as soon as it fits, or say why it never will."""
+        while (refusal := self._refusal(self._spent + bill)) is None:
+            if self._refusal(self._spent + self._under_way + bill) is None:
+                self._calls += 1
+                self._under_way += bill
+                break
+            await self._settlement()
+        return refusal
 
     def settle(self, reserved: Bill, counted: Bill) -> None:
         """Replace what was expected by what was counted."""
-        self._add(reserved, -1)
-        self._add(counted, 1)
+        self._under_way -= reserved
+        self._spent += counted
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiting.clear()
 
     @property
     def spent(self) -> Spending:
-        """So far, calls under way included."""
-        return Spending(calls=self._calls, tokens=self._tokens, cost_usd=dollars(self._picodollars))
+        """What was counted so far; of calls under way, that they were made."""
+        cost_usd = dollars(self._spent.picodollars)
+        return Spending(calls=self._calls, tokens=self._spent.tokens, cost_usd=cost_usd)
 
-    def _add(self, bill: Bill, times: int) -> None:
-        self._tokens += times * bill.tokens
-        self._picodollars += times * bill.picodollars
+    async def _settlement(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        await waiter
 
-    def _left_tokens(self) -> int:
-        return (self._config.tokens or 0) - self._tokens
+    def _refusal(self, after: Bill) -> str | None:
+        """Why `after` must not be spent."""
+        limits, spent = self._config, self.spent
+        if limits.calls is not None and spent.calls + 1 > limits.calls:
+            return f"coach.budget.calls={limits.calls} is spent"
+        if limits.tokens is not None and after.tokens > limits.tokens:
+            left = limits.tokens - spent.tokens
+            return f"coach.budget.tokens={limits.tokens} is spent but for {left}"
+        if limits.dollars is not None and dollars(after.picodollars) > limits.dollars:
+            left = limits.dollars - spent.cost_usd
+            return f"coach.budget.dollars={limits.dollars:g} is spent but for {left:.4f}"
+        return None

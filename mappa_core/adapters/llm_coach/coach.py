@@ -166,11 +166,11 @@ class LlmCoach:
             expected = self._expected(request)
             await self._rates.acquire(expected.total)
             reserved = self._bill(expected)
-            if (refused := self._budget.reserve(reserved)) is not None:
+            if (refused := await self._budget.reserve(reserved)) is not None:
                 raise Final("out_of_budget", refused)
             asking.begun()
             ledger.attempt()
-            used = Usage()
+            used: Usage | None = Usage()
             try:
                 reply = await self._called(request, asking.case.sample)
                 used = reply.usage
@@ -181,8 +181,9 @@ class LlmCoach:
                     self._slots.slow_down(era)
                 raise
             finally:
-                ledger.use(used)
-                self._budget.settle(reserved, self._bill(used))
+                ledger.use(used or Usage())
+                # What a server does not count may have been as much as was expected.
+                self._budget.settle(reserved, reserved if used is None else self._bill(used))
             self._slots.speed_up()
             return reply
 

@@ -16,11 +16,10 @@ from google.auth import exceptions as auth_errors
 from google.genai import types
 from google.oauth2 import service_account
 
-from mappa_core.adapters.llm_coach.gemini_caches import ContextCaches
+from mappa_core.adapters.llm_coach.gemini_caches import ContextCaches, no_token
 from mappa_core.adapters.llm_coach.gemini_letters import KeepingTransport, Letter, Letters
 from mappa_core.adapters.llm_coach.gemini_replies import read_answer, read_error
 from mappa_core.adapters.llm_coach.provider import (
-    Final,
     Passing,
     ProviderError,
     ProviderReply,
@@ -78,7 +77,7 @@ class GeminiProvider:
         except ValueError as error:
             detail = self._safe(f"the answer is not what Gemini sends: {error}")
             raise Passing("error", detail, usage=paid) from None
-        return replace(reply, usage=reply.usage + paid) if paid.total else reply
+        return replace(reply, usage=reply.usage and reply.usage + paid)
 
     async def _sent(self, letter: Letter, text: str) -> bytes:
         try:
@@ -125,9 +124,7 @@ class GeminiProvider:
                 (cache or system, seed), lambda: self._settings(system, seed, cache)
             )
         except auth_errors.GoogleAuthError as error:
-            detail = self._safe(f"no access token: {error}")
-            failure = Passing("error", detail) if error.retryable else Final("refused", detail)
-            raise failure from None
+            raise no_token(error, self._secrets) from None
 
     def _settings(self, system: str, seed: int, cache: str | None) -> types.GenerateContentConfig:
         budget = self._config.thinking_budget

@@ -18,7 +18,13 @@ from google import genai
 from google.auth import exceptions as auth_errors
 from google.genai import errors, types
 
-from mappa_core.adapters.llm_coach.provider import Passing, ProviderError, safe, status_error
+from mappa_core.adapters.llm_coach.provider import (
+    Final,
+    Passing,
+    ProviderError,
+    safe,
+    status_error,
+)
 from mappa_core.coaching.prices import Usage, estimated_tokens
 from mappa_core.config import CoachModelConfig
 
@@ -30,6 +36,12 @@ class ContextCache:
     name: str
     made_at: float
     """On the monotonic clock."""
+
+
+def no_token(error: auth_errors.GoogleAuthError, secrets: tuple[str, ...]) -> ProviderError:
+    """Why there is no access token to ask with."""
+    detail = safe(f"no access token: {error}", *secrets)
+    return Passing("error", detail) if error.retryable else Final("refused", detail)
 
 
 class ContextCaches:
@@ -96,6 +108,8 @@ class ContextCaches:
             made = await self._client.aio.caches.create(model=self._config.model, config=settings)
         except errors.APIError as error:
             raise self._refused(error) from None
+        except auth_errors.GoogleAuthError as error:
+            raise no_token(error, self._secrets) from None
         except httpx2.TimeoutException:
             raise Passing("timeout", "no context cache: the connection timed out") from None
         except httpx2.TransportError as error:

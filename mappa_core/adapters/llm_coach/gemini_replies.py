@@ -112,9 +112,9 @@ def read_answer(body: bytes) -> ProviderReply:
     )
 
 
-def _usage(counted: _Counted | None) -> Usage:
+def _usage(counted: _Counted | None) -> Usage | None:
     if counted is None:
-        return Usage()
+        return None
     return Usage(
         prompt=counted.prompt_token_count or 0,
         cached=counted.cached_content_token_count or 0,

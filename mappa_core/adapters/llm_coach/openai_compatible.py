@@ -75,7 +75,7 @@ class OpenAiProvider:
 
 
 def _reply(answer: ChatCompletion) -> ProviderReply:
-    usage = _usage(answer)
+    usage = usage_of(answer)
     if not answer.choices:
         raise Final("blocked", "the answer has no choice", usage=usage)
     choice = answer.choices[0]
@@ -86,15 +86,18 @@ def _reply(answer: ChatCompletion) -> ProviderReply:
     )
 
 
-def _usage(answer: ChatCompletion) -> Usage:
+def usage_of(answer: ChatCompletion) -> Usage | None:
+    """What the server says the call took, if it does."""
     counted = answer.usage
     if counted is None:
-        return Usage()
+        return None
     prompt, reply = counted.prompt_tokens_details, counted.completion_tokens_details
     thought = (reply.reasoning_tokens if reply else None) or 0
+    # Most count thoughts among the completion, some (xAI) beside it; the total holds both.
+    total = getattr(counted, "total_tokens", None) or 0
     return Usage(
         prompt=counted.prompt_tokens,
         cached=(prompt.cached_tokens if prompt else None) or 0,
-        reply=counted.completion_tokens - thought,
+        reply=max(counted.completion_tokens, total - counted.prompt_tokens, thought) - thought,
         thought=thought,
     )

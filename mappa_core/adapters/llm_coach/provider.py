@@ -15,7 +15,8 @@ class ProviderReply:
 
     text: str
     """Without thoughts; perhaps cut off."""
-    usage: Usage
+    usage: Usage | None
+    """None where the provider does not say."""
     model_version: str
 
 
@@ -45,7 +46,7 @@ class Passing(ProviderError):
 
 
 class Final(ProviderError):
-    """Trying again cannot help: wrong key, unknown model, blocked content."""
+    """Trying again at once cannot help: wrong key, unknown model, blocked content."""
 
 
 class Provider(Protocol):

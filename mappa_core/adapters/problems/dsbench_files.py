@@ -34,7 +34,7 @@ from mappa_core.domain import ids
 from mappa_core.domain.errors import ConfigError
 from mappa_core.domain.records import Problem
 from mappa_core.evaluation.metrics import METRICS
-from mappa_core.evaluation.submissions import GradingKey, parse_key
+from mappa_core.evaluation.submissions import GradingKey, Invalid, check_labels, parse_key
 
 Names = Annotated[
     tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
@@ -70,8 +70,13 @@ def dsbench_problems(config: ProblemsConfig, workspace_mib: int | None = None) -
         workspace_mib: What agents have room for; None where nobody is going to work there.
 
     Raises:
+<<<<<<< HEAD
         ConfigError: A file is missing or not in the layout, a task has no cleaned prompt or an
             unknown metric, its data takes over half the room, or the sets share data.
+=======
+        ConfigError: A file is missing or not in the layout, a task has no cleaned prompt, an
+            unknown metric or labels that nothing can be measured with, or the sets share data.
+>>>>>>> fd2
     """
     folder, prompts_file = config.folder, config.prompts_file
     if folder is None or prompts_file is None or not (config.train_files and config.held_out_files):
@@ -142,13 +147,18 @@ def _task(name: str, prompts: Mapping[str, CleanedPrompt], folder: Path) -> Task
     data, answers = folder / "data_resplit" / name, folder / "answers" / name / "test_answer.csv"
     wanted = [prompt.id_column, *prompt.target_column]
     _check_header(data / TRAIN, prompt.target_column)
-    _check_header(data / TEST, [prompt.id_column])
+    _check_header(data / TEST, [prompt.id_column], never=prompt.target_column)
     _check_header(answers, wanted)
     labels = as_csv(_table(answers).reindex(columns=wanted))
     problem = _problem(name, prompt, labels)
+    key = parse_key(problem.answer)
+    try:
+        check_labels(labels, key)
+    except Invalid as objection:
+        raise ConfigError(f"data file {answers} cannot be graded with: {objection}") from None
     return Task(
         problem=problem,
-        files=lambda: _files(data, prompt, parse_key(problem.answer)),
+        files=lambda: _files(data, prompt, key),
         labels=lambda: labels,
         content=frozenset({name, sha256((data / TRAIN).read_bytes()), sha256(labels)}),
     )
@@ -193,10 +203,15 @@ def _files(data: Path, prompt: CleanedPrompt, key: GradingKey) -> Mapping[str, b
 
 
 def _table(path: Path) -> pd.DataFrame:
-    return pd.read_csv(path, dtype=str, keep_default_na=False)
+    try:
+        return pd.read_csv(path, dtype=str, keep_default_na=False)
+    except UnicodeDecodeError:
+        raise ConfigError(f"data file {path} is not UTF-8 text: save it as UTF-8") from None
+    except pd.errors.ParserError as error:
+        raise ConfigError(f"data file {path} is no table: {' '.join(str(error).split())}") from None
 
 
-def _check_header(path: Path, wanted: Sequence[str]) -> None:
+def _check_header(path: Path, wanted: Sequence[str], never: Sequence[str] = ()) -> None:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             header = next(csv.reader(io.StringIO(file.readline())), [])
@@ -207,3 +222,9 @@ def _check_header(path: Path, wanted: Sequence[str]) -> None:
     missing = [name for name in wanted if name not in header]
     if missing:
         raise ConfigError(f"data file {path} has no column {missing[0]}: it has {header[:8]}")
+    told = [name for name in never if name in header]
+    if told:
+        raise ConfigError(
+            f"data file {path} has the column {told[0]}, which is what the agents are to predict: "
+            "take it out"
+        )

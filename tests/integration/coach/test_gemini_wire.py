@@ -28,6 +28,7 @@ from tests.fakes.recording import Recorder, recording
 
 KEY = "a-key"
 SYSTEM = "Judge by the rubric. " * 80
+CACHED = {"context_cache": {"enabled": True, "minimum_tokens": 256}}
 TEXTS = ("Case: 2 + 2", 'quoted "x" \\ \n\t', "é 漢字 🎉 \u2028", "a lone \ud83d surrogate")
 
 
@@ -123,12 +124,15 @@ def test_answers_are_read_as_google_genai_reads_them(answer: dict[str, object]) 
     theirs, ours = asyncio.run(body()), read_answer(as_bytes(answer))
     assert ours.text == (theirs.text or "")
     assert ours.model_version == (theirs.model_version or "unknown")
-    counted = theirs.usage_metadata or types.GenerateContentResponseUsageMetadata()
-    assert ours.usage == Usage(
-        prompt=counted.prompt_token_count or 0,
-        cached=counted.cached_content_token_count or 0,
-        reply=counted.candidates_token_count or 0,
-        thought=counted.thoughts_token_count or 0,
+    counted = theirs.usage_metadata
+    assert ours.usage == (
+        counted
+        and Usage(
+            prompt=counted.prompt_token_count or 0,
+            cached=counted.cached_content_token_count or 0,
+            reply=counted.candidates_token_count or 0,
+            thought=counted.thoughts_token_count or 0,
+        )
     )
 
 
@@ -181,26 +185,28 @@ def test_vertex_scores_with_a_service_account(tmp_path: Path) -> None:
     assert office.handed_out == ["token-1"]
 
 
-def test_an_account_that_is_refused_is_final_and_says_no_secret(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cache", [{}, CACHED], ids=["plain", "cached"])
+def test_an_account_that_is_refused_is_final_and_says_no_secret(
+    tmp_path: Path, cache: dict[str, object]
+) -> None:
     office = TokenOffice()
 
     async def body() -> ProviderError:
         async with open_office(office) as address:
             file = office.account_file(tmp_path, f"{address}/nowhere")
-            provider = vertex_provider(config_at(address, backend="vertex"), "p", "global", file)
+            config = config_at(address, backend="vertex", **cache)
+            provider = vertex_provider(config, "p", "global", file)
             try:
                 with pytest.raises(ProviderError) as refused:
-                    await provider.ask("s", "u", seed=0)
+                    await provider.ask(SYSTEM, "u", seed=0)
             finally:
                 await provider.close()
             return refused.value
 
     error = asyncio.run(body())
+    assert error.reason == "refused"
     assert "no access token" in str(error)
     assert "PRIVATE KEY" not in str(error)
-
-
-CACHED = {"context_cache": {"enabled": True, "minimum_tokens": 256}}
 
 
 def test_a_long_rubric_is_kept_at_the_provider_named_and_deleted() -> None:

@@ -120,14 +120,15 @@ def test_the_second_coach_sees_its_share_of_the_actions(
     assert len(second.asked) == sum(takes_second(one, 0.3) for one in set(ids))
 
 
+@pytest.mark.parametrize("status", [401, 403, 503])
 def test_only_what_is_missing_is_asked_again_and_the_new_row_trains(
-    store: PostgresStore, play: PlayEpisode
+    store: PostgresStore, play: PlayEpisode, status: int
 ) -> None:
     episode = play()
 
     def flaky(question: Question, number: int) -> str | ProviderError:
         verifier = "agent `verifier`" in question.user
-        return status_error(503, "down") if verifier else agree(question, number)
+        return status_error(status, "no") if verifier else agree(question, number)
 
     plan = ScorePlan(coach=make_coach(ScriptedProvider(flaky)))
     before = asyncio.run(score_episode(episode, plan=plan, store=store))

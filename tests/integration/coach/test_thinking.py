@@ -40,6 +40,7 @@ def sent(backend: str, **settings: Any) -> tuple[dict[str, Any], ProviderReply]:
 def test_an_openai_server_is_told_the_effort() -> None:
     asked, reply = sent("openai", reasoning_effort="low")
     assert asked["reasoning_effort"] == "low"
+    assert reply.usage
     assert reply.usage.thought == 1
     # A local server that does not know the word must not see it.
     assert "reasoning_effort" not in sent("openai")[0]

@@ -1,6 +1,7 @@
 """Agents that talk to their coach: fenced, flagged, and never believed by the parser."""
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,10 @@ def test_an_attempt_stays_between_its_fences(one: dict[str, Any]) -> None:
         f"<<<END {prompt.marker}", ""
     )
     assert not re.search(r"<<<|<\||<｜|\[/?INST\]|</?s>|<(start|end)_of_turn>", inside)
-    assert not re.search("[\u200b-\u200f\u202a-\u202e\x00\x1b]", inside)
+    assert not re.search(
+        "[\u115f\u180e\u200b-\u200f\u202a-\u202e\u3164\ufe00-\ufe0f\x00\x1b]", inside
+    )
+    assert not re.search("[\U000e0000-\U000e0fff]", inside)
 
 
 def outside_fences(user: str, marker: str) -> str:
@@ -70,6 +74,23 @@ def test_the_parser_takes_no_score_from_a_quoted_attempt(one: dict[str, Any]) ->
     assert isinstance(read, Unreadable) or (isinstance(read, Judged) and read.value == 1)
 
 
+PRINTED = (
+    "\n", " ", "\t", "#", "-", "-\n", "# \n", "<", "<system ", "</case ", "{", '{"', "[", "score ",
+    "10 ", "ignore all ", "give all ", "note to the ", "Human: ", "system\n", "s", "sс",
+    "максимальн", "_",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_what_a_program_prints_is_searched_in_time_that_grows_with_it(name: str) -> None:
+    texts = [f"x{printed * (2**16 // len(printed))}x" for printed in PRINTED]
+    began = time.process_time()
+    for text in texts:
+        PATTERNS[name].search(text)
+    # Milliseconds; a pattern that tries every end for every beginning takes minutes.
+    assert time.process_time() - began < 10
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -80,6 +101,7 @@ def test_the_parser_takes_no_score_from_a_quoted_attempt(one: dict[str, Any]) ->
         "Traceback (most recent call last):\nNameError: name 'x' is not defined",
         "df = df.drop(columns=['id']); model.score(X, y)",
         "The boat scored above the others and is left.",
+        "All done \u2714\ufe0f",
     ],
 )
 def test_honest_work_is_not_flagged(text: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mappa_core.adapters.problems.stories import THINGS
 from mappa_core.evaluation.answers import verify
 
 TOKENS = (
@@ -35,6 +36,18 @@ def right(answer: str, expected: str) -> bool:
         ("1000", "1,000"),
         ("1000 apples", "1000"),
         (r"5\text{ cm}", "5"),
+        ("41 dollars", "41"),
+        ("41 more pens in total.", "41"),
+        ("1,000 books", "1000"),
+        ("25 cm^2", "25"),
+        ("25 square inches", "25"),
+        ("60 km/h", "60"),
+        ("-3 degrees Celsius", "-3"),
+        (r"\textbf{41}", "41"),
+        (r"\mathbf{41}", "41"),
+        (r"\text{41 books}", "41"),
+        (r"10\,000", "10000"),
+        (r"1\,234\,567 stamps", "1234567"),
         (r"\$5", "5"),
         ("$41$", "41"),
         (r"\boxed{41}", "41"),
@@ -83,6 +96,29 @@ def test_right_in_another_form(answer: str, expected: str) -> None:
 )
 def test_wrong(answer: str, expected: str) -> None:
     assert not right(answer, expected)
+
+
+@pytest.mark.parametrize("thing", THINGS)
+def test_right_whatever_is_counted(thing: str) -> None:
+    assert right(f"41 {thing}", "41")
+    assert right(rf"41 \text{{ {thing}}}", "41")
+    assert not right(f"42 {thing}", "41")
+    assert not right(f"14 or 41 {thing}", "41")
+    assert not right(f"41 {thing} or 14 {thing}", "41")
+
+
+OTHERWISE = (
+    "or 6", "or six", "OR more", "and 6", "and a half", "to 6", "to six", "- 6", "plus six",
+    "at least", "hundred", "thousand", "million", "dozen", "squared", "cubed", "factorial",
+    "tenths", "halves of six", "xyz", "x", "pi", "not", "%6", "books 6 cards", "books and cards",
+    r"\text{ or }6", r"\,6", "; 6",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("more", OTHERWISE)
+def test_what_changes_a_number_or_leaves_it_open_is_no_noun(more: str) -> None:
+    assert not right(f"5 {more}", "5")
+    assert not right(rf"\text{{5 {more}}}", "5")
 
 
 def test_no_answer_is_no_success_and_stays_none() -> None:

@@ -1,6 +1,7 @@
 """Every metric against scikit-learn, SciPy or a value worked by hand."""
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -133,6 +134,35 @@ def test_weighted_kappa_by_hand_and_over_gaps():
     far = measure("qwk", [0.0, 0, 4, 4], [0.0, 1, 4, 4])
     assert far > measure("qwk", [0.0, 0, 4, 4], [0.0, 4, 4, 4])
     assert measure("qwk", [2.0, 2.0], [2.0, 2.4]) == 1.0
+
+
+ratings = st.lists(st.tuples(st.integers(0, 9), st.integers(-9, 9)), min_size=2, max_size=30)
+
+
+@given(ratings)
+def test_weighted_kappa_as_in_scikit_learn(rows):
+    truth, rated = (np.array(values) for values in zip(*rows, strict=True))
+    scale = list(range(min(*truth, *rated), max(*truth, *rated) + 1))
+    expected = 1.0
+    if len(scale) > 1:
+        expected = sk.cohen_kappa_score(truth, rated, labels=scale, weights="quadratic")
+    measured = measure("qwk", truth.astype(float), rated.astype(float))
+    assert measured == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("wild", [6e4, 1e18, -1e30, 1e150])
+def test_a_wild_rating_costs_no_memory_and_says_nothing(wild):
+    truth = np.tile([1.0, 2, 3, 4], 20)
+    assert measure("qwk", truth, [wild, *truth[1:]]) == pytest.approx(0, abs=1e-3)
+    assert measure("qwk", truth, [wild] * 80) == 0.0
+
+
+def test_as_many_labels_as_rows_are_counted_once_each():
+    truth, guesses = ["a", "b"] * 40_000, [f"{n}" for n in range(79_999)] + ["b"]
+    began = time.process_time()
+    # The one right row: precision 1, recall 1 in 40,000; beside b there are 80,000 other labels.
+    assert measure("f1_macro", truth, guesses) == pytest.approx(2 / 40_001 / 80_001)
+    assert time.process_time() - began < 10  # 0.1 s; a pass over all rows for each takes a minute
 
 
 def test_mean_average_precision_at_three():

@@ -1,11 +1,18 @@
 """What a submission is worth, and the exact reason where it is worth nothing."""
 
 import pickle
+import tracemalloc
 
 import pytest
 
 from mappa_core.domain.records import Outcome
-from mappa_core.evaluation.submissions import GradingKey, judge, parse_key
+from mappa_core.evaluation.submissions import (
+    GradingKey,
+    Invalid,
+    check_labels,
+    judge,
+    parse_key,
+)
 
 LABELS = b"id,y\n7,1.0\n8,2.0\n9,4.0\n"
 
@@ -53,6 +60,9 @@ def test_ids_that_a_data_frame_made_floats_are_the_same_ids():
         ("id,y\n7,1\n8,nan\n9,4\n", "y holds 'nan', not a number"),
         ("id,y\n7,1\n8,inf\n9,4\n", "y holds 'inf', not a number"),
         ("id,y\n7,1\n8,2,3\n9,4\n", "row 3 has 3 cells where the header has 2"),
+        ("id,y\n" + "1,1\n" * 7, "it has more than 6 rows where the task has 3"),
+        (f"id,{'z' * 100_000}\n7,1\n", f"its columns are id, {'z' * 40}, not id, y"),
+        ("id,y\n7,1\n8,1e308\n9,-1e308\n", "rmse is not defined for these predictions"),
     ],
 )
 def test_an_invalid_one_says_exactly_why(submission, reason):
@@ -101,6 +111,39 @@ def test_negative_numbers_have_no_logarithm():
 
 def test_an_undefined_correlation_is_no_crash():
     assert judged("id,y\n7,1\n8,1\n9,1\n", "pearson").value == 0.0
+
+
+def test_one_long_cell_costs_the_memory_of_one():
+    labels = b"id,kind\n" + b"".join(b"%d,%d\n" % (row, row % 2) for row in range(5_000))
+    submission = labels.replace(b"\n9,1\n", b"\n9,%s\n" % (b"x" * 100_000))
+    tracemalloc.start()
+    outcome = judge(submission, labels, key("accuracy", ("kind",)))
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert outcome.value == pytest.approx(4_999 / 5_000)
+    assert most_bytes < 50e6  # 5,000 times 400 kB otherwise
+
+
+@pytest.mark.parametrize(
+    ("labels", "metric", "reason"),
+    [
+        ("id,y\n7,1\n8,\n", "rmse", "1 cells of y are empty"),
+        ("id,y\n7,1\n8,two\n", "rmse", "y holds 'two', not a number"),
+        ("id,y\n7,1\n8,-2\n", "rmsle", "takes none below 0"),
+        ("id,y\n7,1\n7,2\n", "rmse", "it has id '7' more than once"),
+        ("id,y\n", "rmse", "it has no rows"),
+        ("id,y\n7,1\n8,1.0\n", "roc_auc", "y is the same in every row"),
+        ("id,y\n7,5\n8,5\n", "percent_of_range", "y is the same in every row"),
+    ],
+)
+def test_labels_that_nothing_can_be_measured_with_are_known_before(labels, metric, reason):
+    with pytest.raises(Invalid, match=reason):
+        check_labels(labels.encode(), key(metric))
+
+
+def test_labels_may_be_words_and_classes_may_be_absent():
+    check_labels(b"id,y\n7,cat\n8,dog\n", key("log_loss"))
+    check_labels(b"id,y,z\n7,1,0\n8,1,0\n", key("log_loss", ("y", "z")))
 
 
 def test_a_grading_key_survives_as_text_and_holds_no_labels():

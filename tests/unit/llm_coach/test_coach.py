@@ -219,6 +219,41 @@ def test_a_budget_is_never_overdrawn(limits: dict[str, float], scored: int) -> N
     assert coach.spent.cost_usd <= limits.get("dollars", 1e9)
 
 
+def test_calls_under_way_are_waited_for_and_not_held_against_the_next() -> None:
+    # 64 calls take 0.192 dollars; at their most expensive three at once are all that fit.
+    provider = ScriptedProvider(usage=Usage(prompt=2900, reply=10), seconds=0.001)
+    coach = make_coach(provider, budget=BudgetConfig(dollars=0.3), max_output_tokens=8192)
+
+    async def body() -> list[CoachScore | Unscored]:
+        return await asyncio.gather(*(coach.score(make_case(f"Plan {n}.")) for n in range(64)))
+
+    results = asyncio.run(body())
+    assert [one.reason for one in results if isinstance(one, Unscored)] == []
+    assert 1 < provider.most_in_flight < 4
+    assert coach.spent.cost_usd == pytest.approx(64 * (2900 + 100) / 1e6)
+
+
+def test_a_budget_says_what_is_left_of_it() -> None:
+    coach = make_coach(ScriptedProvider(), budget=BudgetConfig(dollars=0.02))
+    coach.resume_budget(Spending(calls=1, tokens=100, cost_usd=0.015))
+    unscored = asyncio.run(coach.score(make_case()))
+    assert isinstance(unscored, Unscored)
+    assert unscored.detail == "coach.budget.dollars=0.02 is spent but for 0.0050"
+
+
+def test_a_call_that_is_not_counted_is_held_to_have_taken_all_it_might() -> None:
+    provider = ScriptedProvider(usage=None)
+    coach = make_coach(provider, budget=BudgetConfig(tokens=12_000))
+
+    async def body() -> list[CoachScore | Unscored]:
+        return [await coach.score(make_case(f"Plan {n}.")) for n in range(6)]
+
+    results = asyncio.run(body())
+    assert 0 < len(provider.asked) < 6
+    assert {one.reason for one in results if isinstance(one, Unscored)} == {"out_of_budget"}
+    assert 2048 * len(provider.asked) < coach.spent.tokens <= 12_000
+
+
 def test_a_resumed_run_goes_on_with_what_it_had_spent() -> None:
     provider = ScriptedProvider()
     coach = make_coach(provider, budget=BudgetConfig(calls=10))

@@ -38,8 +38,9 @@ class Layout:
         header, values = ",".join(targets), ",".join(f"{seen}.5" for _ in targets)
         (data / "train.csv").write_text(f"Id,x,{header}\n1,{seen},{values}\n")
         (data / "test.csv").write_text(f"Id,x\n7,{seen}\n8,2\n")
+        first, second = (",".join([value] * len(targets)) for value in (f"{seen / 100}", "1"))
         (answers / "test_answer.csv").write_text(
-            f"Id,{header},note\n7,{values},{seen}\n8,{values},n\n"
+            f"Id,{header},note\n7,{first},{seen}\n8,{second},n\n"
         )
         self.prompts[name] = {
             "cleaned_prompt": f"Task: predict {targets[0]} of {name}.",
@@ -89,7 +90,7 @@ def test_tasks_come_with_files_key_and_labels(layout: Layout):
     key = parse_key(problem.answer)
     assert (key.metric, key.targets, key.id_column) == ("mcrmse", ("y", "z"), "Id")
     assert source.files(problem)["sample_submission.csv"] == b"Id,y,z\n7,0,0\n8,0,0\n"
-    assert source.labels(problem) == b"Id,y,z\n7,1.5,1.5\n8,1.5,1.5\n"
+    assert source.labels(problem) == b"Id,y,z\n7,0.01,0.01\n8,1,1\n"
     assert source.held_out()[0].task_type == "classification"
     assert source.files(source.held_out()[0])["sample_submission.csv"].startswith(b"Id,k\n7,2.5")
 
@@ -110,6 +111,24 @@ def test_a_sample_is_stratified(layout: Layout):
             "has no column y",
         ),
         (lambda root: (root / "data_resplit/a/train.csv").write_bytes(b"\xff"), "not UTF-8"),
+        (
+            lambda root: (root / "data_resplit/a/test.csv").write_text("Id,x,y\n7,1,2\n"),
+            "test.csv has the column y, which is what the agents are to predict",
+        ),
+        (
+            lambda root: (root / "answers/a/test_answer.csv").write_text("Id,y\n7,1\n8,2,3\n"),
+            "test_answer.csv is no table: .* Expected 2 fields in line 3, saw 3",
+        ),
+        (
+            lambda root: (root / "answers/a/test_answer.csv").write_bytes(
+                b"Id,y\n" + b"7,1\n" * 2**14 + b"8,\xe9\n"
+            ),
+            "test_answer.csv is not UTF-8",
+        ),
+        (
+            lambda root: (root / "answers/a/test_answer.csv").write_text("Id,y\n7,1\n8,\n"),
+            "test_answer.csv cannot be graded with: 1 cells of y are empty",
+        ),
     ],
 )
 def test_data_that_is_not_there_is_refused_at_the_start(layout: Layout, spoil, complaint):

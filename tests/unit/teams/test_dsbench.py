@@ -1,5 +1,6 @@
 """The data-science team: who acts when, what each is told, and when it stops."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -91,6 +92,10 @@ def test_a_program_that_fails_after_writing_everything_has_not_finished():
 def test_the_word_done_stops_and_other_words_do_not():
     assert next_agent(said(started(), "data_engineer", "I am DONE thinking")) == "data_engineer"
     assert next_agent(said(started(), "data_engineer", "All is ready.\n**DONE**")) == "modeler"
+    began = time.process_time()
+    at_length = "x" + "\n" * 2**16 + "done"
+    assert next_agent(said(started(), "data_engineer", at_length)) == "data_engineer"
+    assert time.process_time() - began < 10  # milliseconds, or minutes
     hidden = "<think>\nDONE\n</think> not yet"
     assert next_agent(said(started(), "data_engineer", hidden)) == "data_engineer"
 

@@ -9,6 +9,10 @@ from mappa_core.coaching.rules import judge
 from mappa_core.domain.records import CoachCase, Episode, StopReason, ToolResult
 from mappa_core.teams import load_team
 from mappa_core.teams.base import Team
+from mappa_core.teams.debate import Debate
+from mappa_core.teams.mathchat import MathChat
+from mappa_core.teams.prompts import Prompt
+from mappa_core.teams.single import Single
 from tests.builders import (
     make_episode,
     make_policy,
@@ -73,6 +77,33 @@ def test_single_stops_after_three_turns_without_an_answer() -> None:
     assert team.stop_reason(episode) is StopReason.MAX_TURNS
 
 
+@pytest.mark.parametrize(("name", "turns"), [("single", 1), ("debate", 3), ("mathchat", 2)])
+def test_a_feedback_may_quote_the_problem(name: str, turns: int) -> None:
+    def quoting(prompt: Prompt) -> Prompt:
+        return replace(prompt, feedback="Again: {{problem}}")
+
+    team = load_team(name, "small-1")
+    prompts = {agent: quoting(prompt) for agent, prompt in team.prompts.prompts.items()}
+    assert isinstance(team, Single | Debate | MathChat)
+    team = replace(team, prompts=replace(team.prompts, prompts=prompts))
+    episode, _ = play(team, ["Hm."] * turns)
+    observation = team.next_observation(episode)
+    assert observation is not None
+    assert observation.messages[-1].content == f"Again: {STORY}"
+
+
+@pytest.mark.parametrize("name", ["single", "debate"])
+def test_an_empty_box_is_no_answer(name: str) -> None:
+    team = load_team(name, "small-1")
+    episode = make_episode(RUN, make_problem(STORY))
+    while (observation := team.next_observation(episode)) is not None:
+        policy = make_policy(RUN, observation.agent)
+        turn = make_turn(policy, len(episode.turns), text=r"The answer is \boxed{}.")
+        episode = episode.with_turn(replace(turn, observation=observation))
+    assert team.final_answer(episode) is None
+    assert team.stop_reason(episode) is StopReason.MAX_TURNS
+
+
 def test_single_runs_no_program_beside_its_answer() -> None:
     team = load_team("single", "small-1")
     assert team.code_in("solver", PROGRAM) == "print(14 + 27)"
@@ -106,6 +137,9 @@ def test_debaters_see_each_other_only_after_a_whole_round() -> None:
         (("5", "6", "7"), "5"),
         ((None, "6", "7"), "6"),
         ((None, None, None), None),
+        (("", "", "7"), "7"),
+        (("", " ", None), None),
+        (("$", "$", "7"), "$"),
     ],
 )
 def test_the_majority_of_the_last_round_decides_and_of_equals_the_first(
