@@ -1,12 +1,12 @@
 """Episodes: which, with what, turn by turn, until they are judged and traced."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from random import Random
 from uuid import UUID
 
+from mappa_core.concurrency import in_thread
 from mappa_core.config import TrainConfig
 from mappa_core.domain import ids
 from mappa_core.domain.errors import OutsideError
@@ -167,19 +167,19 @@ async def play_episode(
     A failure outside ends this episode as `StopReason.FAILED`, stored with its error; the
     iteration goes on without it. Errors of the store itself are raised.
     """
-    episode = await asyncio.to_thread(store.open_episode, episode)
+    episode = await in_thread(store.open_episode, episode)
     if episode.stop_reason is not None:
         return episode
     try:
         while (observation := team.next_observation(episode)) is not None:
             turn = await _take_turn(episode, observation, team, generate, execute)
-            await asyncio.to_thread(store.record_turn, episode, turn)
+            await in_thread(store.record_turn, episode, turn)
             episode = episode.with_turn(turn)
-        outcome = await asyncio.to_thread(judge, team, episode)
+        outcome = await in_thread(judge, team, episode)
         closed = episode.closed(team.stop_reason(episode), outcome=outcome)
     except OutsideError as error:
         closed = episode.closed(StopReason.FAILED, error=str(error))
-    await asyncio.to_thread(store.close_episode, closed)
+    await in_thread(store.close_episode, closed)
     return closed
 
 
