@@ -9,7 +9,7 @@ from uuid import UUID
 from mappa_core.concurrency import in_thread
 from mappa_core.config import TrainConfig
 from mappa_core.domain import ids
-from mappa_core.domain.errors import OutsideError
+from mappa_core.domain.errors import DiskFull, OutsideError, StoreError
 from mappa_core.domain.records import (
     Action,
     Duty,
@@ -164,8 +164,12 @@ async def play_episode(
 ) -> Episode:
     """Play one episode to its end, going on from the turns the store already has.
 
-    A failure outside ends this episode as `StopReason.FAILED`, stored with its error; the
-    iteration goes on without it. Errors of the store itself are raised.
+    A failure outside (engine, sandbox, tool, files) ends this episode as `StopReason.FAILED`,
+    stored with its error; the iteration goes on without it.
+
+    Raises:
+        StoreError: A turn or the end could not be written; played again it goes on from there.
+        DiskFull: The same, or no room for the files of a turn: no episode would fare better.
     """
     episode = await in_thread(store.open_episode, episode)
     if episode.stop_reason is not None:
@@ -177,6 +181,8 @@ async def play_episode(
             episode = episode.with_turn(turn)
         outcome = await in_thread(judge, team, episode)
         closed = episode.closed(team.stop_reason(episode), outcome=outcome)
+    except (StoreError, DiskFull):
+        raise
     except OutsideError as error:
         closed = episode.closed(StopReason.FAILED, error=str(error))
     await in_thread(store.close_episode, closed)
