@@ -44,6 +44,7 @@ async def train(config: TrainConfig, resume: str | None = None) -> Comparison:
     await check_deployment(config.learner.deployment)
     async with global_limits(), open_services(config, Settings(), get_run_logger()) as port:
         check_recorder_load(config, port.team)
+        steps.check_enough(port.problems.train(), config.rollout.problems)
         await asyncio.to_thread(auditing.check_correction, config.audit, port)
         stored = await asyncio.to_thread(stored_run, config, resume)
         async with recorded(stored, config) as run:

@@ -59,12 +59,16 @@ def check_inputs(config: TrainConfig, settings: Settings) -> Team:
     """Refuse what the user can mend, before anything is written; returns the team.
 
     Raises:
-        UserError: Unknown team, prompts or tools, overlapping problem sets, no such model, no GPU
-            where one is asked for by name or needed.
+        UserError: Unknown team, prompts or tools, overlapping problem sets or too few problems, no
+            such model, no GPU where one is asked for by name or needed.
         DiskFull: Too little space for a run.
     """
+    from mappa_core.steps import check_enough
+
     team = load_team(config.team, config.prompts)
-    desk_of(team, problem_source(config.problems), settings)
+    problems = problem_source(config.problems)
+    desk_of(team, problems, settings)
+    check_enough(problems.train(), config.rollout.problems)
     check_tools(team, config.tools)
     check_tracking(config.tracking, settings)
     check_coach(config.coach, settings, team)
