@@ -11,7 +11,13 @@ repeated, by a retry or after a crash, and only what is missing is done.
 """
 
 from mappa_core.steps.executing import Desk, Workbench, execute, limits_of
-from mappa_core.steps.forking import adopt, check_fork, check_resumable, newest_whole_step
+from mappa_core.steps.forking import (
+    adopt,
+    check_fork,
+    check_resumable,
+    check_same_weights,
+    newest_whole_step,
+)
 from mappa_core.steps.playing import (
     Execute,
     Generate,
@@ -56,6 +62,7 @@ __all__ = [
     "check_enough",
     "check_fork",
     "check_resumable",
+    "check_same_weights",
     "check_visible",
     "duties_of",
     "execute",

@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from flows.opening import recorded, stored_run
+from flows.opening import prepared, recorded, stored_run
 from flows.rollout import rollout
 from mappa_core import bootstrap
 from mappa_core.adapters.store.store import PostgresStore
@@ -67,7 +68,7 @@ def test_episodes_beside_a_failing_one_stay_to_be_played(
         engine = Slow(expected=4)
         services = replace(make_services(config), engine=engine, tracker=Refusing())
         with bootstrap.use(services), pytest.raises(TrackerError, match="refused"):
-            async with recorded(stored_run(config, None), config) as run:
+            async with recorded(stored_run(config, None), partial(prepared, config=config)) as run:
                 await rollout(run.id, "train", 1, 0, config)
         return engine.waiting
 
