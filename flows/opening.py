@@ -33,13 +33,15 @@ def stored_run(config: TrainConfig, resume: str | None) -> Run:
 
     Raises:
         NotFound: No run `resume`, or none to fork.
-        ConfigError: It was started with another configuration, or cannot be forked so.
+        ConfigError: It was started with another configuration, cannot be forked so, or measures
+            another run.
         LearnerError: The weights that a fork would go on from are missing or damaged.
     """
     port = services()
     source = _source(config)
     if resume is not None:
         run = port.store.run(resume)
+        steps.check_trains(run)
         _check_same_config(run, config)
         return run
     run = _new_run(config)

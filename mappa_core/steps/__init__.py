@@ -16,6 +16,7 @@ from mappa_core.steps.forking import (
     check_fork,
     check_resumable,
     check_same_weights,
+    check_trains,
     newest_whole_step,
 )
 from mappa_core.steps.playing import (
@@ -63,6 +64,7 @@ __all__ = [
     "check_fork",
     "check_resumable",
     "check_same_weights",
+    "check_trains",
     "check_visible",
     "duties_of",
     "execute",

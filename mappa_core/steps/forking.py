@@ -59,12 +59,26 @@ def check_fork(source: Run, config: TrainConfig, store: Store, check: Check) -> 
         check(policy)
 
 
+def check_trains(run: Run) -> None:
+    """Whether a run makes weights.
+
+    Raises:
+        ConfigError: It is an evaluation of another run.
+    """
+    if run.measures is not None:
+        raise ConfigError(
+            f"run {run.name} only measures run {run.measures}: name that one, or go on measuring "
+            "with `mappa evaluate`"
+        )
+
+
 def check_same_weights(run: Run, config: TrainConfig, what: str) -> None:
     """Whether `what` is to be done with the weights that `run` trains.
 
     Raises:
-        ConfigError: They would not fit.
+        ConfigError: It trains none, or they would not fit.
     """
+    check_trains(run)
     theirs = TrainConfig.model_validate(run.config)
     if config.model_dump(include=_SAME) != theirs.model_dump(include=_SAME):
         raise ConfigError(

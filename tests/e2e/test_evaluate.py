@@ -155,6 +155,9 @@ def test_an_evaluation_has_the_run_that_it_writes_to_and_says_how_that_ended(
             with store.claim_run(beside.id), pytest.raises(RunBusy):
                 await evaluate(run.name, hotter)
             assert store.run(beside.name) == beside
+            for unfit in (evaluate(beside.name, hotter), train(hotter, beside.name)):
+                with pytest.raises(ConfigError, match=f"only measures run {run.name}: name that"):
+                    await unfit
             assert store.run(run.name) == run
 
     asyncio.run(body())
