@@ -20,7 +20,7 @@ from tests.backends import DOCKER, EMBEDDED, open_backend
 pytestmark = pytest.mark.anyio
 
 OWNER = """
-import asyncio, sys
+import asyncio, signal, sys
 from mappa_core.adapters.sandboxes.choose import choose_sandbox
 from mappa_core.domain.records import Limits
 
@@ -38,6 +38,8 @@ async def main():
     code = DAEMON.replace("MARK", sys.argv[2])
     await asyncio.gather(*(sandbox.run(code, None, Limits(wall_seconds=60)) for _ in range(3)))
 
+# A shell starts what runs in its background deaf to Ctrl-C, and that is inherited.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 asyncio.run(main())
 """
 
@@ -95,7 +97,7 @@ async def test_an_owner_that_is_killed_leaves_nothing(sandbox: Sandbox, how: sig
         assert owner.stdout.readline() == "ready\n"
         until(lambda: running(mark) == 3)
         owner.send_signal(how)
-        owner.wait()
+        owner.wait(timeout=30)
     until(lambda: running(mark) == 0)
     until(lambda: not made_by_dead_processes())
     until(lambda: mounted() <= mounts)
