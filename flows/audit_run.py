@@ -128,8 +128,8 @@ def against(store: AuditStore, name: str, coach: Scorer) -> tuple[str, tuple[Oth
     opinions = store.opinions(run.id)
     scorer = _scorer(opinions, coach)
     other = _in_rows(opinions, scorer, rows)
-    by_problem = run.baseline != "none"
-    return opinions.scorer.names[scorer], tuple(other_updates(frame, other, by_problem=by_problem))
+    updates = tuple(other_updates(frame, other, by_problem=run.by_problem))
+    return opinions.scorer.names[scorer], updates
 
 
 def _scorer(opinions: Opinions, coach: Scorer) -> int:

@@ -134,7 +134,8 @@ async def recorded(run: Run, prepare: Prepare) -> AsyncGenerator[Run]:
         prepare: Gives it what it lacks, and opens it again; called when nobody else has it.
 
     Raises:
-        RunBusy: Another process has it; nothing of it was changed.
+        RunBusy: Another process has it, and nothing of it was changed; or took it in an outage, and
+            how it ends is that one's to write down.
     """
     port = services()
     with await asyncio.to_thread(port.store.claim_run, run.id):

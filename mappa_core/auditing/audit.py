@@ -157,7 +157,7 @@ def _policy(material: Material, effects: Sequence[Effect]) -> Iterator[Draft]:
 
 def _shares(material: Material, bias: Floats, off: str) -> Iterator[Draft]:
     """What of each update the bias was."""
-    by_problem = material.run.baseline != "none"
+    by_problem = material.run.by_problem
     for update in update_shares(material.frame, bias, by_problem=by_problem):
         yield Draft(
             kind="update_share",

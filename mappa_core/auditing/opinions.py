@@ -35,6 +35,8 @@ class Opinions:
         rows = self.scorer.codes == scorer
         shape = (len(self.action.names), int(self.repeat[rows].max(initial=0)) + 1)
         table = np.full(shape, np.nan)
+        # An absence that was made good stays as a row of the same action and repeat.
+        rows &= ~np.isnan(self.score)
         table[self.action.codes[rows], self.repeat[rows]] = self.score[rows]
         return table
 

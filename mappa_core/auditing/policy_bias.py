@@ -4,7 +4,10 @@ Advantages are linear in the scores up to the normaliser, so each splits into wh
 of it and the rest. For one agent's update with scores s, estimated bias b and centring C (by
 problem where the baseline is the group's, by batch otherwise),
 
-    A = C(s) / sd,   A_bias = C(b) / sd,   share = sum w A_bias A / sum w A^2
+    A = k C(s),   A_bias = k C(b),   share = sum w A_bias A / sum w A^2
+
+k is what the estimator scales by, and is read off the advantages (least squares): 1 / sd for
+REINFORCE++, a constant where nothing normalises, for GRPO its mean over the problems.
 
 A bias that all of a problem's actions share is taken away by the group baseline: its share is
 zero, and what is left of it is what differs within a problem.
@@ -54,9 +57,10 @@ def _update(frame: Frame, bias: Floats, rows: Mask, *, by_problem: bool) -> Upda
     groups = frame.problem.codes[rows] if by_problem else np.zeros(int(rows.sum()), dtype=np.int64)
     scores = _centred(frame.score[rows], groups, weight)
     part = _centred(bias[rows], groups, weight)
-    deviation = float(np.sqrt((weight * scores**2).sum()))
     advantage = frame.advantage[rows]
-    of_bias = part / deviation if deviation > 0 else np.zeros_like(part)
+    variance = float((weight * scores**2).sum())
+    scale = float((weight * scores * advantage).sum()) / variance if variance > 0 else 0.0
+    of_bias = scale * part
     square = float((weight * advantage**2).sum())
     favoured = bias[rows] > 0
     return UpdateBias(

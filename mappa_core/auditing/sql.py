@@ -138,7 +138,8 @@ WITH rows AS (
 ), centred AS (
     SELECT advantage, bias, w, s - sum(w * s) OVER () AS s, b - sum(w * b) OVER () AS b FROM rows
 ), scaled AS (
-    SELECT advantage, bias, w, coalesce(b / nullif(sqrt(sum(w * s * s) OVER ()), 0), 0) AS b
+    SELECT advantage, bias, w,
+           coalesce(b * sum(w * s * advantage) OVER () / nullif(sum(w * s * s) OVER (), 0), 0) AS b
     FROM centred
 )
 SELECT coalesce(sum(w * b * advantage) / nullif(sum(w * advantage * advantage), 0), 0) AS estimate,

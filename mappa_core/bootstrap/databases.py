@@ -168,6 +168,7 @@ def ping_mlflow(settings: Settings) -> str:
 
     Raises:
         TrackerError: Nothing answers where `MLFLOW_TRACKING_URI` says.
+        ConfigError: It says no address.
     """
     if settings.mlflow_tracking_uri is not None:
         knock(settings.mlflow_tracking_uri)

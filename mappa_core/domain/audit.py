@@ -20,6 +20,11 @@ class AuditedRun:
     baseline: str | None
     """What its advantages are relative to: `group` or `none`; None where the run does not say."""
 
+    @property
+    def by_problem(self) -> bool:
+        """Whether an action is compared with others of its problem, as is usual."""
+        return self.baseline != "none"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:

@@ -1,7 +1,11 @@
 """What a run keeps where on one GPU, by arithmetic, before anything is started.
 
     rollout    servers: weights, key-value cache          (asleep during the update: colocate)
+               the torch learner's model, which stays
     update     one agent at a time: weights, gradients, optimiser, activations, logits
+
+A checkpoint passes through the CPU's memory: read it is there twice, as bytes and as tensors, and
+written it is there once.
 
 Bytes per weight of mixed precision are those of ZeRO (arXiv 1910.02054, section 3.1): 2 for the
 bfloat16 weight, 2 for its gradient, 12 for float32 master and AdamW's two moments. Activations
@@ -185,10 +189,36 @@ def plan(shape: ModelShape, config: TrainConfig, agents: int, gpu_bytes: float) 
         Item(phase="rollout", what=f"{servers} x one step", gpu_bytes=servers * STEP_BYTES),
     )
     return MemoryPlan(
-        items=(*rollout, *_beside(rollout, config, servers, loaded), *_learner(shape, config)),
+        items=(
+            *rollout,
+            *_staying(shape, config),
+            *_beside(rollout, config, servers, loaded),
+            *_learner(shape, config),
+            *_checkpoints(shape, config),
+        ),
         gpu_bytes=gpu_bytes,
         cached_tokens=int(cache / shape.cache_bytes_per_token),
         longest=config.engine.max_model_length,
+    )
+
+
+def _staying(shape: ModelShape, config: TrainConfig) -> tuple[Item, ...]:
+    """What a learner keeps while agents play: DeepSpeed's ranks end with every update."""
+    learner = config.learner
+    if learner.backend != "torch":
+        return ()
+    base = (4 if learner.weights == "full" else 2) * shape.parameters
+    adapter = 0
+    if learner.weights == "lora":
+        adapter = 4 * shape.adapter_parameters(learner.lora.rank)
+    return (
+        Item(
+            phase="rollout",
+            what="the learner's model (loaded through the CPU)",
+            gpu_bytes=base + adapter,
+            host_bytes=base,
+        ),
+        Item(phase="rollout", what="the learner's process", gpu_bytes=CONTEXT_BYTES),
     )
 
 
@@ -231,6 +261,26 @@ def _learner(shape: ModelShape, config: TrainConfig) -> tuple[Item, ...]:
         Item(phase="update", what="logits and output weights", gpu_bytes=logits),
         Item(phase="update", what="the learner's process", gpu_bytes=CONTEXT_BYTES),
     )
+
+
+def _checkpoints(shape: ModelShape, config: TrainConfig) -> tuple[Item, ...]:
+    """What of weights and moments passes through the CPU's memory, in float32."""
+    learner, weights = config.learner, shape.parameters
+    lora = learner.weights == "lora"
+    trained = shape.adapter_parameters(learner.lora.rank) if lora else weights
+    deepspeed = learner.backend == "deepspeed"
+    # Every rank reads two moments, twice there; the first one writes them and the weights.
+    ranks = learner.deepspeed.ranks if deepspeed else 1
+    passing = Item(
+        phase="update",
+        what="moments as they are read, or a checkpoint to write",
+        host_bytes=max(16 * ranks, 12) * trained,
+    )
+    if not deepspeed:
+        return (passing,)
+    before = Item(phase="update", what="weights before the update", host_bytes=4 * trained)
+    base = Item(phase="update", what="frozen base, as it is loaded", host_bytes=2 * ranks * weights)
+    return (passing, before, base) if lora else (passing, before)
 
 
 def _state(shape: ModelShape, config: TrainConfig) -> tuple[Item, ...]:

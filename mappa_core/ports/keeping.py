@@ -78,7 +78,8 @@ class Store(Protocol):
         """Have a run to oneself until the block, or this process, ends.
 
         Raises:
-            RunBusy: Another process has it.
+            RunBusy: Another process has it. Later, from everything the store is asked for inside
+                the block: another process took it while the store was away.
         """
         ...
 

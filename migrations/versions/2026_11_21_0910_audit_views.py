@@ -207,11 +207,14 @@ COMMENTS = {
     "update leaned on them.",
 }
 
-# Roles belong to the server, not to the database: another MAPPA may have made it already.
+# Roles belong to the server, not to the database: another MAPPA may have made it already, or
+# whoever runs the server, and then nobody else needs the right to make roles.
 CREATE_AUDITOR = """
 DO $$
 BEGIN
-    CREATE ROLE mappa_auditor NOLOGIN;
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'mappa_auditor') THEN
+        CREATE ROLE mappa_auditor NOLOGIN;
+    END IF;
 EXCEPTION
     WHEN duplicate_object OR unique_violation THEN NULL;
 END

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -209,11 +210,16 @@ def test_another_version_than_the_loaded_one_is_refused(bench: Bench) -> None:
         bench.generate(bench.request(bench.policy(step=1)))
 
 
-def test_an_adapter_that_is_not_there_is_named_and_the_old_policy_stays(
-    bench: Bench, tmp_path: Path
+@pytest.mark.parametrize("what", ["lost", "cut short"])
+def test_an_adapter_that_cannot_be_read_is_named_and_the_old_policy_stays(
+    bench: Bench, tmp_path: Path, what: str
 ) -> None:
-    lost = replace(bench.policy(step=1), adapter_uri=str(tmp_path / "lost"))
-    with pytest.raises(EngineError, match="lost"):
+    adapter = tmp_path / what
+    if what == "cut short":
+        weights = shutil.copytree(bench.adapter, adapter) / "adapter_model.safetensors"
+        os.truncate(weights, weights.stat().st_size // 2)
+    lost = replace(bench.policy(step=1), adapter_uri=str(adapter))
+    with pytest.raises(EngineError, match=what):
         bench.load(lost)
     assert bench.generate(bench.request())[0].token_ids
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.adapters.huggingface.weights import sha256_file
+from mappa_core.adapters.huggingface.tensor_files import sha256_file
 from mappa_core.adapters.torch_learner import TorchLearner
 from mappa_core.config import AlgorithmConfig, LearnerConfig, LoraConfig
 from mappa_core.domain.ids import policy_version_id

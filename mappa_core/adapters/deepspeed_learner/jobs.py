@@ -1,5 +1,14 @@
-"""What crosses to the ranks and back: two files, whose paths are all that the launcher is told."""
+"""What crosses to the ranks and back: two files, whose paths are all that the launcher is told.
 
+They lie in a folder of their own. Whoever takes up an update again removes the folders of earlier
+attempts, and ranks whose job is gone write no checkpoint: those of a process that was killed may
+compute on, on nodes that do not hear of it.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,9 +44,23 @@ class Answer:
 _JOB, _ANSWER = TypeAdapter(Job), TypeAdapter(Answer)
 
 
-def write_job(file: Path, job: Job) -> None:
-    """Write the job for the ranks to read."""
-    file.write_bytes(_JOB.dump_json(job))
+@contextmanager
+def handed_out(directory: Path, job: Job) -> Generator[Path]:
+    """The job's file for the ranks to read, in a folder of `directory` that goes with the block."""
+    prefix = ".job-"
+    if job.lesson is not None:
+        prefix = f".job-{job.policy.id}-"
+        for earlier in directory.glob(f"{prefix}*"):
+            shutil.rmtree(earlier, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=directory) as folder:
+        file = Path(folder) / "job.json"
+        file.write_bytes(_JOB.dump_json(job))
+        yield file
+
+
+def wanted(file: Path) -> bool:
+    """Whether a job is to be finished: nobody has ended it or taken up the same update since."""
+    return file.exists()
 
 
 def read_job(file: Path) -> Job:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from mappa_core.adapters.deepspeed_learner import lifeline
 from mappa_core.config import DeepspeedConfig
 from mappa_core.domain.errors import LearnerError
 
@@ -15,7 +16,8 @@ def command(config: DeepspeedConfig, job: Path) -> list[str]:
     """What starts all ranks; for several nodes `job` lies where each of them finds it."""
     if not config.nodes:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        return [*torchrun, f"--nproc-per-node={config.ranks}", "-m", WORKER, str(job)]
+        ranks = [f"--nproc-per-node={config.ranks}", "-m", WORKER]
+        return [*torchrun, *ranks, str(job), lifeline.FLAG]
     launcher = [sys.executable, "-m", "deepspeed.launcher.runner", "--hostfile", str(hostfile(job))]
     return [*launcher, f"--num_gpus={config.ranks}", "--module", WORKER, str(job)]
 
@@ -28,6 +30,9 @@ def hostfile(job: Path) -> Path:
 def run(config: DeepspeedConfig, job: Path, log: Path, threads: int) -> None:
     """Start the ranks and wait until the last one has ended; what they print goes to `log`.
 
+    Those on this machine do not outlive this process (`lifeline`). Those on other nodes may, and
+    save nothing once somebody else does the same work (`jobs.wanted`).
+
     Raises:
         LearnerError: They took longer than `config.timeout_seconds`.
     """
@@ -35,10 +40,16 @@ def run(config: DeepspeedConfig, job: Path, log: Path, threads: int) -> None:
         lines = [f"{node} slots={config.ranks}\n" for node in config.nodes]
         hostfile(job).write_text("".join(lines))
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            command(config, job), stdout=output, stderr=output, env=environment
-        )
+    with (
+        log.open("ab") as output,
+        subprocess.Popen(
+            command(config, job),
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            env=environment,
+        ) as process,
+    ):
         try:
             process.wait(config.timeout_seconds)
         except subprocess.TimeoutExpired:
@@ -49,4 +60,3 @@ def run(config: DeepspeedConfig, job: Path, log: Path, threads: int) -> None:
         finally:
             # torchrun ends its ranks when it is told to end itself.
             process.terminate()
-            process.wait()

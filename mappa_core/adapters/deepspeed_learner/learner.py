@@ -7,12 +7,11 @@ with another learner, another stage or another number of ranks.
 """
 
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from mappa_core.adapters.deepspeed_learner import launch
-from mappa_core.adapters.deepspeed_learner.jobs import Answer, Job, read_answer, write_job
+from mappa_core.adapters.deepspeed_learner.jobs import Answer, Job, handed_out, read_answer
 from mappa_core.adapters.training.learner import CheckpointLearner, Learnt, Lesson
 from mappa_core.config import LearnerConfig
 from mappa_core.domain.errors import DiskFull, LearnerError
@@ -65,9 +64,7 @@ class DeepspeedLearner(CheckpointLearner):
         self._directory.mkdir(parents=True, exist_ok=True)
         log = self._directory / "deepspeed.log"
         # Beside the checkpoints, because every node finds those.
-        with tempfile.TemporaryDirectory(prefix=".job-", dir=self._directory) as scratch:
-            file = Path(scratch) / "job.json"
-            write_job(file, job)
+        with handed_out(self._directory, job) as file:
             launch.run(self._config.deepspeed, file, log, self._threads)
             answer = read_answer(file)
         if answer is None:

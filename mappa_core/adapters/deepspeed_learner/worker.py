@@ -14,10 +14,16 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import torch
 from torch import Tensor, distributed
 
-from mappa_core.adapters.deepspeed_learner import zero
-from mappa_core.adapters.deepspeed_learner.jobs import Answer, Job, read_job, write_answer
+from mappa_core.adapters.deepspeed_learner import lifeline, zero
+from mappa_core.adapters.deepspeed_learner.jobs import (
+    Answer,
+    Job,
+    read_job,
+    wanted,
+    write_answer,
+)
 from mappa_core.adapters.huggingface.device import resolve_device
-from mappa_core.adapters.training import checkpoints, memory, model, plan
+from mappa_core.adapters.training import checkpoints, gpu, memory, model, plan
 from mappa_core.adapters.training.learner import Learnt, Lesson
 from mappa_core.adapters.training.metrics import StepTaken, Tally, report
 from mappa_core.adapters.training.steps import loss_of
@@ -40,9 +46,9 @@ T = TypeVar("T")
 class Rank:
     """This process's part of one job."""
 
-    def __init__(self, job: Job) -> None:
-        """Load the policy's weights and join the other ranks."""
-        self.job, self.learner = job, job.learner
+    def __init__(self, job: Job, file: Path) -> None:
+        """Load the policy's weights and join the other ranks; the job lies in `file`."""
+        self.job, self.file, self.learner = job, file, job.learner
         device = resolve_device(job.learner.device)
         zero.start_ranks(device)
         self.trainee = model.load(job.base_model, job.learner, fused=False)
@@ -85,15 +91,13 @@ class Rank:
     def update(self, lesson: Lesson) -> Learnt | None:
         """The whole update; the first rank writes the checkpoint and says what came of it."""
         started = time.monotonic()
-        before = self.policy_directory
-        state = {} if before is None else checkpoints.read_optimizer(before)
-        zero.restore_moments(self.engine, self.parameters, state)
+        zero.restore_moments(self.engine, self.parameters, self._moments_before())
         rate = plan.learning_rate(self.learner, lesson.policy.step, lesson.total_steps)
         zero.set_rate(self.engine, rate)
         with memory.measured(model.inner(self.trainee).device) as peak:
             taken, skipped = self._steps(lesson)
         seconds = time.monotonic() - started
-        saved = self._save(lesson, state, moved=bool(taken) and skipped is None)
+        saved = self._save(lesson, moved=bool(taken) and skipped is None)
         if saved is None:
             return None
         metrics = {
@@ -146,18 +150,24 @@ class Rank:
         logprobs, entropies = self.engine(batch.tree)
         return TokenLogprobs(logprobs=logprobs.float(), entropies=entropies)
 
-    def _save(
-        self, lesson: Lesson, state: dict[str, Tensor], *, moved: bool
-    ) -> checkpoints.Saved | None:
+    def _moments_before(self) -> dict[str, Tensor]:
+        # Read when they are needed: held in between they would be there beside the optimiser's.
+        before = self.policy_directory
+        return {} if before is None else checkpoints.read_optimizer(before)
+
+    def _save(self, lesson: Lesson, *, moved: bool) -> checkpoints.Saved | None:
         """Gather everywhere, write on the first rank."""
         weights = zero.weights(self.parameters) if moved else {}
-        if moved:
-            state = zero.moments(self.engine, self.parameters)
+        state = zero.moments(self.engine, self.parameters) if moved else {}
         if distributed.get_rank() != 0:
             return None
         if moved:
             names = model.file_names(self.trainee)
             self.before = {names[name]: tensor for name, tensor in weights.items()}
+        else:
+            state = self._moments_before()
+        if not wanted(self.file):
+            raise LearnerError(f"nobody waits for {self.file} any more: nothing was saved")
         return checkpoints.write(
             Path(lesson.directory),
             model.config(self.trainee, lesson.policy.base_model),
@@ -183,20 +193,22 @@ def _over_ranks(tally: Tally) -> Tally:
     return total
 
 
-def answer(job: Job) -> Answer:
-    """Do the job; what fails outside is an answer, too."""
+def answer(file: Path) -> Answer:
+    """Do the job in `file`; what fails outside is an answer, too."""
     try:
-        rank = Rank(job)
-        if job.lesson is None:
-            return Answer(logprobs=rank.logprobs(job.actions))
-        return Answer(learnt=rank.update(job.lesson))
+        with gpu.failures_named():
+            job = read_job(file)
+            rank = Rank(job, file)
+            if job.lesson is None:
+                return Answer(logprobs=rank.logprobs(job.actions))
+            return Answer(learnt=rank.update(job.lesson))
     except MappaError as error:
         return Answer(error=str(error), disk_full=isinstance(error, DiskFull))
 
 
 def main(file: Path) -> None:
     """Answer the job in `file`."""
-    found = answer(read_job(file))
+    found = answer(file)
     if not distributed.is_initialized() or distributed.get_rank() == 0 or found.error:
         write_answer(file, found)
     if found.error is not None:
@@ -207,4 +219,6 @@ def main(file: Path) -> None:
 
 
 if __name__ == "__main__":
+    if lifeline.FLAG in sys.argv:
+        lifeline.hold()
     main(Path(sys.argv[1]))

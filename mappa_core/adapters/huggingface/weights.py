@@ -1,11 +1,10 @@
-"""Weights on disk: load a base model, merge a LoRA adapter into it, hash a file.
+"""Weights on disk: load a base model, merge a LoRA adapter into it.
 
 Adapters are directories in PEFT's own format (`adapter_config.json` and
 `adapter_model.safetensors`).
 """
 
 import contextlib
-import hashlib
 import json
 import logging
 import math
@@ -16,11 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from mappa_core.adapters.huggingface import tensor_files
 from mappa_core.adapters.huggingface.layout import ADAPTER, WHOLE_MODEL, layout_of
 
 WHOLE_FILES = "model*.safetensors"
@@ -43,8 +41,8 @@ class LowRankUpdate:
         """(out, in), of the weight it is for."""
         return (self.up.shape[0], self.down.shape[1])
 
-    def added_to(self, weight: torch.Tensor) -> torch.Tensor:
-        """`weight` of shape (out, in) with the update, computed in float32 and kept in its type.
+    def added_to(self, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """`weight` of shape (out, in) with the update, computed in float32 and given as `dtype`.
 
         Raises:
             ValueError: It is for a weight of another shape.
@@ -52,7 +50,7 @@ class LowRankUpdate:
         if weight.shape != self.shape:
             raise ValueError(f"an update of shape {self.shape} for {tuple(weight.shape)}")
         delta = self.up.float() @ self.down.float()
-        return weight.float().add(delta, alpha=self.scale).to(weight.dtype)
+        return weight.float().add(delta, alpha=self.scale).to(dtype)
 
     def to(self, device: torch.device) -> "LowRankUpdate":
         """This update on `device`."""
@@ -60,8 +58,13 @@ class LowRankUpdate:
 
 
 def load_base(path: Path | str, dtype: torch.dtype, device: torch.device | str) -> PreTrainedModel:
-    """The causal language model at `path`, in evaluation mode."""
-    with no_progress_bars():
+    """The causal language model at `path`, in evaluation mode.
+
+    Raises:
+        OSError: A file is missing.
+        ValueError: One is damaged, or no model that transformers knows.
+    """
+    with no_progress_bars(), tensor_files.plain_errors(path):
         model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
     return model.to(device).eval()  # pyright: ignore[reportArgumentType]
 
@@ -85,21 +88,15 @@ def _is_error(record: logging.LogRecord) -> bool:
     return record.levelno >= logging.ERROR
 
 
-def sha256_file(path: Path) -> str:
-    """The SHA-256 of a file's bytes, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def read_adapter(directory: Path) -> dict[str, LowRankUpdate]:
     """A PEFT LoRA adapter's updates by the name of the weight they change.
 
     Raises:
-        ValueError: It holds more than plain LoRA (DoRA, biases, whole modules).
+        ValueError: It is damaged, or more than plain LoRA (DoRA, biases, whole modules).
         OSError: A file is missing.
     """
     config = json.loads((directory / ADAPTER.config).read_text())
-    tensors = load_file(directory / ADAPTER.weights)
+    tensors = tensor_files.read(directory / ADAPTER.weights)
     updates: dict[str, LowRankUpdate] = {}
     for name in sorted(tensors):
         module, _, part = name.removeprefix(_PEFT_PREFIX).partition(".lora_")
@@ -127,13 +124,17 @@ def is_whole_model(checkpoint: Path) -> bool:
 class ServedWeights:
     """What `servable` would write, tensor by tensor: whole weights, or a base with an adapter."""
 
-    def __init__(self, base: Path | str, checkpoint: Path | None) -> None:
+    def __init__(self, base: Path | str, checkpoint: Path | None, dtype: torch.dtype) -> None:
         """Describe them; `checkpoint` None for the base as it is. Only an adapter is read.
 
+        Who serves them holds them as `dtype`: an adapter is merged in it, whatever type the base
+        lies in, and what has no update is as in its file.
+
         Raises:
-            ValueError: The adapter does not fit the base model.
+            ValueError: The adapter does not fit the base model, or a file is damaged.
             OSError: There are no weights, or a file is missing.
         """
+        self.dtype = dtype
         whole = checkpoint is not None and is_whole_model(checkpoint)
         folder = Path(checkpoint if whole and checkpoint else base)
         self._files = sorted(folder.glob(WHOLE_FILES))
@@ -151,7 +152,7 @@ class ServedWeights:
     def shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Each weight's name and shape; no data is read."""
         for path in self._files:
-            with safe_open(path, framework="pt") as file:
+            with tensor_files.opened(path) as file:
                 for name in file.keys():  # noqa: SIM118 (not a dictionary)
                     yield name, tuple(file.get_slice(name).get_shape())
 
@@ -159,20 +160,21 @@ class ServedWeights:
         """The weights in the same order, on the CPU."""
         updates = dict(self._updates)
         for path in self._files:
-            yield from _merged(path, updates)
+            yield from _merged(path, updates, self.dtype)
 
 
-def servable(base: Path | str, checkpoint: Path, target: Path) -> None:
+def servable(base: Path | str, checkpoint: Path, target: Path, dtype: torch.dtype) -> None:
     """Make `target` a model directory with a checkpoint's weights and nothing else.
 
-    An adapter is merged into `base`; whole weights are linked to, without what lies beside them.
+    An adapter is merged into `base` for who serves it as `dtype`; whole weights are linked to,
+    without what lies beside them.
 
     Raises:
         ValueError: An adapter does not fit the base model.
         OSError: A file is missing, or the disk is full.
     """
     if not is_whole_model(checkpoint):
-        merge_adapter(base, checkpoint, target)
+        merge_adapter(base, checkpoint, target, dtype)
         return
     # A process that was killed may have left it.
     shutil.rmtree(target, ignore_errors=True)
@@ -181,14 +183,16 @@ def servable(base: Path | str, checkpoint: Path, target: Path) -> None:
         (target / name).symlink_to((checkpoint / name).resolve(strict=True))
 
 
-def merge_adapter(base: Path | str, adapter: Path | str, target: Path) -> None:
+def merge_adapter(base: Path | str, adapter: Path | str, target: Path, dtype: torch.dtype) -> None:
     """Write the model at `base` with `adapter` merged in to the directory `target`.
 
+    Merged weights are written as `dtype`: in the type of a bfloat16 base most of a small update
+    would be rounded away, although a float32 server could serve it. The others stay as they are.
     Shard by shard, so that it takes the memory of one file; the directory appears complete or
     not at all, and replaces an earlier one.
 
     Raises:
-        ValueError: The adapter does not fit the base model.
+        ValueError: The adapter does not fit the base model, or a file is damaged.
         OSError: A file is missing, or the disk is full.
     """
     updates = read_adapter(Path(adapter))
@@ -198,7 +202,7 @@ def merge_adapter(base: Path | str, adapter: Path | str, target: Path) -> None:
         for file in Path(base).glob("*.json"):
             shutil.copy(file, beside)
         for shard in sorted(Path(base).glob("*.safetensors")):
-            _merge_shard(shard, updates, beside / shard.name)
+            _merge_shard(shard, updates, beside / shard.name, dtype)
         if updates:
             raise ValueError(f"{adapter} changes weights that {base} lacks: {min(updates)}")
         shutil.rmtree(target, ignore_errors=True)
@@ -207,16 +211,20 @@ def merge_adapter(base: Path | str, adapter: Path | str, target: Path) -> None:
         shutil.rmtree(beside, ignore_errors=True)
 
 
-def _merge_shard(shard: Path, updates: dict[str, LowRankUpdate], target: Path) -> None:
-    with safe_open(shard, framework="pt") as file:
+def _merge_shard(
+    shard: Path, updates: dict[str, LowRankUpdate], target: Path, dtype: torch.dtype
+) -> None:
+    with tensor_files.opened(shard) as file:
         metadata = file.metadata()
-    save_file(dict(_merged(shard, updates)), target, metadata=metadata)
+    tensor_files.write(target, dict(_merged(shard, updates, dtype)), metadata)
 
 
-def _merged(shard: Path, updates: dict[str, LowRankUpdate]) -> Iterator[tuple[str, torch.Tensor]]:
+def _merged(
+    shard: Path, updates: dict[str, LowRankUpdate], dtype: torch.dtype
+) -> Iterator[tuple[str, torch.Tensor]]:
     """A file's weights with what `updates` has for them, which it loses."""
-    with safe_open(shard, framework="pt") as file:
+    with tensor_files.opened(shard) as file:
         for name in file.keys():  # noqa: SIM118 (not a dictionary)
             update = updates.pop(name, None)
             weight = file.get_tensor(name)
-            yield name, weight if update is None else update.added_to(weight)
+            yield name, weight if update is None else update.added_to(weight, dtype)

@@ -122,7 +122,8 @@ class ToolServer:
                 self._line = Line(self.name, self._connect)
                 try:
                     self._client = await self._line.open(self._start_seconds)
-                except ToolServerError:
+                except BaseException:
+                    # Cancelled too: the next opening would forget this one's server.
                     await self.close()
                     raise
             return self._client

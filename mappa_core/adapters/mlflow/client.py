@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from mappa_core.domain.errors import DiskFull, TrackerError, TrackerUnreachable
+from mappa_core.domain.errors import ConfigError, DiskFull, TrackerError, TrackerUnreachable
 
 if TYPE_CHECKING:
     from mlflow.tracing.client import TracingClient
@@ -51,7 +51,9 @@ def open_client(tracking_uri: str) -> "MlflowClient":
     """A client of the server or database at `tracking_uri`; an empty database is filled.
 
     Raises:
-        TrackerError: Nothing answers there, or it is no MLflow.
+        TrackerUnreachable: Nothing answers there.
+        TrackerError: It is no MLflow.
+        ConfigError: It is no address.
     """
     with boundary("open its records"):
         knock(tracking_uri)
@@ -92,18 +94,30 @@ def knock(tracking_uri: str) -> None:
     """Fail in seconds where nothing listens; MLflow itself would go on trying for minutes.
 
     Raises:
-        TrackerError: Nothing does.
+        TrackerUnreachable: Nothing does.
+        ConfigError: It is no address.
     """
-    address = urlsplit(tracking_uri)
-    port = address.port or DEFAULT_PORTS.get(address.scheme, 5432)
-    if not address.hostname:
+    host, port = _address(tracking_uri)
+    if not host:
         return
     try:
-        socket.create_connection((address.hostname, port), CONNECT_SECONDS).close()
+        socket.create_connection((host, port), CONNECT_SECONDS).close()
     except OSError as error:
-        raise TrackerError(
-            f"MLflow is not reachable at {address.hostname}:{port} ({error.strerror or error}): "
+        raise TrackerUnreachable(
+            f"MLflow is not reachable at {host}:{port} ({error.strerror or error}): "
             "start it, or unset MLFLOW_TRACKING_URI to keep its records in MAPPA_HOME"
+        ) from error
+
+
+def _address(tracking_uri: str) -> tuple[str | None, int]:
+    try:
+        address = urlsplit(tracking_uri)
+        return address.hostname, address.port or DEFAULT_PORTS.get(address.scheme, 5432)
+    except ValueError as error:
+        # Nothing of it is quoted: a password with a slash in it is taken for the port.
+        raise ConfigError(
+            "MLFLOW_TRACKING_URI names no host and port: write it as http://HOST:PORT or "
+            "postgresql://USER:PASSWORD@HOST:PORT/DATABASE, the password's signs as %XX"
         ) from error
 
 

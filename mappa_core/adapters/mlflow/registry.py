@@ -12,10 +12,10 @@ model and the version are found again by their tag `mappa.checkpoint_id`.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
 from mappa_core.adapters.huggingface.layout import layout_of
@@ -27,7 +27,11 @@ from mappa_core.patience import Patience
 if TYPE_CHECKING:
     from mlflow.entities import LoggedModel
     from mlflow.entities.model_registry import ModelVersion
+    from mlflow.store.entities import PagedList
     from mlflow.tracking import MlflowClient
+
+
+T = TypeVar("T")
 
 
 class MlflowRegistry:
@@ -82,7 +86,11 @@ class MlflowRegistry:
 
         def models() -> tuple[str, ...]:
             with boundary("list its registered models"):
-                found = self._client.search_registered_models("name LIKE 'mappa-%'")
+                found = _all_pages(
+                    lambda token: self._client.search_registered_models(
+                        "name LIKE 'mappa-%'", page_token=token
+                    )
+                )
                 return tuple(sorted(model.name for model in found))
 
         return self._patience.run(models)
@@ -114,14 +122,10 @@ class MlflowRegistry:
         return found[0].aliases if found else {}
 
     def _all_versions(self, name: str) -> "list[ModelVersion]":
-        found: list[ModelVersion] = []
-        token = None
-        while True:
-            page = self._client.search_model_versions(f"name = '{name}'", page_token=token)
-            found += [each for each in page if "mappa.step" in each.tags]
-            token = page.token
-            if not token:
-                return found
+        found = _all_pages(
+            lambda token: self._client.search_model_versions(f"name = '{name}'", page_token=token)
+        )
+        return [each for each in found if "mappa.step" in each.tags]
 
     def _version_of(self, name: str, checkpoint: Checkpoint) -> "ModelVersion | None":
         found = self._client.search_model_versions(
@@ -193,6 +197,17 @@ class MlflowRegistry:
         current = self._client.get_registered_model(name).aliases.get(alias)
         if current is None or int(current) < int(version.version):
             self._client.set_registered_model_alias(name, alias, str(version.version))
+
+
+def _all_pages(page_after: "Callable[[str | None], PagedList[T]]") -> Iterator[T]:
+    """What a search finds, page by page as MLflow gives it."""
+    token = None
+    while True:
+        page = page_after(token)
+        yield from page
+        token = page.token
+        if not token:
+            return
 
 
 def _number(version: "ModelVersion") -> int:

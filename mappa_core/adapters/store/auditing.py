@@ -6,14 +6,25 @@ million rows come through COPY as CSV and become columns without passing through
 
 # ruff: noqa: S608 (the words are ours; values are bound)
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from uuid import UUID
 
 import numpy as np
-from sqlalchemy import Connection, Engine, Table, Text, cast, delete, or_, select, text
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Executable,
+    RowMapping,
+    Table,
+    Text,
+    cast,
+    delete,
+    or_,
+    select,
+    text,
+)
 from sqlalchemy.dialects.postgresql import insert
 
 from mappa_core.adapters.store import audit_queries, tables
@@ -44,27 +55,35 @@ from mappa_core.domain.audit import (
     ToLabel,
 )
 from mappa_core.domain.errors import NotFound
+from mappa_core.patience import Patience
+
+T = TypeVar("T")
 
 
 class PostgresAudit:
     """Keeps the promises of `ports.AuditStore`; safe to share between threads."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, patience: Patience) -> None:
         self._engine = engine
+        self._patience = patience
 
     @classmethod
-    def open(cls, url: str) -> Self:
+    def open(cls, url: str, patience: Patience | None = None) -> Self:
         """Connect; what the database holds is found out when it is asked.
+
+        Args:
+            url: Any spelling of a Postgres address.
+            patience: For when Postgres goes away. None has none.
 
         Raises:
             StoreError: `url` is not the address of a Postgres.
         """
-        return cls(connect(url, pool_size=2))
+        return cls(connect(url, pool_size=2), patience or Patience())
 
     @classmethod
     def beside(cls, store: PostgresStore) -> Self:
-        """On the database of an open store."""
-        return cls.open(store.address)
+        """On the database of an open store, and as patient."""
+        return cls.open(store.address, store.patience)
 
     def run(self, name_or_id: str) -> AuditedRun:
         """One run by name, id or unambiguous prefix of either.
@@ -78,10 +97,9 @@ class PostgresAudit:
             "OR starts_with(run, :asked) OR starts_with(run_id::text, :asked) "
             "ORDER BY (run = :asked OR run_id::text = :asked) DESC LIMIT 2"
         )
-        with self._reading() as connection:
-            rows = connection.execute(query, {"asked": name_or_id}).mappings().all()
+        rows = self._rows(query, {"asked": name_or_id})
         exact = [row for row in rows if name_or_id in (row["name"], str(row["id"]))]
-        found = exact or list(rows)
+        found = exact or rows
         if len(found) != 1:
             what = "several runs begin with" if found else "no run is called"
             raise NotFound(f"{what} {name_or_id}: see `mappa runs`")
@@ -134,29 +152,27 @@ class PostgresAudit:
             "FROM audit.human_labels WHERE run_id = :run GROUP BY action_id) l USING (action_id) "
             "ORDER BY action_id"
         )
-        with self._reading() as connection:
-            rows = connection.execute(query, {"run": run_id}).all()
-        scores = np.array([row.score for row in rows], dtype=np.float64)
+        rows = self._rows(query, {"run": run_id})
+        scores = np.array([row["score"] for row in rows], dtype=np.float64)
         labels = np.array(
-            [np.nan if row.label is None else row.label for row in rows], dtype=np.float64
+            [np.nan if row["label"] is None else row["label"] for row in rows], dtype=np.float64
         )
-        at_random = np.array([row.at_random is True for row in rows], dtype=bool)
+        at_random = np.array([row["at_random"] is True for row in rows], dtype=bool)
         return LabelledScores(scores=scores, labels=labels, at_random=at_random)
 
     def to_label(self, run_id: UUID, limit: int) -> ToLabel:
         """What a person could look at, each list in an order that never changes by itself."""
         several = self._any("audit.action_scores WHERE run_id = :run AND NOT trained", run_id)
-        with self._reading() as connection:
 
-            def asked(query: str) -> tuple[Candidate, ...]:
-                rows = connection.execute(text(query), {"run": run_id, "limit": limit}).mappings()
-                return tuple(Candidate(**row) for row in rows)
+        def asked(query: str) -> tuple[Candidate, ...]:
+            rows = self._rows(text(query), {"run": run_id, "limit": limit})
+            return tuple(Candidate(**row) for row in rows)
 
-            return ToLabel(
-                contested=asked(audit_queries.CONTESTED) if several else (),
-                unsure=asked(audit_queries.UNSURE),
-                at_random=asked(audit_queries.AT_RANDOM),
-            )
+        return ToLabel(
+            contested=asked(audit_queries.CONTESTED) if several else (),
+            unsure=asked(audit_queries.UNSURE),
+            at_random=asked(audit_queries.AT_RANDOM),
+        )
 
     def labels(self, run_id: UUID, labeller: str) -> tuple[HumanLabel, ...]:
         """One person's labels of a run, oldest first."""
@@ -165,9 +181,9 @@ class PostgresAudit:
             "FROM audit.human_labels WHERE run_id = :run AND labeller = :labeller "
             "ORDER BY labelled_at, action_id"
         )
-        with self._reading() as connection:
-            rows = connection.execute(query, {"run": run_id, "labeller": labeller}).mappings()
-            return tuple(HumanLabel(**row) for row in rows)
+        return tuple(
+            HumanLabel(**row) for row in self._rows(query, {"run": run_id, "labeller": labeller})
+        )
 
     def add_labels(self, labels: Sequence[HumanLabel]) -> None:
         """Add people's scores; a labeller's later score of an action replaces the earlier."""
@@ -176,15 +192,17 @@ class PostgresAudit:
     def save_findings(self, run_id: UUID, kinds: Sequence[str], found: Sequence[Finding]) -> None:
         """Replace the run's findings of these kinds, all or none."""
         columns = tables.AUDIT_FINDING.c
-        with self._transaction() as connection:
-            connection.execute(
-                delete(tables.AUDIT_FINDING).where(
-                    columns.run_id == run_id, columns.kind.in_(kinds)
-                )
-            )
+        earlier = delete(tables.AUDIT_FINDING).where(
+            columns.run_id == run_id, columns.kind.in_(kinds)
+        )
+
+        def replace(connection: Connection) -> None:
+            connection.execute(earlier)
             if found:
                 rows = [_finding_row(finding) for finding in found]
                 connection.execute(insert(tables.AUDIT_FINDING), rows)
+
+        self._write(replace)
 
     def add_findings(self, found: Sequence[Finding]) -> None:
         """Add findings that are not there yet."""
@@ -198,9 +216,7 @@ class PostgresAudit:
             f"SELECT finding_id AS id, {names} FROM audit.findings "
             f"WHERE run_id = :run {only} ORDER BY found_at, iteration, finding_id"
         ).columns(**{column.name: column.type for column in tables.AUDIT_FINDING.c})
-        with self._reading() as connection:
-            rows = connection.execute(query, {"run": run_id, "kind": kind}).mappings()
-            return tuple(Finding(**row) for row in rows)
+        return tuple(Finding(**row) for row in self._rows(query, {"run": run_id, "kind": kind}))
 
     def add_anchors(self, anchors: Sequence[Anchor]) -> None:
         """Add anchors that are not there yet."""
@@ -215,9 +231,9 @@ class PostgresAudit:
             "WHERE run_id = :run AND iteration = :iteration AND phase = 'train' AND trained "
             "AND score IS NOT NULL ORDER BY action_id"
         )
-        with self._reading() as connection:
-            rows = connection.execute(query, {"run": run_id, "iteration": iteration}).mappings()
-            return tuple(Candidate(**row) for row in rows)
+        return tuple(
+            Candidate(**row) for row in self._rows(query, {"run": run_id, "iteration": iteration})
+        )
 
     def anchors(self, run_id: UUID) -> tuple[Anchor, ...]:
         """A run's anchors, in a fixed order."""
@@ -225,9 +241,7 @@ class PostgresAudit:
             "SELECT anchor_id AS id, run_id, action_id, episode_id, turn_index, known_score "
             "FROM audit.anchors WHERE run_id = :run ORDER BY anchor_id"
         )
-        with self._reading() as connection:
-            rows = connection.execute(query, {"run": run_id}).mappings()
-            return tuple(Anchor(**row) for row in rows)
+        return tuple(Anchor(**row) for row in self._rows(query, {"run": run_id}))
 
     def add_anchor_scores(self, scores: Sequence[AnchorScore]) -> None:
         """Add scores of anchors that are not there yet."""
@@ -240,9 +254,7 @@ class PostgresAudit:
             "model_version, rubric_sha256 FROM audit.anchor_scores WHERE run_id = :run "
             "ORDER BY iteration, anchor_id, repeat_index"
         )
-        with self._reading() as connection:
-            rows = connection.execute(query, {"run": run_id}).mappings()
-            return tuple(AnchorScore(**row) for row in rows)
+        return tuple(AnchorScore(**row) for row in self._rows(query, {"run": run_id}))
 
     def trainer(self, run_id: UUID) -> tuple[str, str]:
         """The coach and the hash of the rubric behind most of a run's training scores.
@@ -254,11 +266,10 @@ class PostgresAudit:
             "SELECT coach, rubric_sha256 FROM audit.action_scores WHERE run_id = :run AND trained "
             "GROUP BY coach, rubric_sha256 ORDER BY count(*) DESC LIMIT 1"
         )
-        with self._reading() as connection:
-            row = connection.execute(query, {"run": run_id}).one_or_none()
-        if row is None:
+        rows = self._rows(query, {"run": run_id})
+        if not rows:
             raise NotFound(f"run {run_id} has no scored training actions yet: nothing to correct")
-        return row.coach, row.rubric_sha256
+        return rows[0]["coach"], rows[0]["rubric_sha256"]
 
     def add_correction(self, correction: Correction) -> None:
         """Add a correction; a repeat changes nothing."""
@@ -274,13 +285,12 @@ class PostgresAudit:
         names = select(tables.RUN.c.id).where(tables.RUN.c.name == id_or_run)
         query = select(*(column for column in columns if column.name != "made_at"))
         query = query.where(or_(cast(columns.id, Text) == id_or_run, columns.run_id.in_(names)))
-        with self._reading() as connection:
-            row = connection.execute(query.order_by(columns.made_at.desc())).mappings().first()
-        if row is None:
+        rows = self._rows(query.order_by(columns.made_at.desc()).limit(1))
+        if not rows:
             raise NotFound(f"no correction {id_or_run}: make one with `mappa audit RUN --debias`")
         fields: dict[str, Any] = {
-            **row,
-            "terms": tuple(CorrectionTerm(**term) for term in row["terms"]),
+            **rows[0],
+            "terms": tuple(CorrectionTerm(**term) for term in rows[0]["terms"]),
         }
         return Correction(**fields)
 
@@ -294,39 +304,45 @@ class PostgresAudit:
 
     def _add(self, table: Table, rows: Sequence[dict[str, Any]]) -> None:
         if rows:
-            with self._transaction() as connection:
-                connection.execute(insert(table).on_conflict_do_nothing(), list(rows))
+            statement = insert(table).on_conflict_do_nothing()
+            self._write(lambda connection: connection.execute(statement, list(rows)))
 
     def _replace(self, table: Table, rows: Sequence[dict[str, Any]]) -> None:
         if not rows:
             return
         keys = [column.name for column in table.primary_key]
-        statement = insert(table)
-        changed = {name: statement.excluded[name] for name in rows[0] if name not in keys}
-        with self._transaction() as connection:
-            connection.execute(
-                statement.on_conflict_do_update(index_elements=keys, set_=changed), list(rows)
-            )
+        new = insert(table)
+        changed = {name: new.excluded[name] for name in rows[0] if name not in keys}
+        statement = new.on_conflict_do_update(index_elements=keys, set_=changed)
+        self._write(lambda connection: connection.execute(statement, list(rows)))
 
     def _any(self, rows: str, run_id: UUID) -> bool:
-        query = text(f"SELECT EXISTS (SELECT FROM {rows})")
-        with self._reading() as connection:
-            return bool(connection.execute(query, {"run": run_id}).scalar_one())
+        (row,) = self._rows(text(f"SELECT EXISTS (SELECT FROM {rows}) AS any"), {"run": run_id})
+        return bool(row["any"])
+
+    def _rows(
+        self, query: Executable, values: Mapping[str, object] | None = None
+    ) -> Sequence[RowMapping]:
+        return self._read(lambda connection: connection.execute(query, values).mappings().all())
 
     def _copied(self, query: str) -> ArrowTable:
-        with self._reading() as connection:
-            return copied(connection, query)
+        return self._read(lambda connection: copied(connection, query))
 
-    @contextmanager
-    def _reading(self) -> Generator[Connection]:
-        with boundary(self._engine.url), self._engine.connect() as connection:
+    def _read(self, work: Callable[[Connection], T]) -> T:
+        def read(connection: Connection) -> T:
             connection.execute(text("SET TRANSACTION READ ONLY"))
-            yield connection
+            return work(connection)
 
-    @contextmanager
-    def _transaction(self) -> Generator[Connection]:
-        with boundary(self._engine.url), self._engine.begin() as connection:
-            yield connection
+        return self._write(read)
+
+    def _write(self, work: Callable[[Connection], T]) -> T:
+        """The result of `work`, committed; repeated where Postgres went away meanwhile."""
+
+        def transaction() -> T:
+            with boundary(self._engine.url), self._engine.begin() as connection:
+                return work(connection)
+
+        return self._patience.run(transaction)
 
 
 def _finding_row(finding: Finding) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Which rows belong to a run: found by following the foreign keys, so a new table needs no mention.
 
 owned     a chain of foreign keys leads from the row to the run (episode, action, coach_score, ...)
-shared    owned rows refer to it (problem, coach, artifact)
+shared    owned rows refer to it (problem, coach, artifact), or it was made of the run and may be
+          used by others (correction)
 """
 
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ def rows_of_run(run_id: UUID) -> Mapping[Table, ColumnElement[bool]]:
         if table not in owned and (condition := _through_parent(table, owned)) is not None:
             owned[table] = condition
     return {
-        table: owned[table] if table in owned else _through_children(table, owned)
+        table: owned[table] if table in owned else _shared(table, owned, run_id)
         for table in tables.METADATA.sorted_tables
     }
 
@@ -35,11 +36,11 @@ def _through_parent(
     return None
 
 
-def _through_children(
-    table: Table, owned: Mapping[Table, ColumnElement[bool]]
+def _shared(
+    table: Table, owned: Mapping[Table, ColumnElement[bool]], run_id: UUID
 ) -> ColumnElement[bool]:
     return or_(
-        false(),
+        table.c.run_id == run_id if "run_id" in table.c else false(),
         *(
             key.column.in_(select(column).where(condition))
             for child, condition in owned.items()

@@ -2,9 +2,11 @@
 
 The lock belongs to a connection, so Postgres lets go of it however the process ends. A pool of
 connections between here and Postgres must therefore leave sessions alone (PgBouncer: session mode).
+
+    outage ─▶ lock gone ─▶ taken again within CHECK_SECONDS
+                              └─ another was faster ─▶ lost: nothing more is read or written
 """
 
-import logging
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -37,11 +39,10 @@ _TAKEN = text(
     "AND (classid::bigint << 32) + objid::bigint = hashtextextended(run.id::text, 0) "
     "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
-_logger = logging.getLogger(__name__)
 
 
 class Claim:
-    """One run held by this process until the block ends."""
+    """One run held by this process until the block ends, or until it is lost in an outage."""
 
     def __init__(self, engine: Engine, run_id: UUID) -> None:
         """Take it.
@@ -52,7 +53,7 @@ class Claim:
         """
         self._engine, self._run_id = engine, run_id
         self._connection = self._taken()
-        self._over = Event()
+        self._over, self._lost = Event(), Event()
         self._keeper = Thread(target=self._keep, name="claim", daemon=True)
         self._keeper.start()
 
@@ -70,6 +71,23 @@ class Claim:
         if not self._connection.closed:
             self._connection.invalidate()
             self._connection.close()
+
+    @property
+    def over(self) -> bool:
+        """Whether the block has ended."""
+        return self._over.is_set()
+
+    def check(self) -> None:
+        """Refuse to go on with a run that is somebody else's by now.
+
+        Raises:
+            RunBusy: Another process took it during an outage.
+        """
+        if self._lost.is_set() and not self.over:
+            raise RunBusy(
+                f"run {self._run_id} was taken over by another process while Postgres was away: "
+                "it goes on there, and this process stops"
+            )
 
     def _taken(self) -> Connection:
         with boundary(self._engine.url):
@@ -93,7 +111,7 @@ class Claim:
             time.sleep(_PAUSE_SECONDS)
 
     def _keep(self) -> None:
-        """Take it again after an outage; where another was faster, it stays theirs."""
+        """Take it again after an outage; where another was faster, it is lost."""
         while not self._over.wait(CHECK_SECONDS):
             try:
                 self._connection.execute(text("SELECT 1"))
@@ -106,8 +124,8 @@ class Claim:
         while not self._over.wait(_PAUSE_SECONDS):
             try:
                 self._connection = self._taken()
-            except RunBusy as error:
-                _logger.warning("%s", error)
+            except RunBusy:
+                self._lost.set()
                 return False
             except StoreError:
                 continue

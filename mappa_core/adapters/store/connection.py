@@ -111,24 +111,30 @@ def boundary(address: URL) -> Generator[None]:
     try:
         yield
     except DBAPIError as error:
+        cause = error.orig or error
+        raise _converted(cause, address, gone=error.connection_invalidated) from error
+    except psycopg.Error as error:
+        # COPY goes to the driver itself.
         raise _converted(error, address) from error
     except SQLAlchemyError as error:
         raise StoreError(f"Postgres: {_first_line(error)}") from error
 
 
-def _converted(error: DBAPIError, address: URL) -> StoreError | DiskFull:
-    state = getattr(error.orig, "sqlstate", None)
+def _converted(cause: BaseException, address: URL, *, gone: bool = False) -> StoreError | DiskFull:
+    state = getattr(cause, "sqlstate", None)
+    # A connection that breaks has no code; nor has what the driver itself refuses.
+    gone = gone or (state is None and isinstance(cause, psycopg.OperationalError))
     where = address.render_as_string(hide_password=True)
-    reason = _first_line(error.orig or error)
+    reason = _first_line(cause)
     if state == _DISK_FULL:
         return DiskFull(f"Postgres at {where} has no space left; free some, then run again")
     if state in _MISSING_TABLE:
         return SchemaMismatch(f"Postgres at {where} lacks MAPPA's tables; run `mappa db upgrade`")
-    if state is None or state in _GOING_AWAY or error.connection_invalidated:
+    if gone or state in _GOING_AWAY:
         return StoreUnreachable(
             f"no Postgres at {where}: {reason}; start it, or mend MAPPA_DATABASE_URL"
         )
-    return StoreError(f"Postgres refused ({state}): {reason}")
+    return StoreError(f"Postgres refused{f' ({state})' if state else ''}: {reason}")
 
 
 def _first_line(error: BaseException) -> str:

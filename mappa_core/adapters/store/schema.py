@@ -64,7 +64,7 @@ def check(connection: Connection) -> None:
     revision = revision_of(connection)
     if revision == head_revision():
         return
-    if revision is not None and revision not in _known_revisions():
+    if revision is not None and not is_known(revision):
         raise _too_new()
     have = "has no MAPPA tables" if revision is None else f"is at schema {revision}"
     raise SchemaMismatch(
@@ -78,6 +78,11 @@ def migration_config(connection: Connection | None = None) -> Config:
     config.set_main_option("script_location", "migrations:")
     config.attributes["connection"] = connection
     return config
+
+
+def is_known(revision: str) -> bool:
+    """Whether this version of MAPPA has that revision, and can bring it up to date."""
+    return revision in _known_revisions()
 
 
 @cache

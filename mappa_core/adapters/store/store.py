@@ -66,6 +66,7 @@ class PostgresStore:
         self._engine = engine
         self._patience = patience
         self._group = GroupCommit(self._add)
+        self._claims = tuple[Claim, ...]()
 
     @classmethod
     def open(cls, url: str, patience: Patience | None = None) -> Self:
@@ -92,6 +93,11 @@ class PostgresStore:
     def address(self) -> str:
         """Where the store is, password included; for other adapters, never for people."""
         return self._engine.url.render_as_string(hide_password=False)
+
+    @property
+    def patience(self) -> Patience:
+        """For who opens the same database beside it."""
+        return self._patience
 
     def open_run(self, run: Run) -> None:
         """Add a run; a repeat changes nothing."""
@@ -124,9 +130,12 @@ class PostgresStore:
         """Have a run to oneself until the block, or this process, ends.
 
         Raises:
-            RunBusy: Another process has it.
+            RunBusy: Another process has it. Later, from everything this store is asked for inside
+                the block: another process took it while Postgres was away.
         """
-        return Claim(self._engine, run_id)
+        claim = Claim(self._engine, run_id)
+        self._claims = (*(earlier for earlier in self._claims if not earlier.over), claim)
+        return claim
 
     def alone(self, identity: UUID) -> AbstractContextManager[None]:
         """Wait until nobody else is at work on something; others wait until the block ends."""
@@ -292,6 +301,8 @@ class PostgresStore:
         """The result of `work`, committed; repeated where Postgres went away meanwhile."""
 
         def transaction() -> T:
+            for claim in self._claims:
+                claim.check()
             with boundary(self._engine.url), self._engine.begin() as connection:
                 return work(connection)
 

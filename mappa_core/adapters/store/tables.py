@@ -374,7 +374,8 @@ CORRECTION = Table(
     "correction",
     METADATA,
     _id(),
-    _reference("run_id", "run.id"),
+    # Where it was estimated; runs that trained with it may be in databases where that one is not.
+    Column("run_id", Uuid, nullable=False),
     Column("iteration", Integer, nullable=False),
     Column("coach", AnyText, nullable=False),
     Column("rubric_sha256", AnyText, nullable=False),

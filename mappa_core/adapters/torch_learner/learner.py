@@ -7,14 +7,15 @@ the checkpoint it starts from, so a resumed run computes what an undisturbed one
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import torch
 from peft import PeftModel
 
-from mappa_core.adapters.training import checkpoints, memory, model, optimizer, plan
+from mappa_core.adapters.training import checkpoints, gpu, memory, model, optimizer, plan
 from mappa_core.adapters.training.learner import CheckpointLearner, Learnt, Lesson
 from mappa_core.adapters.training.metrics import StepTaken, Tally, report
 from mappa_core.adapters.training.steps import loss_of
@@ -24,6 +25,9 @@ from mappa_core.domain.ids import derive_seed
 from mappa_core.domain.records import PolicyVersion, ScoredAction, TrainingSample
 from mappa_core.learning.batches import has_gradient, micro_batched
 from mappa_core.learning.guard import out_of_band
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class TorchLearner(CheckpointLearner):
@@ -51,23 +55,18 @@ class TorchLearner(CheckpointLearner):
         self, policy: PolicyVersion, actions: Sequence[ScoredAction]
     ) -> tuple[tuple[float, ...], ...]:
         """Log-probabilities of each action's tokens under `policy`; shapes (N, T)."""
-        return self._worker.submit(self._logprobs, policy, actions).result()
+        return self._alone(self._logprobs, policy, actions)
 
     def _learn(self, lesson: Lesson) -> Learnt:
-        try:
-            return self._worker.submit(self._update, lesson).result()
-        except torch.OutOfMemoryError as error:
-            raise LearnerError(
-                f"the GPU's memory is full ({str(error).splitlines()[0]}): start a run with a "
-                "smaller learner.micro_batch_tokens, or with learner.gradient_checkpointing=true"
-            ) from error
-        except torch.AcceleratorError as error:
-            raise LearnerError(
-                f"the GPU failed ({str(error).splitlines()[0]}): mappa train --resume goes on "
-                "from the last checkpoint"
-            ) from error
-        finally:
-            memory.give_back()
+        return self._alone(self._update, lesson)
+
+    def _alone(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do the work when it is its turn, and leave no memory taken behind."""
+        with gpu.failures_named():
+            try:
+                return self._worker.submit(work, *args, **kwargs).result()
+            finally:
+                memory.give_back()
 
     def _logprobs(
         self, policy: PolicyVersion, actions: Sequence[ScoredAction]
@@ -90,6 +89,7 @@ class TorchLearner(CheckpointLearner):
             group["lr"] = rate
         with memory.measured(model.inner(self._model).device) as peak:
             taken, skipped = self._steps(adamw, lesson)
+        adamw.zero_grad(set_to_none=True)
         trained_seconds = time.monotonic() - started
         if skipped is not None:
             adamw = self._restore(policy, lesson.seed)

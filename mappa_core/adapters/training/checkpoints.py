@@ -6,7 +6,8 @@
         optimizer.safetensors        AdamW's moments
         manifest.json                the SHA-256 of each of the above
 
-A checkpoint is written beside its place, synced to the disk, and renamed.
+A checkpoint is written beside its place, synced to the disk, and renamed. What a killed process
+left beside it goes with the step's next write or removal.
 """
 
 import errno
@@ -16,15 +17,17 @@ import os
 import shutil
 import tempfile
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load, save
+from safetensors.torch import load
 from torch import Tensor
 
+from mappa_core.adapters.huggingface import tensor_files
 from mappa_core.adapters.huggingface.layout import ADAPTER, WHOLE_MODEL, layout_of
+from mappa_core.adapters.huggingface.tensor_files import sha256_file
 from mappa_core.domain.errors import DiskFull, LearnerError
 
 OPTIMIZER = "optimizer.safetensors"
@@ -62,30 +65,40 @@ def write(
         LearnerError: The directory cannot be written.
     """
     layout = ADAPTER if "peft_type" in config else WHOLE_MODEL
-    files = {
-        layout.config: json.dumps(config, indent=2, sort_keys=True).encode(),
-        layout.weights: save(dict(weights), metadata={"format": "pt"}),
-        OPTIMIZER: save(dict(optimizer)),
-    }
-    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    files[MANIFEST] = json.dumps({"sha256": hashes}, indent=2, sort_keys=True).encode()
     try:
-        _replace(directory, files)
+        with _replacing(directory) as beside:
+            (beside / layout.config).write_text(json.dumps(config, indent=2, sort_keys=True))
+            tensor_files.write(beside / layout.weights, weights, {"format": "pt"})
+            tensor_files.write(beside / OPTIMIZER, optimizer)
+            hashes = {file.name: sha256_file(file) for file in beside.iterdir()}
+            manifest = json.dumps({"sha256": hashes}, indent=2, sort_keys=True)
+            (beside / MANIFEST).write_text(manifest)
+            size_bytes = sum(file.stat().st_size for file in beside.iterdir())
     except OSError as error:
         if error.errno in NO_ROOM:
+            tensors = (*weights.values(), *optimizer.values())
             raise DiskFull(
                 f"no room for checkpoint {directory}: free "
-                f"{sum(map(len, files.values())) / 2**20:.0f} MiB, then resume the run"
+                f"{sum(tensor.nbytes for tensor in tensors) / 2**20:.0f} MiB, then resume the run"
             ) from error
         raise LearnerError(f"cannot write checkpoint {directory}: {error.strerror}") from error
-    return Saved(sha256=hashes[layout.weights], size_bytes=sum(map(len, files.values())))
+    return Saved(sha256=hashes[layout.weights], size_bytes=size_bytes)
 
 
 def remove(directory: Path) -> None:
-    """Remove a checkpoint at once: one half removed is not there."""
+    """Remove a checkpoint at once: one half removed is not there.
+
+    Raises:
+        LearnerError: It is there and stays.
+    """
+    _remove_leftovers(directory)
     aside = directory.with_name(f".{directory.name}-retired")
-    with suppress(FileNotFoundError):
+    try:
         directory.rename(aside)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise LearnerError(f"cannot remove checkpoint {directory}: {error.strerror}") from error
     shutil.rmtree(aside, ignore_errors=True)
 
 
@@ -115,8 +128,7 @@ def verify(directory: Path) -> None:
     """
     with _readable(directory):
         for name, expected in _hashes(directory).items():
-            with (directory / name).open("rb") as file:
-                _check(directory / name, hashlib.file_digest(file, "sha256").hexdigest(), expected)
+            _check(directory / name, sha256_file(directory / name), expected)
 
 
 def _verified(directory: Path, name: str) -> bytes:
@@ -134,7 +146,7 @@ def _hashes(directory: Path) -> dict[str, str]:
 
 def _check(file: Path, found: str, expected: str) -> None:
     if found != expected:
-        raise _unusable(file, "damaged (its SHA-256 is not the recorded one)")
+        raise _unusable(file.parent, file, "damaged (its SHA-256 is not the recorded one)")
 
 
 @contextmanager
@@ -142,29 +154,33 @@ def _readable(directory: Path) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        raise _unusable(Path(error.filename), error.strerror or "unreadable") from error
+        # A disk that cannot read says so without a name.
+        file = Path(error.filename or directory)
+        raise _unusable(directory, file, f"unreadable ({error.strerror})") from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise _unusable(directory / MANIFEST, "damaged") from error
+        raise _unusable(directory, directory / MANIFEST, "damaged") from error
 
 
-def _unusable(file: Path, problem: str) -> LearnerError:
-    run = file.parents[2].name
+def _unusable(directory: Path, file: Path, problem: str) -> LearnerError:
+    run = directory.parents[1].name
     return LearnerError(
         f"checkpoint file {file} is {problem}: restore it, or go on from the last whole checkpoint "
         f"in a new run: mappa train --fork {run}"
     )
 
 
-def _replace(directory: Path, files: Mapping[str, bytes]) -> None:
-    """`directory` with just these files, by way of a synced sibling."""
+@contextmanager
+def _replacing(directory: Path) -> Generator[Path]:
+    """A sibling to be filled with files, which is synced and takes the place of `directory`."""
     directory.parent.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers(directory)
     beside = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
-        for name, data in files.items():
-            with (beside / name).open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+        yield beside
+        # Those of safetensors and of `mkdtemp` are for their owner alone.
+        for file in beside.iterdir():
+            file.chmod(0o644)
+            _sync(file)
         beside.chmod(0o755)
         _sync(beside)
         shutil.rmtree(directory, ignore_errors=True)
@@ -174,8 +190,14 @@ def _replace(directory: Path, files: Mapping[str, bytes]) -> None:
         shutil.rmtree(beside, ignore_errors=True)
 
 
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
+def _remove_leftovers(directory: Path) -> None:
+    """What a write or a removal that was killed left beside it; an update is computed once."""
+    for left in directory.parent.glob(f".{directory.name}-*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

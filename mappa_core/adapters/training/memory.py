@@ -51,11 +51,14 @@ def _status_bytes(name: str) -> int:
 
 
 def give_back() -> None:
-    """Return what has been freed to the operating system, where the C library can (glibc).
+    """Return what has been freed to the operating system, where the C library can, and to a GPU.
 
-    An update's activations come in many sizes, so that freed pages stay with the process: measured
+    torch keeps a GPU's freed memory from other processes, whose servers wake up next. In glibc's,
+    an update's activations come in many sizes, so that freed pages stay with the process: measured
     on SmolLM2-135M, 5 GB after an update that needed 3, and 1 GB after this call.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()

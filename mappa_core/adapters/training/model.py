@@ -18,6 +18,7 @@ from mappa_core.adapters.huggingface.device import resolve_device
 from mappa_core.adapters.huggingface.weights import load_base
 from mappa_core.adapters.training.lora import fuse
 from mappa_core.config import LearnerConfig
+from mappa_core.domain.errors import LearnerError
 from mappa_core.domain.records import ScoredAction, TrainingSample
 from mappa_core.learning.prefix_tree import PrefixTree, build, micro_batches
 from mappa_core.learning.token_logprobs import TokenLogprobs, token_logprobs
@@ -57,12 +58,16 @@ def load(base: Path | str, learner: LearnerConfig, *, fused: bool) -> Trainee:
 
     Raises:
         ConfigError: `learner.device` is cuda and there is no GPU.
+        LearnerError: The model cannot be read.
     """
     device = resolve_device(learner.device)
     full = learner.weights == "full"
     dtype = torch.float32 if full or device == "cpu" else torch.bfloat16
     AttentionInterface.register(ATTENTION, _tree_attention)
-    model = load_base(base, dtype, device)
+    try:
+        model = load_base(base, dtype, device)
+    except (OSError, ValueError) as error:
+        raise LearnerError(f"cannot read the model at {base}: {error}") from error
     model.set_attn_implementation(ATTENTION)
     if learner.gradient_checkpointing:
         # Layers are computed twice in training mode only; a model without dropout is the same.

@@ -25,10 +25,15 @@ def minibatches(
 
 
 def needs_trainer_logprobs(learner: LearnerConfig, algorithm: AlgorithmConfig) -> bool:
-    """Whether the weights before the update must be asked; with one step they are those at hand."""
-    mismatch = algorithm.mismatch
+    """Whether the weights before the update must be asked; with one step they are those at hand.
+
+    A correction needs them, and so does a guard of the mismatch: from the second step on it would
+    take what the policy has learnt for a sampler that differs.
+    """
+    mismatch, guard = algorithm.mismatch, algorithm.guard
     corrected = mismatch.importance != "none" or mismatch.sequence_mask is not None
-    return corrected and learner.epochs * learner.minibatches > 1
+    guarded = guard.mismatch_kl_max is not None or guard.effective_sample_size_min is not None
+    return (corrected or guarded) and learner.epochs * learner.minibatches > 1
 
 
 def with_trainer_logprobs(

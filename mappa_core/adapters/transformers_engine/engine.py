@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from transformers import PreTrainedModel
 
-from mappa_core.adapters.huggingface.device import resolve_device
+from mappa_core.adapters.huggingface.device import resolve_device, resolve_dtype
 from mappa_core.adapters.huggingface.weights import (
     is_whole_model,
     load_base,
@@ -40,10 +39,7 @@ class TransformersEngine:
         """
         self._path = model
         self._device = resolve_device(config.device)
-        dtype = config.dtype
-        if dtype == "auto":
-            dtype = "float32" if self._device == "cpu" else "bfloat16"
-        self._dtype: torch.dtype = getattr(torch, dtype)
+        self._dtype = resolve_dtype(config.dtype, self._device)
         self._max_length = config.max_model_length
         self._end_token_ids = frozenset(end_token_ids)
         self._base: PreTrainedModel | None = None
@@ -118,7 +114,7 @@ class TransformersEngine:
             model = self._read_base()
             for name, update in read_adapter(adapter).items():
                 weight = model.get_parameter(name)
-                weight.data = update.to(weight.device).added_to(weight.data)
+                weight.data = update.to(weight.device).added_to(weight.data, self._dtype)
         except (OSError, ValueError, AttributeError, RuntimeError) as error:
             raise EngineError(f"cannot serve the weights {adapter}: {error}") from error
         return model

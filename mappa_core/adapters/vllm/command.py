@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from mappa_core.adapters.huggingface.device import resolve_dtype
 from mappa_core.config import EngineConfig
 
 BASE = "base"
@@ -36,9 +37,7 @@ def arguments(
 ) -> tuple[str, ...]:
     """What every server is started with; `servers` of them share the machine."""
     length = config.max_model_length
-    dtype = config.dtype
-    if dtype == "auto":
-        dtype = "float32" if device == "cpu" else "bfloat16"
+    dtype = str(resolve_dtype(config.dtype, device)).removeprefix("torch.")
     common = (
         *("--model", str(model), "--served-model-name", BASE),
         *("--dtype", dtype, "--max-model-len", str(length)),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from mappa_core.adapters.huggingface.device import resolve_device
+from mappa_core.adapters.huggingface.device import resolve_device, resolve_dtype
 from mappa_core.adapters.vllm import command
 from mappa_core.adapters.vllm.server import Server, Zygote
 from mappa_core.adapters.vllm.serving import Adapters, Merged, Serving, Transferred
@@ -48,7 +48,8 @@ class VllmEngine:
         """
         device = resolve_device(config.device)
         merged = config.serving == "merged" or (config.serving == "auto" and device == "cpu")
-        serving = _serving(model, config, work_directory) if merged else Adapters()
+        dtype = resolve_dtype(config.dtype, device)
+        serving = _serving(model, config, work_directory, dtype) if merged else Adapters()
         names = tuple(agents) if merged else ("adapters",)
         flags = command.arguments(model, config, device=device, servers=len(names))
         if not merged:
@@ -130,9 +131,10 @@ class VllmEngine:
         return slot
 
 
-def _serving(model: Path | str, config: EngineConfig, directory: Path) -> Serving:
-    """How whole weights reach the servers."""
+def _serving(
+    model: Path | str, config: EngineConfig, directory: Path, dtype: torch.dtype
+) -> Serving:
+    """How whole weights reach the servers, which hold them as `dtype`."""
     if config.weight_sync == "reload":
-        return Merged(model, directory)
-    dtype = torch.float32 if config.dtype == "float32" else torch.bfloat16
+        return Merged(model, directory, dtype)
     return Transferred(model, config.weight_sync, dtype)

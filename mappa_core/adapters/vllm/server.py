@@ -204,22 +204,28 @@ class Server:
 
     async def stop(self) -> None:
         """End the process and all it started; safe to call twice, or before `start`."""
-        if self._client is not None:
-            await self._client.aclose()
-            self._client = None
-        if self._lifeline is not None:
-            await asyncio.to_thread(_end, self._lifeline)
-            self._lifeline = None
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            self._directory = None
+        # Forgotten before anything is waited for: cancelled here, it is stopped all the same.
+        client, self._client = self._client, None
+        lifeline, self._lifeline = self._lifeline, None
+        directory, self._directory = self._directory, None
+        try:
+            if lifeline is not None:
+                await asyncio.to_thread(_end, lifeline)
+            if client is not None:
+                await client.aclose()
+        finally:
+            if directory is not None:
+                shutil.rmtree(directory, ignore_errors=True)
 
 
-def _has_ended(lifeline: socket.socket) -> bool:
-    return bool(select.select([lifeline], [], [], 0)[0])
+def _has_ended(lifeline: socket.socket, *, within_seconds: float = 0) -> bool:
+    # Not `select.select`: it refuses descriptors from 1024 on.
+    poll = select.poll()
+    poll.register(lifeline, select.POLLIN)
+    return bool(poll.poll(within_seconds * 1000))
 
 
 def _end(lifeline: socket.socket) -> None:
     with lifeline:
         lifeline.shutdown(socket.SHUT_WR)
-        select.select([lifeline], [], [], _STOP_SECONDS)
+        _has_ended(lifeline, within_seconds=_STOP_SECONDS)

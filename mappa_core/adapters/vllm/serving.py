@@ -25,8 +25,8 @@ from mappa_core.domain.errors import EngineError
 from mappa_core.domain.records import PolicyVersion
 
 
-class Spoiled(EngineError):
-    """A server that has neither its old weights any more nor all of the new ones."""
+class Untouched(EngineError):
+    """New weights that cannot be had; the server has what it had."""
 
 
 _RESET_ATTEMPTS = 20
@@ -40,8 +40,8 @@ class Serving(Protocol):
         """Put `policy` in the place of `old`, the agent's policy so far.
 
         Raises:
-            EngineError: It cannot be had; `old` is served as before.
-            Spoiled: Nothing is.
+            Untouched: It cannot be had; `old` is served as before.
+            EngineError: The server refused, and what it has now is not known.
             ServerDied: The server is gone.
         """
         ...
@@ -54,8 +54,9 @@ class Serving(Protocol):
 class Merged:
     """Full weights, replaced in place."""
 
-    def __init__(self, model: Path | str, directory: Path) -> None:
-        self._model = model
+    def __init__(self, model: Path | str, directory: Path, dtype: torch.dtype) -> None:
+        """Merge in `directory`, for servers that hold their weights as `dtype`."""
+        self._model, self._dtype = model, dtype
         self._directory = directory
 
     async def load(self, server: Server, policy: PolicyVersion, old: PolicyVersion | None) -> None:
@@ -67,7 +68,8 @@ class Merged:
         merged = self._directory / str(policy.id)
         try:
             with _readable(policy):
-                await asyncio.to_thread(servable, self._model, Path(policy.adapter_uri), merged)
+                checkpoint = Path(policy.adapter_uri)
+                await asyncio.to_thread(servable, self._model, checkpoint, merged, self._dtype)
             await _reload(server, merged)
         finally:
             shutil.rmtree(merged, ignore_errors=True)
@@ -94,7 +96,7 @@ class Transferred:
             return
         checkpoint = None if policy.adapter_uri is None else Path(policy.adapter_uri)
         with _readable(policy):
-            weights = await asyncio.to_thread(ServedWeights, self._model, checkpoint)
+            weights = await asyncio.to_thread(ServedWeights, self._model, checkpoint, self._dtype)
         try:
             async with self._turn:
                 await asyncio.to_thread(
@@ -102,7 +104,6 @@ class Transferred:
                     weights,
                     server.address,
                     sync=self._sync,
-                    dtype=self._dtype,
                     seconds=REPLY_SECONDS,
                 )
         except httpx.TransportError as error:
@@ -110,7 +111,7 @@ class Transferred:
         except (httpx.HTTPStatusError, OSError, RuntimeError, ValueError) as error:
             if not await server.healthy():
                 raise ServerDied(f"{error} while weights were sent") from error
-            raise Spoiled(
+            raise EngineError(
                 f"cannot send {policy.agent}'s weights by {self._sync} ({error}): read "
                 f"{server.log}, or set engine.weight_sync=reload"
             ) from error
@@ -126,17 +127,14 @@ def _readable(policy: PolicyVersion) -> Generator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        raise EngineError(
+        raise Untouched(
             f"cannot serve {policy.agent}'s weights {policy.adapter_uri}: {error}"
         ) from error
 
 
 async def _reload(server: Server, weights: Path) -> None:
     asked = {"method": "reload_weights", "kwargs": {"weights_path": str(weights)}}
-    try:
-        await server.post("/collective_rpc", asked)
-    except EngineError as error:
-        raise Spoiled(str(error)) from error
+    await server.post("/collective_rpc", asked)
     await _forget(server)
 
 
@@ -148,7 +146,7 @@ async def _forget(server: Server) -> None:
         if (await server.post("/reset_prefix_cache", {})).json()["success"]:
             return
         await asyncio.sleep(_RESET_PAUSE_SECONDS)
-    raise Spoiled(f"vLLM keeps cached blocks of the old weights: read {server.log}")
+    raise EngineError(f"vLLM keeps cached blocks of the old weights: read {server.log}")
 
 
 class Adapters:
@@ -158,7 +156,10 @@ class Adapters:
         """Add the new adapter, then drop the old one."""
         if policy.adapter_uri is not None:
             name, path = self.model_name(policy), str(Path(policy.adapter_uri).resolve())
-            await server.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": path})
+            try:
+                await server.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": path})
+            except EngineError as error:
+                raise Untouched(str(error)) from error
         if old is not None and old.adapter_uri is not None:
             await server.post("/v1/unload_lora_adapter", {"lora_name": self.model_name(old)})
 

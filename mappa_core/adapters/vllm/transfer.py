@@ -54,16 +54,18 @@ class OverSocket(HTTPVLLMWeightSyncClient):
 class OnDevice(WeightSource):
     """A checkpoint's tensors, one by one, in the server's type on a device of this process."""
 
-    def __init__(self, weights: ServedWeights, dtype: torch.dtype, device: torch.device) -> None:
-        self._weights, self._dtype, self._device = weights, dtype, device
+    def __init__(self, weights: ServedWeights, device: torch.device) -> None:
+        self._weights, self._device = weights, device
 
     def metadata(self) -> list[ParamMeta]:
         """Names and shapes, from the files' heads alone."""
-        return [ParamMeta(name, self._dtype, shape) for name, shape in self._weights.shapes()]
+        return [
+            ParamMeta(name, self._weights.dtype, shape) for name, shape in self._weights.shapes()
+        ]
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, tensor in self._weights.tensors():
-            yield name, tensor.to(self._device, self._dtype)
+            yield name, tensor.to(self._device, self._weights.dtype)
 
 
 def send(
@@ -71,7 +73,6 @@ def send(
     address: Path,
     *,
     sync: Literal["ipc", "nccl"],
-    dtype: torch.dtype,
     seconds: float,
 ) -> None:
     """Replace the weights of the server at `address`.
@@ -84,7 +85,7 @@ def send(
     device = sender_of(sync, torch.cuda.device_count())
     with closing(OverSocket(address, seconds)) as client, torch.cuda.device(device):
         trainer = WeightTransferTrainerFactory.trainer_init(
-            _terms(sync), client=client, source=OnDevice(weights, dtype, device)
+            _terms(sync), client=client, source=OnDevice(weights, device)
         )
         trainer.send_weights()
         trainer.shutdown()

@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -92,8 +93,10 @@ class SnapshotWorkspaces:
     def _keep_content(self, path: Path) -> str:
         data = path.read_bytes()
         sha256 = hashlib.sha256(data).hexdigest()
-        if not self._content(sha256).exists():
-            _write(self._content(sha256), data)
+        place = self._content(sha256)
+        # One that was damaged is whole again, rather than the ruin of every later episode.
+        if not place.exists() or place.read_bytes() != data:
+            _write(place, data)
         return sha256
 
     def _content(self, sha256: str) -> Path:
@@ -108,11 +111,26 @@ def _is_plain(path: Path) -> bool:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all."""
+    """Write a file whole or not at all, whoever else writes it and whenever the power goes."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_name(f".{path.name}.{os.getpid()}.part")
-    half.write_bytes(data)
-    half.replace(path)
+    half = path.with_name(f".{path.name}.{uuid4().hex}.part")
+    try:
+        with half.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        half.replace(path)
+    finally:
+        half.unlink(missing_ok=True)
+    _sync(path.parent)
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

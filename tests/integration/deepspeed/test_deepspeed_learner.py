@@ -4,29 +4,38 @@ After a first AdamW step from nothing, the first moment is (1 - beta1) times the
 checkpoints hold is compared, on gloo, rank by rank and stage by stage.
 """
 
+import os
+import select
+import subprocess
+import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from pydantic import TypeAdapter
 from safetensors.torch import load_file
 
 from mappa_core.adapters.torch_learner import TorchLearner
+from mappa_core.adapters.training.learner import Lesson
 from mappa_core.config import (
     AlgorithmConfig,
     DeepspeedConfig,
+    GuardConfig,
     LearnerConfig,
     LoraConfig,
 )
 from mappa_core.domain.errors import LearnerError
+from mappa_core.domain.ids import policy_version_id
 from mappa_core.domain.records import PolicyVersion, TrainingSample, UpdateReport
 from mappa_core.ports import Learner
 from tests.integration.learner.samples import BASE, actions, samples
 from tests.tiny_model import save_tiny_model
 
 pytest.importorskip("deepspeed", reason="DeepSpeed is not installed here")
-from mappa_core.adapters.deepspeed_learner import DeepspeedLearner, launch
+from mappa_core.adapters.deepspeed_learner import DeepspeedLearner, jobs, launch
 
 ADVANTAGES = [1.0, -1.0, 0.5, -0.5, 0.0, 2.0, -2.0]
 CONFIG = LearnerConfig(
@@ -131,6 +140,67 @@ def test_several_nodes_are_reached_by_deepspeeds_launcher(tmp_path: Path) -> Non
     ]
 
 
+LONG_MS = 120_000
+PARENT = """
+import sys
+from pathlib import Path
+from mappa_core.adapters.deepspeed_learner import launch
+from mappa_core.config import DeepspeedConfig
+
+job = Path(sys.argv[1])
+launch.run(DeepspeedConfig(ranks=1), job, job.with_suffix(".log"), 1)
+"""
+
+
+def test_ranks_do_not_outlive_a_process_that_is_killed(tmp_path: Path) -> None:
+    # A job that is never written holds its rank, and tells when it has come and when it is gone.
+    os.mkfifo(job := tmp_path / "job.json")
+    words = [sys.executable, "-c", PARENT, str(job)]
+    with subprocess.Popen(words) as parent, job.open("wb") as rank:
+        parent.kill()
+        gone = select.poll()
+        gone.register(rank, 0)
+        assert gone.poll(LONG_MS) == [(rank.fileno(), select.POLLERR)]
+
+
+def lesson_of(policy: PolicyVersion, directory: Path) -> jobs.Job:
+    lesson = Lesson(
+        policy=policy,
+        samples=tuple(batch()),
+        algorithm=AlgorithmConfig(),
+        total_steps=4,
+        seed=3,
+        directory=str(directory),
+    )
+    return jobs.Job(base_model="", policy=policy, learner=spread(2, 1), lesson=lesson)
+
+
+def test_an_update_taken_up_again_takes_the_job_from_an_earlier_attempt(tmp_path: Path) -> None:
+    mine = lesson_of(BASE, tmp_path)
+    another = lesson_of(replace(BASE, id=policy_version_id(BASE.run_id, "critic", 0)), tmp_path)
+    with jobs.handed_out(tmp_path, mine) as earlier, jobs.handed_out(tmp_path, another) as other:
+        with jobs.handed_out(tmp_path, mine) as again:
+            assert [jobs.wanted(file) for file in (earlier, other, again)] == [False, True, True]
+        assert not jobs.wanted(again)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_ranks_whose_job_is_gone_save_nothing(tiny_model: Path, tmp_path: Path) -> None:
+    job = replace(lesson_of(BASE, tmp_path / "saved"), base_model=str(tiny_model))
+    os.mkfifo(file := tmp_path / "job.json")
+    with ThreadPoolExecutor() as learner:
+        running = learner.submit(launch.run, job.learner.deepspeed, file, tmp_path / "ranks.log", 1)
+        with file.open("wb") as rank:
+            rank.write(TypeAdapter(jobs.Job).dump_json(job))
+            file.unlink()
+        running.result()
+    answer = jobs.read_answer(file)
+    assert answer is not None
+    assert "nothing was saved" in str(answer.error)
+    assert not (tmp_path / "saved").exists()
+
+
 @pytest.mark.slow
 def test_log_probs_are_those_of_the_torch_learner(tiny_model: Path, tmp_path: Path) -> None:
     config = spread(3, 2)
@@ -180,16 +250,32 @@ def test_offloaded_state_is_the_same_state(tiny_model: Path, tmp_path: Path, sta
 
 
 @pytest.mark.slow
-def test_bfloat16_keeps_float32_masters(tiny_model: Path, tmp_path: Path) -> None:
-    config = spread(2, 2, weights="full")
+def test_the_guard_keeps_weights_and_moments_as_they_were(tiny_model: Path, tmp_path: Path) -> None:
+    learner = DeepspeedLearner(tiny_model, tmp_path, spread(2, 2), threads=1)
+    (before,) = updates(learner, 1)
+    watched = AlgorithmConfig(guard=GuardConfig(grad_norm_max=1e-9))
+    report = learner.update(before.policy, batch(), watched, total_steps=4, seed=3)
+    assert "above algorithm.guard.grad_norm_max" in str(report.skipped)
+    kept, found = files(before), files(report)
+    assert kept.keys() == found.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in kept.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_bfloat16_keeps_float32_masters(tiny_model: Path, tmp_path: Path, stage: int) -> None:
+    config = spread(stage, 2, weights="full")
     rough = config.deepspeed.model_copy(update={"dtype": "bfloat16"})
     config = config.model_copy(update={"deepspeed": rough, "learning_rate": 1e-5})
-    (ours,) = updates(DeepspeedLearner(tiny_model, tmp_path / "zero", config, threads=1), 1)
-    (theirs,) = updates(TorchLearner(tiny_model, tmp_path / "torch", config, threads=1), 1)
-    assert ours.metrics["loss"] == pytest.approx(theirs.metrics["loss"], abs=0.05)
-    weights = load_file(Path(ours.checkpoint.directory) / "model.safetensors")
+    ours = updates(DeepspeedLearner(tiny_model, tmp_path / "zero", config, threads=1), 2)
+    theirs = updates(TorchLearner(tiny_model, tmp_path / "torch", config, threads=1), 2)
     base = load_file(tiny_model / "model.safetensors")
-    for name, tensor in weights.items():
-        assert tensor.dtype == torch.float32
-        # A step of 1e-5 is far below bfloat16's resolution: only a master keeps it.
-        assert 0 < (tensor - base[name].float()).abs().max() < 2e-5
+    for step, (mine, other) in enumerate(zip(ours, theirs, strict=True), start=1):
+        assert mine.metrics["loss"] == pytest.approx(other.metrics["loss"], abs=0.05)
+        assert mine.metrics["grad_norm"] == pytest.approx(other.metrics["grad_norm"], rel=0.1)
+        state = files(mine)
+        assert {float(state[name]) for name in state if name.startswith("step.")} == {step}
+        for name, tensor in base.items():
+            assert state[name].dtype == torch.float32
+            # A step of 1e-5 is far below bfloat16's resolution: only a master keeps it.
+            assert 0 < (state[name] - tensor.float()).abs().max() < 2e-5 * step

@@ -55,7 +55,7 @@ def test_a_server_answers_the_sequence_as_far_as_a_cpu_can(
             await server.stop()
             zygote.close()
 
-    source = OnDevice(ServedWeights(real_model, None), torch.float32, torch.device("cpu"))
+    source = OnDevice(ServedWeights(real_model, None, torch.float32), torch.device("cpu"))
     sent = [(name, tuple(tensor.shape)) for name, tensor in source]
     assert sent == [(meta.name, meta.shape) for meta in source.metadata()]
     asyncio.run(scenario())

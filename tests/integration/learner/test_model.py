@@ -1,5 +1,7 @@
 """The prefix tree against transformers' own forward pass, sequence by sequence."""
 
+import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from mappa_core.adapters.training import model
 from mappa_core.adapters.training.metrics import Tally
 from mappa_core.adapters.training.steps import loss_of
 from mappa_core.config import AlgorithmConfig, LearnerConfig, LoraConfig, MismatchConfig
+from mappa_core.domain.errors import LearnerError
 from mappa_core.domain.records import ScoredAction, TrainingSample
 from mappa_core.learning.batches import micro_batched
 from mappa_core.learning.prefix_tree import build
@@ -155,3 +158,10 @@ def test_packed_gradients_are_those_of_padded_micro_batches(
     backward(treed, batch, FROM_SAMPLER, 40)
     for name, gradient in gradients(treed).items():
         torch.testing.assert_close(gradient, expected[name], atol=1e-6, rtol=1e-4)
+
+
+def test_a_damaged_base_model_is_named(tiny_model: Path, tmp_path: Path) -> None:
+    damaged = shutil.copytree(tiny_model, tmp_path / "base")
+    os.truncate(damaged / "model.safetensors", 1000)
+    with pytest.raises(LearnerError, match=r"^cannot read the model at .*base is damaged"):
+        model.load(damaged, LearnerConfig(device="cpu"), fused=True)

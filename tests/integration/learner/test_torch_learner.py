@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from mappa_core.adapters.torch_learner import TorchLearner
 from mappa_core.adapters.training import checkpoints
 from mappa_core.config import AlgorithmConfig, GuardConfig, LoraConfig, MismatchConfig
 from mappa_core.domain.errors import ConfigError, DiskFull, LearnerError
-from mappa_core.domain.records import PolicyVersion, TrainingSample, UpdateReport
+from mappa_core.domain.records import PolicyVersion, ScoredAction, TrainingSample, UpdateReport
 from tests.full_disk import largest_file
 from tests.integration.learner.conftest import MakeLearner
 from tests.integration.learner.samples import BASE, actions, samples
@@ -216,6 +217,20 @@ def test_the_guard_keeps_weights_and_moments_as_they_were(make_learner: MakeLear
     assert (taken.skipped, taken.metrics["skipped"]) == (None, 0.0)
 
 
+def test_a_policy_that_learns_is_not_taken_for_a_sampler_that_differs(
+    make_learner: MakeLearner,
+) -> None:
+    learner = make_learner(epochs=3)
+    bands = GuardConfig(mismatch_kl_max=1e-6, effective_sample_size_min=0.9999)
+    free, watched = (
+        learner.update(BASE, batch(learner), algorithm, total_steps=4, seed=3)
+        for algorithm in (FROM_SAMPLER, FROM_SAMPLER.model_copy(update={"guard": bands}))
+    )
+    assert watched.skipped is None
+    assert watched.metrics["optimizer_steps"] == 3.0
+    assert watched.checkpoint.sha256 == free.checkpoint.sha256
+
+
 def test_peak_memory_and_real_tokens_are_reported(make_learner: MakeLearner) -> None:
     metrics = update(make_learner()).metrics
     assert metrics["peak_memory_bytes"] > metrics["peak_extra_memory_bytes"] >= 0
@@ -256,6 +271,16 @@ def test_full_weights_are_a_model_that_transformers_loads(
     assert learner.logprobs(report.policy, given)[0] == pytest.approx(expected.tolist(), abs=2e-6)
     # The base policy is the base model still, although one model in memory serves both.
     assert learner.logprobs(BASE, given) == make_learner().logprobs(BASE, given)
+
+
+class OnFullGpu(list[ScoredAction]):
+    def __iter__(self) -> Iterator[ScoredAction]:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nSee also")
+
+
+def test_a_full_gpu_is_one_line_when_log_probs_are_asked_for(make_learner: MakeLearner) -> None:
+    with pytest.raises(LearnerError, match=r"memory is full \(CUDA.*GiB\.\): .*micro_batch_tokens"):
+        make_learner().logprobs(BASE, OnFullGpu())
 
 
 def test_a_missing_gpu_is_one_line(make_learner: MakeLearner) -> None:

@@ -1,6 +1,7 @@
 """Checkpoints become model versions once, whatever is repeated or interrupted."""
 
 import os
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -9,8 +10,9 @@ import pytest
 from mappa_core.adapters.mlflow.client import open_client
 from mappa_core.adapters.mlflow.registry import MlflowRegistry, identity_tags
 from mappa_core.adapters.mlflow.tracker import MlflowTracker
-from mappa_core.domain.errors import TrackerError
+from mappa_core.domain.errors import TrackerError, TrackerUnreachable
 from mappa_core.domain.records import Checkpoint, PolicyVersion, Run
+from mappa_core.patience import Patience
 from tests.adapter_files import write_adapter
 from tests.builders import make_policy
 from tests.tiny_model import save_tiny_model
@@ -119,6 +121,26 @@ def test_a_registration_cut_short_is_completed_by_the_next(
     assert model.model_id == left.model_id
     assert model.status == "READY"
     assert client.get_model_version_by_alias(NAME, "candidate").source == left.artifact_location
+
+
+def test_an_mlflow_that_is_away_when_it_is_first_needed_is_waited_for() -> None:
+    told: list[str] = []
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # bound, never listening: every connection is refused
+        uri = f"http://127.0.0.1:{held.getsockname()[1]}"
+        registry = MlflowRegistry(uri, Patience(seconds=0.3, tell=told.append))
+        with pytest.raises(TrackerUnreachable, match="not reachable"):
+            registry.models()
+    assert [line for line in told if line.endswith("waiting up to 0 s")]
+
+
+def test_models_are_listed_past_mlflows_first_page(
+    registry: MlflowRegistry, client: "MlflowClient"
+) -> None:
+    names = [f"mappa-team{number:03}-solver" for number in range(101)]
+    for name in [*names, "anothers"]:
+        client.create_registered_model(name)
+    assert registry.models() == tuple(names)
 
 
 def test_a_lost_alias_is_set_again_and_an_old_repeat_does_not_take_it_back(

@@ -14,7 +14,7 @@ import requests
 
 from mappa_core.adapters.mlflow.client import boundary, open_client
 from mappa_core.adapters.mlflow.tracker import MlflowTracker, flatten
-from mappa_core.domain.errors import DiskFull, TrackerError, TrackerUnreachable
+from mappa_core.domain.errors import ConfigError, DiskFull, TrackerError, TrackerUnreachable
 from mappa_core.domain.records import Run, RunStatus
 
 if TYPE_CHECKING:
@@ -104,6 +104,23 @@ def test_a_server_that_is_not_there_is_one_line_within_seconds(
         with pytest.raises(TrackerError, match=rf"not reachable at 127\.0\.0\.1:{port}") as raised:
             tracker.start(run)
     assert time.monotonic() - began < 5
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "http://127.0.0.1:70000",
+        "http://localhost:abc",
+        "http://[::1/x",
+        "postgresql://user@h1:5432,h2:5433/mlflow",
+        "postgresql://user:sec/ret@host/mlflow",
+    ],
+)
+def test_what_is_no_address_is_refused_in_one_line(uri: str) -> None:
+    with pytest.raises(ConfigError, match=r"^MLFLOW_TRACKING_URI names no host") as raised:
+        open_client(uri)
+    assert "sec" not in str(raised.value)
     assert "\n" not in str(raised.value)
 
 

@@ -12,8 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mappa_core.adapters.exports.trajectories import Layout, write_trajectories
+from mappa_core.adapters.store.auditing import PostgresAudit
 from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.adapters.store.tables import METADATA
+from mappa_core.domain import ids
+from mappa_core.domain.audit import CorrectedScore, Correction
 from mappa_core.domain.errors import ArchiveError, StoreError
 from tests.builders import make_episode, make_policy, make_problem, make_run, make_score, make_turn
 from tests.conftest import NewDatabase
@@ -82,6 +85,36 @@ def test_what_was_written_by_hand_reads_the_same(
         assert empty.learnt(summary.id) == source.learnt(summary.id)
     odd = str(make_episode(RUN, make_problem("odd")).id)
     assert empty.episode(odd) == source.episode(odd)
+
+
+def test_a_correction_travels_with_its_run_and_with_those_that_trained_with_it(
+    new_database: NewDatabase, empty: PostgresStore, tmp_path: Path
+) -> None:
+    url = new_database()
+    store, audit = PostgresStore.open(url), PostgresAudit.open(url)
+    fill(store)
+    estimated_on = make_run("another")
+    store.open_run(estimated_on)
+    correction = Correction(
+        id=ids.content_id("correction", 1),
+        run_id=estimated_on.id,
+        iteration=1,
+        coach="rule",
+        rubric_sha256="ab" * 32,
+        terms=(),
+    )
+    audit.add_correction(correction)
+    (score, _) = store.scores(make_episode(RUN, make_problem()).id)
+    changed = CorrectedScore(score_id=score.id, correction_id=correction.id, raw=9.0, corrected=8.0)
+    audit.add_corrected([changed])
+    for run in (RUN, estimated_on):
+        store.export(run, tmp_path / run.name, lambda _: None)
+        manifest = empty.import_run(tmp_path / run.name)
+        assert manifest.tables["correction"].rows == 1
+    imported = PostgresAudit.beside(empty)
+    assert imported.correction(str(correction.id)) == correction
+    for opened in (store, audit, imported):
+        opened.close()
 
 
 def test_another_run_of_the_same_id_is_not_overwritten(

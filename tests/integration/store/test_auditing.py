@@ -1,7 +1,9 @@
 """The audit's side of the store, on the run worked by hand, and who may read what."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import psycopg
@@ -13,6 +15,7 @@ from mappa_core.adapters.store.connection import for_psql
 from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.auditing import sql
 from mappa_core.auditing.audit import KINDS
+from mappa_core.config import ALONE, Estimator, TrainConfig
 from mappa_core.domain import ids
 from mappa_core.domain.audit import (
     Anchor,
@@ -120,6 +123,22 @@ def test_a_run_is_found_by_name_id_or_prefix(audit: PostgresAudit, store: Postgr
     assert audit.run("quickstart-1").id == RUN.id
     with pytest.raises(NotFound, match="several runs begin with"):
         audit.run("quickstart")
+
+
+def test_what_advantages_are_relative_to_is_that_of_the_estimator(
+    audit: PostgresAudit, store: PostgresStore
+) -> None:
+    def by_problem(config: dict[str, object]) -> bool:
+        run = make_run(json.dumps(config))
+        store.open_run(replace(run, config=config))
+        return audit.run(str(run.id)).by_problem
+
+    for estimator in get_args(Estimator):
+        config = TrainConfig.model_validate({"algorithm": {"estimator": estimator}})
+        assert by_problem(config.model_dump(mode="json")) is (estimator not in ALONE)
+    older = [{"algorithm": {"baseline": name}} for name in ("group", "none")]
+    assert [by_problem(config) for config in older] == [True, False]
+    assert audit.run(RUN.name).baseline is None
 
 
 def test_repeats_are_opinions(audit: PostgresAudit) -> None:

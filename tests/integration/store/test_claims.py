@@ -5,14 +5,18 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
+import psycopg
 import pytest
 
 from flows.printing.tables import runs_json
 from mappa_core.adapters.store import claims
+from mappa_core.adapters.store.connection import for_psql
 from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.domain.errors import RunBusy
-from tests.builders import make_run
+from mappa_core.domain.records import RunStatus
+from tests.builders import make_policy, make_run
 from tests.conftest import execute
 
 RUN = make_run("claimed")
@@ -96,3 +100,50 @@ def test_a_claim_outlives_an_outage(
             "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'",
         )
         assert within_seconds(lambda: opened.claimed_runs() == {RUN.id})
+
+
+def test_who_lost_a_run_in_an_outage_writes_no_more(
+    opened: PostgresStore, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(claims, "PATIENCE_SECONDS", 0.1)
+    other, taken, done = PostgresStore.open(database_url), Event(), Event()
+
+    def take_over() -> None:
+        # Next in the queue for the very lock: nobody can be faster.
+        with other.alone(RUN.id):
+            taken.set()
+            done.wait(30)
+
+    def refused() -> bool:
+        try:
+            opened.add_policy_version(make_policy(RUN))
+        except RunBusy:
+            return True
+        return False
+
+    with ThreadPoolExecutor() as threads:
+        with opened.claim_run(RUN.id):
+            waiting = threads.submit(take_over)
+            query = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            assert within_seconds(lambda: bool(rows(database_url, query)))
+            execute(
+                database_url,
+                "SELECT pg_terminate_backend(pid) FROM pg_locks "
+                "WHERE locktype = 'advisory' AND granted",
+            )
+            assert taken.wait(10)
+            assert within_seconds(refused)
+            with pytest.raises(RunBusy, match="taken over by another process"):
+                opened.close_run(RUN.id, RunStatus.COMPLETED)
+        done.set()
+        waiting.result(10)
+    assert opened.run(RUN.name).status is RunStatus.RUNNING
+    with opened.claim_run(RUN.id):
+        opened.close_run(RUN.id, RunStatus.COMPLETED)
+    other.close()
+
+
+def rows(url: str, query: str) -> list[tuple[object, ...]]:
+    with psycopg.connect(for_psql(url)) as connection:
+        return connection.execute(query.encode()).fetchall()

@@ -1,16 +1,22 @@
 """Addresses as people write them, and one line for everything that goes wrong."""
 
+from dataclasses import replace
+
 import psycopg
 import pytest
 from sqlalchemy import make_url
 from sqlalchemy.exc import OperationalError
 
 from mappa_core.adapters.store import schema
-from mappa_core.adapters.store.connection import boundary, for_psql, normalised, ping
+from mappa_core.adapters.store.auditing import PostgresAudit
+from mappa_core.adapters.store.columns import copied
+from mappa_core.adapters.store.connection import boundary, connect, for_psql, normalised, ping
 from mappa_core.adapters.store.embedded import EmbeddedPostgres
 from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.domain.errors import DiskFull, StoreError
-from tests.builders import make_run
+from mappa_core.domain.errors import DiskFull, StoreError, StoreUnreachable
+from mappa_core.domain.records import StopReason
+from mappa_core.patience import Patience
+from tests.builders import make_episode, make_policy, make_problem, make_run, make_turn
 from tests.conftest import execute
 
 
@@ -74,6 +80,61 @@ def test_a_full_disk_is_named() -> None:
         boundary(make_url("postgresql://host/db")),
     ):
         raise OperationalError("INSERT", {}, cause)
+
+
+@pytest.mark.parametrize("count", [1, 40], ids=["INSERT", "COPY"])
+def test_every_way_in_speaks_in_one_line(
+    store: PostgresStore, database_url: str, count: int
+) -> None:
+    run, policy = make_run(), make_policy(make_run())
+    store.open_run(run)
+    episodes = [
+        replace(
+            make_episode(run, make_problem(), rollout_index=index),
+            turns=(make_turn(policy),),
+            stop_reason=StopReason.ANSWERED,
+        )
+        for index in range(count)
+    ]
+    with pytest.raises(StoreError, match="fk_action_policy_version_id"):
+        store.add_episodes(episodes, [])
+    store.add_policy_version(policy)
+    execute(
+        database_url,
+        "CREATE FUNCTION no_space() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE 'no space' USING errcode = '53100'; END $$",
+        "CREATE TRIGGER no_space BEFORE INSERT ON mappa.action EXECUTE FUNCTION no_space()",
+    )
+    with pytest.raises(DiskFull, match="no space left"):
+        store.add_episodes(episodes, [])
+
+
+def test_a_server_that_hangs_up_while_it_is_read_is_unreachable(database_url: str) -> None:
+    engine = connect(database_url, pool_size=1)
+    with (
+        pytest.raises(StoreUnreachable, match="no Postgres at"),
+        boundary(engine.url),
+        engine.connect() as connection,
+    ):
+        copied(connection, "SELECT pg_terminate_backend(pg_backend_pid())")
+    engine.dispose()
+
+
+def test_the_audit_waits_as_the_store_does(database_url: str, postgres: EmbeddedPostgres) -> None:
+    name, told = make_url(database_url).database, list[str]()
+    administration = postgres.url("postgres")
+
+    def allowed(yes: bool) -> None:
+        execute(administration, f"ALTER DATABASE {name} ALLOW_CONNECTIONS {yes}")
+
+    patience = Patience(seconds=30, tell=told.append, revive=lambda: allowed(True))
+    store = PostgresStore.open(database_url, patience)
+    audit = PostgresAudit.beside(store)
+    allowed(False)
+    assert audit.findings(make_run().id) == ()
+    assert [line.split()[0] for line in told] == ["no", "back"]
+    audit.close()
+    store.close()
 
 
 def test_a_lost_connection_is_replaced(

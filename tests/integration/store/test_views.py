@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -10,8 +11,15 @@ import pytest
 from mappa_core.adapters.store.connection import for_psql
 from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.domain import ids
-from mappa_core.domain.records import Outcome, StopReason
-from tests.builders import make_checkpoint, make_episode, make_policy, make_problem, make_run
+from mappa_core.domain.records import Outcome, StopReason, Unscored
+from tests.builders import (
+    make_checkpoint,
+    make_episode,
+    make_policy,
+    make_problem,
+    make_run,
+    make_score,
+)
 
 ROOT = Path(__file__).parents[3]
 VIEWS = (
@@ -109,6 +117,26 @@ def test_unscored_by_hand(connection: psycopg.Connection[Row]) -> None:
         "share": 0.25,
     }
     assert rows == [expected]
+
+
+def test_an_absence_counts_as_it_ended(
+    store: PostgresStore, connection: psycopg.Connection[Row]
+) -> None:
+    episode = make_episode(make_run(), make_problem("What is 2 * 3?"), rollout_index=1)
+    first = make_score(episode, 0, Unscored(reason="timeout", detail="30 s"))
+
+    def asked_again(attempt: int, score: float | Unscored) -> None:
+        again = ids.content_id("score", first.action_id, first.identity, 0, attempt)
+        store.add_scores([replace(make_score(episode, 0, score), id=again)])
+
+    def unscored() -> list[Row]:
+        query = b"SELECT unscored_reason, n, share FROM audit.unscored"
+        return connection.execute(query).fetchall()
+
+    asked_again(1, Unscored(reason="refused", detail="no"))
+    assert unscored() == [{"unscored_reason": "refused", "n": 1, "share": 0.25}]
+    asked_again(2, 4.0)
+    assert unscored() == []
 
 
 def test_score_outcome_by_hand(connection: psycopg.Connection[Row]) -> None:

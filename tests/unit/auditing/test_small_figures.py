@@ -11,10 +11,11 @@ from mappa_core.auditing.agreement import (
     weighted_kappa,
 )
 from mappa_core.auditing.design import growth
-from mappa_core.auditing.frame import Floats
+from mappa_core.auditing.frame import Factor, Floats
 from mappa_core.auditing.health import divergences, health, missing
 from mappa_core.auditing.noise import noise
 from mappa_core.auditing.onset import Gaps, gaps, onset
+from mappa_core.auditing.opinions import Opinions
 from mappa_core.auditing.policy_bias import update_shares
 from mappa_core.auditing.time_machine import other_updates
 from tests.unit.auditing.frames import make_frame
@@ -148,6 +149,21 @@ def test_labels_of_contested_actions_do_not_speak_for_all() -> None:
     assert agreement(contested.scores, contested.labels) is not None
 
 
+@pytest.mark.parametrize("score", [(7.0, NAN, 5.0), (NAN, 7.0, 5.0)])
+def test_an_absence_that_was_made_good_wipes_out_no_score(score: tuple[float, ...]) -> None:
+    """Both have repeat 0 of one action, in the order of their ids, which means nothing."""
+    opinions = Opinions(
+        action=Factor.of(["a"] * 3),
+        scorer=Factor.of(["s"] * 3),
+        repeat=np.array([0, 0, 1]),
+        trained=np.array([1, 1, 0]),
+        score=np.array(score),
+        problem=Factor.of(["p"] * 3),
+    )
+    assert opinions.table(0).tolist() == [[7.0, 5.0]]
+    assert opinions.means(0).tolist() == [6.0]
+
+
 def test_a_bias_that_a_group_baseline_takes_away_has_no_share() -> None:
     frame = make_frame(
         [7, 5, 4, 2],
@@ -160,14 +176,14 @@ def test_a_bias_that_a_group_baseline_takes_away_has_no_share() -> None:
     assert (within.share, within.pull) == (0.0, 0.0)
 
 
-def test_share_of_the_advantage_by_hand() -> None:
+@pytest.mark.parametrize("scale", [3.25**-0.5, 0.1], ids=["normalised", "as it is"])
+def test_share_of_the_advantage_by_hand(scale: float) -> None:
     # Scores 7, 5, 4, 2: mean 4.5, variance 3.25; the bias makes 1.5 of each distance.
     scores = np.array([7.0, 5.0, 4.0, 2.0])
-    advantage = (scores - 4.5) / 3.25**0.5
-    frame = make_frame(scores.tolist(), advantage=advantage.tolist())
+    frame = make_frame(scores.tolist(), advantage=(scale * (scores - 4.5)).tolist())
     (found,) = update_shares(frame, np.array([3.0, 3.0, 0.0, 0.0]), by_problem=False)
     assert found.share == pytest.approx(0.25 * 1.5 * (2.5 + 0.5 + 0.5 + 2.5) / 3.25)
-    assert found.pull == pytest.approx(0.5 * 1.5 / 3.25**0.5)
+    assert found.pull == pytest.approx(0.5 * 1.5 * scale)
 
 
 def test_the_favoured_type_grew() -> None:

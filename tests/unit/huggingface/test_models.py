@@ -1,11 +1,16 @@
 """Where models come from, and what is said when one is not there."""
 
+import errno
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
+from mappa_core.adapters.huggingface import models
 from mappa_core.adapters.huggingface.models import BUNDLED, resolve_model
-from mappa_core.domain.errors import ModelNotFound
+from mappa_core.domain.errors import DiskFull, ModelNotFound
+from tests.full_disk import largest_file
 from tests.tiny_model import save_tiny_model
 
 
@@ -50,3 +55,48 @@ def test_an_unknown_hub_id_says_what_to_do(
 def test_a_bundled_model_that_was_converted_is_returned_at_once(tmp_path: Path) -> None:
     converted = save_tiny_model(tmp_path / BUNDLED)
     assert resolve_model(BUNDLED, tmp_path) == converted
+
+
+@pytest.mark.parametrize(
+    ("failure", "error", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), DiskFull, r"no space left.*HF_HOME"),
+        (RuntimeError("IO Error: No space (os error 28)"), DiskFull, r"no space left.*HF_HOME"),
+        (PermissionError(errno.EACCES, "Permission denied", "/hub"), ModelNotFound, "'/hub'.*HF_"),
+        (ConnectionError("no route"), ModelNotFound, "check the name and the network"),
+    ],
+)
+def test_a_download_that_fails_says_whether_it_is_the_disk(
+    failure: Exception,
+    error: type[Exception],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def download(*_: object, **__: object) -> str:
+        raise failure
+
+    monkeypatch.setattr(models, "snapshot_download", download)
+    with pytest.raises(error, match=said):
+        resolve_model("owner/model", tmp_path)
+
+
+def test_a_bundled_model_that_does_not_fit_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def convert(_: Path, target: Path) -> None:
+        target.mkdir()
+        save_file({"weight": torch.zeros(100_000)}, target / "model.safetensors")
+
+    monkeypatch.setattr(models, "convert_gguf", convert)
+    with largest_file(50_000), pytest.raises(DiskFull, match=r"no space left.*MAPPA_HOME"):
+        resolve_model(BUNDLED, tmp_path)
+    assert not list(tmp_path.iterdir())
+    resolve_model(BUNDLED, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [BUNDLED]
+
+
+def test_a_place_that_takes_no_model_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ModelNotFound, match=r"cannot be kept in .*file/models .*MAPPA_HOME"):
+        resolve_model(BUNDLED, tmp_path / "file" / "models")

@@ -1,6 +1,7 @@
 """Merging adapters: against PEFT's own arithmetic, and against numbers worked by hand."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 
 from mappa_core.adapters.huggingface.device import resolve_device
+from mappa_core.adapters.huggingface.tensor_files import sha256_file
 from mappa_core.adapters.huggingface.weights import (
     LowRankUpdate,
     ServedWeights,
@@ -16,8 +18,8 @@ from mappa_core.adapters.huggingface.weights import (
     merge_adapter,
     read_adapter,
     servable,
-    sha256_file,
 )
+from tests.full_disk import largest_file
 from tests.tiny_model import save_adapter, save_tiny_model
 
 
@@ -30,13 +32,13 @@ def test_an_update_is_scale_times_up_times_down() -> None:
     update = LowRankUpdate(
         down=torch.tensor([[1.0, 2.0]]), up=torch.tensor([[3.0], [4.0]]), scale=0.5
     )
-    merged = update.added_to(torch.tensor([[10.0, 20.0], [30.0, 40.0]]))
+    merged = update.added_to(torch.tensor([[10.0, 20.0], [30.0, 40.0]]), torch.float32)
     assert merged.tolist() == [[11.5, 23.0], [32.0, 44.0]]
 
 
 def test_merged_weights_are_those_of_peft(base: Path, tmp_path: Path) -> None:
     adapter = save_adapter(base, tmp_path / "adapter")
-    merge_adapter(base, adapter, tmp_path / "merged")
+    merge_adapter(base, adapter, tmp_path / "merged", torch.float32)
     ids = torch.tensor([[1, 50, 60, 70, 2]])
     adapted = PeftModel.from_pretrained(load_base(base, torch.float32, "cpu"), str(adapter))
     with torch.inference_mode():
@@ -49,7 +51,7 @@ def test_merged_weights_are_those_of_peft(base: Path, tmp_path: Path) -> None:
 
 def test_weights_to_send_are_those_that_would_be_written(base: Path, tmp_path: Path) -> None:
     adapter = save_adapter(base, tmp_path / "adapter")
-    merge_adapter(base, adapter, tmp_path / "merged")
+    merge_adapter(base, adapter, tmp_path / "merged", torch.float32)
     (tmp_path / "whole").mkdir()
     for name in ("config.json", "model.safetensors"):
         (tmp_path / "merged" / name).rename(tmp_path / "whole" / name)
@@ -57,27 +59,44 @@ def test_weights_to_send_are_those_that_would_be_written(base: Path, tmp_path: P
     save_file({"moment": torch.zeros(2)}, tmp_path / "whole" / "optimizer.safetensors")
     written = load_file(tmp_path / "whole" / "model.safetensors")
     for checkpoint in (adapter, tmp_path / "whole"):
-        weights = ServedWeights(base, checkpoint)
+        weights = ServedWeights(base, checkpoint, torch.float32)
         sent = dict(weights.tensors())
         assert [(name, tuple(tensor.shape)) for name, tensor in sent.items()] == [*weights.shapes()]
         assert sent.keys() == written.keys()
         assert all(torch.equal(sent[name], written[name]) for name in written)
-    untouched = dict(ServedWeights(base, None).tensors())
+    untouched = dict(ServedWeights(base, None, torch.float32).tensors())
     assert not all(torch.equal(untouched[name], written[name]) for name in written)
     with pytest.raises(FileNotFoundError, match="no model"):
-        ServedWeights(tmp_path / "nowhere", adapter)
+        ServedWeights(tmp_path / "nowhere", adapter, torch.float32)
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        ServedWeights(base, tmp_path / "nowhere")
+        ServedWeights(base, tmp_path / "nowhere", torch.float32)
+
+
+def test_an_update_is_served_whole_over_a_base_that_lies_in_bfloat16(
+    base: Path, tmp_path: Path
+) -> None:
+    adapter = save_adapter(base, tmp_path / "adapter", size=1e-4)
+    whole = load_file(base / "model.safetensors")
+    rounded = {name: tensor.bfloat16() for name, tensor in whole.items()}
+    save_file(rounded, base / "model.safetensors")
+    for dtype in (torch.float32, torch.bfloat16):
+        servable(base, adapter, tmp_path / "served", dtype)
+        written = load_file(tmp_path / "served" / "model.safetensors")
+        sent = dict(ServedWeights(base, adapter, dtype).tensors())
+        for name, update in read_adapter(adapter).items():
+            learnt = rounded[name].float() + update.scale * (update.up @ update.down)
+            torch.testing.assert_close(written[name], learnt.to(dtype), rtol=0, atol=1e-7)
+            assert torch.equal(sent[name], written[name])
 
 
 def test_sharded_models_are_merged_file_by_file(base: Path, tmp_path: Path) -> None:
     adapter = save_adapter(base, tmp_path / "adapter")
-    merge_adapter(base, adapter, tmp_path / "whole")
+    merge_adapter(base, adapter, tmp_path / "whole", torch.float32)
     names = sorted(tensors := load_file(base / "model.safetensors"))
     for number, part in enumerate((names[:7], names[7:])):
         save_file({name: tensors[name] for name in part}, base / f"model-{number}.safetensors")
     (base / "model.safetensors").unlink()
-    merge_adapter(base, adapter, tmp_path / "sharded")
+    merge_adapter(base, adapter, tmp_path / "sharded", torch.float32)
     parts = [load_file(file) for file in sorted((tmp_path / "sharded").glob("*.safetensors"))]
     assert [len(part) for part in parts] == [7, len(names) - 7]
     whole = load_file(tmp_path / "whole" / "model.safetensors")
@@ -90,8 +109,8 @@ def test_merging_replaces_an_earlier_result_and_leaves_nothing_beside(
     target = tmp_path / "work" / "merged"
     for seed in (1, 2):
         adapter = save_adapter(base, tmp_path / f"adapter-{seed}", seed=seed)
-        merge_adapter(base, adapter, target)
-    merge_adapter(base, adapter, tmp_path / "fresh")
+        merge_adapter(base, adapter, target, torch.float32)
+    merge_adapter(base, adapter, tmp_path / "fresh", torch.float32)
     assert list(target.parent.iterdir()) == [target]
     assert sha256_file(target / "model.safetensors") == sha256_file(
         tmp_path / "fresh" / "model.safetensors"
@@ -106,8 +125,25 @@ def test_an_adapter_of_another_model_is_refused_and_nothing_is_left(
     renamed = {name.replace("layers.1", "layers.9"): tensor for name, tensor in tensors.items()}
     save_file(renamed, adapter / "adapter_model.safetensors")
     with pytest.raises(ValueError, match=r"changes weights that .* lacks: model\.layers\.9"):
+        merge_adapter(base, adapter, tmp_path / "work" / "merged", torch.float32)
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_a_damaged_model_and_a_full_disk_are_errors_of_pythons_own(
+    base: Path, tmp_path: Path
+) -> None:
+    adapter = save_adapter(base, tmp_path / "adapter")
+    with largest_file(10_000), pytest.raises(OSError, match=r"too large: .*model\.safetensors"):
         merge_adapter(base, adapter, tmp_path / "work" / "merged")
     assert list((tmp_path / "work").iterdir()) == []
+    os.truncate(base / "model.safetensors", 10_000)
+    for read in (
+        lambda: load_base(base, torch.float32, "cpu"),
+        lambda: merge_adapter(base, adapter, tmp_path / "merged"),
+        lambda: dict(ServedWeights(base, None).tensors()),
+    ):
+        with pytest.raises(ValueError, match=r"base.* is damaged: .*not fully covered"):
+            read()
 
 
 def test_an_adapter_of_any_rank_fits_and_one_of_another_shape_is_refused(
@@ -122,15 +158,15 @@ def test_an_adapter_of_any_rank_fits_and_one_of_another_shape_is_refused(
         parts["lora_B"]: tensors[parts["lora_B"]][:, :3],
     }
     save_file(tensors | {name: each.contiguous() for name, each in lower.items()}, file)
-    merge_adapter(base, adapter, tmp_path / "merged")
-    assert len(dict(ServedWeights(base, adapter).tensors())) > 1
+    merge_adapter(base, adapter, tmp_path / "merged", torch.float32)
+    assert len(dict(ServedWeights(base, adapter, torch.float32).tensors())) > 1
 
     narrow = tensors[parts["lora_A"]][:, :5].contiguous()
     save_file(tensors | {parts["lora_A"]: narrow}, file)
     with pytest.raises(ValueError, match=r"changes model\.layers\..* of shape \(\d+, 5\)"):
-        ServedWeights(base, adapter)
+        ServedWeights(base, adapter, torch.float32)
     with pytest.raises(ValueError, match=r"an update of shape \(\d+, 5\) for"):
-        merge_adapter(base, adapter, tmp_path / "merged")
+        merge_adapter(base, adapter, tmp_path / "merged", torch.float32)
 
 
 def test_rank_stabilised_adapters_scale_by_the_root_of_the_rank(base: Path, tmp_path: Path) -> None:
@@ -169,7 +205,7 @@ def test_whole_weights_are_served_without_what_lies_beside_them(base: Path, tmp_
     save_file({"step": torch.zeros(1)}, base / "optimizer.safetensors")
     (tmp_path / "served").mkdir()
     (tmp_path / "served" / "config.json").write_text("of a process that was killed")
-    servable("unused", base, tmp_path / "served")
+    servable("unused", base, tmp_path / "served", torch.float32)
     assert {file.name for file in (tmp_path / "served").iterdir()} == {
         "config.json",
         "model.safetensors",

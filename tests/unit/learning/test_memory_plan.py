@@ -66,8 +66,38 @@ def test_three_agents_of_4b_fit_on_one_gpu_of_80_gb() -> None:
     activations = 28_672 * (36 * 5_120 + 2 * 139_264) / GB
     by_hand = 2.4 + 4 * 4.022468096 + activations + 1.644 + 0.805 + 0.311 + 2 * 1.5558 + 0.8
     assert planned.peak("update") / GB == pytest.approx(by_hand, abs=0.01)
-    # Masters, gradients and moments of one agent, and three sleeping servers' weights.
-    assert planned.host_bytes == 16 * 4_022_468_096 + 3 * 2 * 4_022_468_096
+    # Masters, gradients and moments of one agent, three sleeping servers' weights, moments read
+    # as bytes and as tensors, weights before the update: 42 bytes a weight, 169 GB.
+    assert planned.host_bytes == (16 + 3 * 2 + 16 + 4) * 4_022_468_096
+
+
+def test_a_torch_learners_model_stays_on_the_gpu_while_agents_play() -> None:
+    given = ["learner.backend=torch", "learner.weights=lora", "engine.serving=adapters"]
+    adapter = QWEN3_4B.adapter_parameters(16)
+    for share, fits in ((0.85, True), (0.95, False)):
+        config = load_config(PRESET, [*given, f"engine.gpu_memory_utilization={share}"])
+        planned = plan(QWEN3_4B, config, 3, 80 * GB)
+        staying = 2 * 4_022_468_096 + 4 * adapter + 0.8 * GB
+        assert planned.peak("rollout") == pytest.approx(share * 80 * GB + staying)
+        assert planned.fits is fits
+    # What is read is the moments of one adapter; the servers' base sleeps on the CPU, adapters too.
+    assert planned.host_bytes == 2 * 4_022_468_096 + 3 * 2 * adapter + 16 * adapter
+
+
+@pytest.mark.parametrize("weights", ["full", "lora"])
+def test_every_rank_reads_what_it_starts_from(weights: str) -> None:
+    one, two = (
+        plan(
+            TINY,
+            load_config(PRESET, [f"learner.weights={weights}", f"learner.deepspeed.ranks={ranks}"]),
+            1,
+            80 * GB,
+        )
+        for ranks in (1, 2)
+    )
+    # Two moments in float32, as bytes and as tensors; and a frozen base in bfloat16.
+    trained, base = (TINY.parameters, 0) if weights == "full" else (2 * 128 * 16, TINY.parameters)
+    assert two.host_bytes - one.host_bytes == 16 * trained + 2 * base
 
 
 def test_awake_servers_and_a_learner_without_offload_do_not_fit() -> None:

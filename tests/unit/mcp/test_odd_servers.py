@@ -125,3 +125,36 @@ def test_a_connection_that_broke_between_calls_is_opened_again(tmp_path: Path) -
             await server.close()
 
     assert asyncio.run(scenario()).stdout == "café"
+
+
+def test_an_opening_that_was_cancelled_leaves_no_server_behind(tmp_path: Path) -> None:
+    opening, running = asyncio.Event(), 0
+    whole = connection("is fine", tmp_path)
+
+    @asynccontextmanager
+    async def connect() -> AsyncGenerator[Transport]:
+        nonlocal running
+        running += 1
+        try:
+            if not opening.is_set():
+                opening.set()
+                await asyncio.Event().wait()
+            async with whole() as transport:
+                yield transport
+        finally:
+            running -= 1
+
+    async def scenario() -> None:
+        server = ToolServer("odd", connect, 10)
+        cut_off = asyncio.create_task(server.tools())
+        await opening.wait()
+        cut_off.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cut_off
+        assert running == 0
+        await server.tools()
+        assert running == 1
+        await server.close()
+        assert running == 0
+
+    asyncio.run(scenario())

@@ -2,14 +2,13 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 
 from mappa_core.adapters.vllm.server import Server, ServerDied
-from mappa_core.adapters.vllm.serving import Adapters, Spoiled
+from mappa_core.adapters.vllm.serving import Adapters, Untouched
 from mappa_core.adapters.vllm.slot import Slot
 from mappa_core.config import EngineConfig
 from mappa_core.domain.errors import EngineError
@@ -18,6 +17,7 @@ from tests.builders import make_policy, make_run
 
 BASE = make_policy(make_run())
 STEP_1 = make_policy(make_run(), step=1)
+STEP_2 = make_policy(make_run(), step=2)
 
 
 class ServerInMemory:
@@ -142,25 +142,125 @@ def test_a_death_while_loading_is_survived() -> None:
     asyncio.run(scenario())
 
 
-class HalfWay(Adapters):
-    """Loses its weights on the way to step 1."""
+class InPlace(Adapters):
+    """Weights that replace each other, as `Merged` has them, and what may go wrong on the way."""
+
+    def __init__(self, *failures: Exception | None) -> None:
+        """`failures`: of each load in turn; then there are none."""
+        self.weights = 0
+        self.held = asyncio.Event()
+        self.hold = asyncio.Event()
+        self.hold.set()
+        self._failures = list(failures)
 
     async def load(self, server: Server, policy: PolicyVersion, old: PolicyVersion | None) -> None:
-        if policy.step == 1:
-            raise Spoiled("half of the weights are there")
+        if not self.hold.is_set():
+            self.held.set()
+        await self.hold.wait()
+        failure = self._failures.pop(0) if self._failures else None
+        if failure is not None:
+            raise failure
+        self.weights = policy.step
 
 
-def test_weights_that_arrived_by_halves_are_not_served_as_the_old_ones() -> None:
+class ServerInPlace(ServerInMemory):
+    """Starts with the base weights, and remembers whose weights each request was sampled from."""
+
+    def __init__(self, serving: InPlace) -> None:
+        super().__init__()
+        self.serving = serving
+        self.sampled: list[int] = []
+
+    async def start(self, seconds: float) -> None:
+        await super().start(seconds)
+        self.serving.weights = 0
+
+    async def post(self, path: str, body: Mapping[str, object]) -> httpx.Response:
+        response = await super().post(path, body)
+        self.sampled.append(self.serving.weights)
+        return response
+
+
+def in_place(*failures: Exception | None) -> tuple[Slot, ServerInPlace]:
+    server = ServerInPlace(serving := InPlace(*failures))
+    config = EngineConfig(restarts=3, max_model_length=100)
+    return Slot(server, serving, end_token_ids=(2,), config=config), server
+
+
+DIED = ServerDied("connection reset while weights were read")
+FULL = Untouched("No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("failure", "raised"),
+    [(FULL, EngineError), (EngineError("half of the weights"), EngineError), (DIED, None)],
+)
+def test_a_new_server_serves_the_policy_or_nobody(
+    failure: Exception, raised: type[EngineError] | None
+) -> None:
     async def scenario() -> None:
-        server, config = ServerInMemory(), EngineConfig()
-        slot = Slot(server, HalfWay(), end_token_ids=(2,), config=config)
+        slot, server = in_place(None, failure)
         await slot.start()
-        await slot.load(BASE)
-        with pytest.raises(Spoiled):
-            await slot.load(STEP_1)
+        await slot.load(STEP_1)
+        server.deaths_to_come = 1
+        if raised is not None:
+            with pytest.raises(raised):
+                await slot.generate(request(STEP_1))
+            assert not server.running
+        await slot.generate(request(STEP_1))
+        assert (server.sampled, server.starts) == ([1], 3)
+
+    asyncio.run(scenario())
+
+
+def test_a_server_that_dies_of_every_revival_is_given_up() -> None:
+    async def scenario() -> None:
+        slot, server = in_place(None, *(DIED for _ in range(9)))
+        await slot.start()
+        await slot.load(STEP_1)
+        server.deaths_to_come = 1
+        with pytest.raises(EngineError, match=r"died 4 times .* server\.log"):
+            await slot.generate(request(STEP_1))
+        assert (server.running, server.starts) == (False, 4)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("reviving", [True, False])
+def test_weights_whose_change_was_cancelled_are_nobodys(*, reviving: bool) -> None:
+    async def scenario() -> None:
+        slot, server = in_place()
+        await slot.start()
+        await slot.load(STEP_1)
+        server.serving.hold.clear()
+        server.deaths_to_come = int(reviving)
+        cut_off = slot.generate(request(STEP_1)) if reviving else slot.load(STEP_2)
+        task = asyncio.create_task(cut_off)
+        await server.serving.held.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
         assert not server.running
-        with pytest.raises(EngineError, match="the engine serves nothing for it"):
-            await slot.generate(request(BASE))
+        server.serving.hold.set()
+        await slot.sleep()
+        await slot.generate(request(STEP_1))
+        assert server.sampled == [1, 1]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("failure", "starts"), [(FULL, 1), (EngineError("half of them"), 2)])
+def test_the_old_policy_is_served_after_a_new_one_that_cannot_be(
+    failure: EngineError, starts: int
+) -> None:
+    async def scenario() -> None:
+        slot, server = in_place(None, failure)
+        await slot.start()
+        await slot.load(STEP_1)
+        with pytest.raises(EngineError):
+            await slot.load(STEP_2)
+        await slot.generate(request(STEP_1))
+        assert (server.sampled, server.starts) == ([1], starts)
 
     asyncio.run(scenario())
 
@@ -213,7 +313,7 @@ def test_an_old_adapter_is_dropped_after_the_new_one_is_there() -> None:
         slot = make_slot(server := ServerInMemory())
         await slot.start()
         await slot.load(STEP_1)
-        await slot.load(replace(make_policy(make_run(), step=2)))
+        await slot.load(STEP_2)
         assert server.paths[1:] == ["/v1/load_lora_adapter", "/v1/unload_lora_adapter"]
         assert server.bodies[-1]["lora_name"] == str(STEP_1.id)
 

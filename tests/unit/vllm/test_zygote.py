@@ -1,13 +1,15 @@
 """A server forked by a zygote never outlives the process that asked for it."""
 
 import asyncio
+import fcntl
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -148,3 +150,29 @@ def test_a_zygote_that_fails_to_import_ends_the_wait(tmp_path: Path) -> None:
             asyncio.run(server.start(60))
         asyncio.run(server.stop())
     assert "no_such_package" in (tmp_path / "vllm.log").read_text()
+
+
+class Crowded(Zygote):
+    """In a process with thousands of open files."""
+
+    def fork(self, arguments: Sequence[str], log: Path) -> socket.socket:
+        with super().fork(arguments, log) as line:
+            return socket.socket(fileno=fcntl.fcntl(line, fcntl.F_DUPFD_CLOEXEC, 2000))
+
+
+@pytest.fixture
+def many_files() -> Generator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_files")
+def test_an_end_is_noticed_however_many_files_are_open(script: Path, tmp_path: Path) -> None:
+    zygote = Crowded(script, os.environ, tmp_path / "vllm.log")
+    server = Server(zygote, ("3",), tmp_path / "vllm-solver.log")
+    with pytest.raises(EngineError, match="ended while starting"):
+        asyncio.run(server.start(60))
+    asyncio.run(server.stop())
+    zygote.close()

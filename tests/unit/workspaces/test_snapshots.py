@@ -1,6 +1,8 @@
 """Files between turns: kept by content, found again after a crash, never silently other ones."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -14,6 +16,7 @@ from tests.builders import (
     make_tool_result,
     make_turn,
 )
+from tests.full_disk import largest_file
 
 RUN = make_run()
 EPISODE = make_episode(RUN, make_problem())
@@ -56,6 +59,40 @@ def test_equal_contents_are_kept_once(workspaces, tmp_path: Path):
     for _ in range(2):
         workspaces.keep(EPISODE, workspaces.open(EPISODE, {"a": b"same", "b": b"same"}))
     assert len(list(tmp_path.glob("contents/*/*"))) == 1
+
+
+def test_episodes_may_keep_the_same_content_at_once(workspaces, tmp_path: Path):
+    played = [make_episode(RUN, make_problem(), rollout_index=index) for index in range(8)]
+    ready = Barrier(len(played))
+
+    def keep(episode, folder: Path) -> None:
+        ready.wait()
+        workspaces.keep(episode, folder)
+
+    for round_ in range(5):
+        data = bytes([round_]) * 2_000_000
+        folders = [workspaces.open(episode, {"train.csv": data}) for episode in played]
+        with ThreadPoolExecutor(len(played)) as pool:
+            list(pool.map(keep, played, folders))
+    kept = list(tmp_path.rglob("contents/*/*"))
+    assert len(kept) == 5
+    assert all(workspaces.content(path.name) for path in kept)
+
+
+def test_a_damaged_content_is_mended_by_the_next_episode_that_leaves_it(workspaces, tmp_path: Path):
+    workspaces.keep(EPISODE, workspaces.open(EPISODE, {"a": b"1"}))
+    (kept,) = tmp_path.glob("contents/*/*")
+    for damage in (b"", b"2"):
+        kept.write_bytes(damage)
+        workspaces.keep(EPISODE, workspaces.open(EPISODE, {"a": b"1"}))
+        assert names(workspaces.open(RAN, {})) == {"a": b"1"}
+
+
+def test_a_full_disk_leaves_no_half_of_a_file(workspaces, tmp_path: Path):
+    folder = workspaces.open(EPISODE, {"a": b"1" * 9000})
+    with largest_file(1000), pytest.raises(WorkspaceError, match="File too large"):
+        workspaces.keep(EPISODE, folder)
+    assert not [path for path in (tmp_path / "contents").rglob("*") if path.is_file()]
 
 
 def test_a_link_is_not_followed(workspaces, tmp_path: Path):
