@@ -6,6 +6,7 @@ trains, `mappa.audit.biased` afterwards.
 """
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -31,7 +32,7 @@ from mappa_core.domain.records import (
     ScoredAction,
     Turn,
 )
-from mappa_core.ports import AuditStore
+from mappa_core.ports import AuditStore, Store
 from mappa_core.settings import Settings
 from mappa_core.steps import Correct, UpdateRequest, auditing, duties_of, scoring
 
@@ -179,11 +180,16 @@ async def audit(
 
 
 def _newest(settings: Settings) -> str:
+    """The newest run that has come as far as training; not one that measures another."""
     with opened_store(settings) as store:
-        runs = store.runs(1)
-    if not runs:
+        newest = next((run for run in store.runs(sys.maxsize) if _has_trained(store, run)), None)
+    if newest is None:
         raise NotFound("there is no run to audit yet: start one with `mappa train`")
-    return runs[0].name
+    return newest.name
+
+
+def _has_trained(store: Store, run: Run) -> bool:
+    return any(episode.phase == "train" for episode in store.episode_summaries(run.id))
 
 
 def run_resource(run_name: str) -> dict[str, str]:

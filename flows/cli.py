@@ -102,9 +102,13 @@ def evaluate(
     stored = _stored_run(run, settings)
     config = with_overrides(TrainConfig.model_validate(stored.config), overrides or ())
     from flows.printing.progress import RichWatcher
+    from flows.recorder import check_recorder_load
     from flows.servers import prefect_server
-    from mappa_core.bootstrap import warming, watching
+    from mappa_core.bootstrap import check_inputs, warming, watching
+    from mappa_core.steps import check_same_weights
 
+    check_same_weights(stored, config, "an evaluation")
+    check_recorder_load(config, check_inputs(config, settings))
     with (
         warming(config, settings),
         prefect_server(settings),

@@ -4,50 +4,29 @@ evaluate_held_out   one policy step of a run, as a sub-flow of training or on it
 evaluate            base against a later step of a stored run, paired by problem
 
 A run is evaluated as it was set up. Asked for another temperature, token budget or other problems,
-an evaluation becomes a run of its own beside it: results under different settings never mix.
+an evaluation becomes a run of its own beside it (`beside`).
 """
 
 import asyncio
-import json
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from uuid import UUID
 
 from prefect import flow, get_run_logger
 from prefect.artifacts import acreate_table_artifact
 
-from flows.ending import sigterm_cancels
+from flows.beside import written_to
 from flows.limits import global_limits
+from flows.recorder import check_recorder_load
 from flows.rollout import rollout
-from mappa_core.bootstrap import code_version, open_services, opened_store, services
+from mappa_core.bootstrap import open_services, opened_store, services
 from mappa_core.config import TrainConfig
-from mappa_core.domain import ids
 from mappa_core.domain.counting import counted
 from mappa_core.domain.errors import NotFound
-from mappa_core.domain.records import Run, RunStatus
+from mappa_core.domain.records import Run
 from mappa_core.evaluation.comparison import Comparison, compare
 from mappa_core.evaluation.report import Report, report, skills_of, successes_of
 from mappa_core.settings import Settings
-from mappa_core.steps import policy_at
-
-_MEASURED = {
-    "prompts": True,
-    "seed": True,
-    "problems": True,
-    "rollout": {"max_tokens"},
-    "engine": {"dtype", "max_model_length"},
-    "sandbox": {
-        "runtime",
-        "wall_seconds",
-        "cpu_seconds",
-        "memory_mib",
-        "processes",
-        "workspace_mib",
-        "file_mib",
-    },
-    "evaluation": {"temperature"},
-}
-"""Keys of a configuration that decide what a held-out episode is like."""
+from mappa_core.steps import check_same_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,10 +105,14 @@ async def evaluate(
 
     Raises:
         NotFound: No such run, or it has no policy at that step.
+        ConfigError: Another team or model, or more episodes than Prefect records.
+        RunBusy: Another process trains it, or evaluates it in the same way.
     """
     config = config or await asyncio.to_thread(_config_of, run_name)
     async with global_limits(), open_services(config, Settings(), get_run_logger()) as port:
+        check_recorder_load(config, port.team)
         run = await asyncio.to_thread(port.store.run, run_name)
+        check_same_weights(run, config, "an evaluation")
         last = await asyncio.to_thread(last_step, run)
         after = last if step is None else step
         if not 0 < after <= last:
@@ -138,54 +121,19 @@ async def evaluate(
                 if last
                 else f"run {run.name} has not finished an update yet: nothing to compare"
             )
-        trained = run
-        if measured(config) != measured(TrainConfig.model_validate(run.config)):
-            run = await asyncio.to_thread(_beside, run, config, (0, after))
-        with sigterm_cancels():
-            reports = [await evaluate_held_out(run.id, played, config) for played in (0, after)]
-        success, skill = await _compared(run.id, 0, after, config)
-        found = Evaluation(
-            run=run.name, before=reports[0], after=reports[1], success=success, skill=skill
-        )
-        tracker_id = run.mlflow_run_id or ""
-        await asyncio.to_thread(port.tracker.log, tracker_id, after, found.metrics())
-        if run != trained:
-            await asyncio.to_thread(port.store.close_run, run.id, RunStatus.COMPLETED)
-            await asyncio.to_thread(port.tracker.end, tracker_id, RunStatus.COMPLETED)
-        return found
+        async with written_to(run, config, (0, after)) as own:
+            return await _evaluated(own, after, config)
 
 
-def measured(config: TrainConfig) -> str:
-    """What of a configuration decides what held-out episodes are like, as JSON."""
-    return json.dumps(config.model_dump(mode="json", include=_MEASURED), sort_keys=True)
-
-
-def _beside(run: Run, config: TrainConfig, steps: tuple[int, ...]) -> Run:
-    """A run that holds the evaluation of `run` under another configuration; found again by it."""
-    port = services()
-    wanted = ids.content_id("evaluation", run.id, measured(config))
-    port.store.open_run(
-        Run(
-            id=wanted,
-            name=f"{run.name}-eval-{wanted.hex[:6]}",
-            team=run.team,
-            config=config.model_dump(mode="json"),
-            code_version=code_version(),
-            seed=config.seed,
-            sandbox_tier=port.sandbox.tier,
-            started_at=datetime.now(UTC),
-        )
+async def _evaluated(run: Run, after: int, config: TrainConfig) -> Evaluation:
+    reports = [await evaluate_held_out(run.id, played, config) for played in (0, after)]
+    success, skill = await _compared(run.id, 0, after, config)
+    found = Evaluation(
+        run=run.name, before=reports[0], after=reports[1], success=success, skill=skill
     )
-    beside = port.store.run(str(wanted))
-    tracker_id = port.tracker.start(beside)
-    port.store.link_run(wanted, prefect_flow_run_id=None, mlflow_run_id=tracker_id)
-    port.store.add_manifest(wanted, "held_out", port.problems.held_out())
-    for agent in port.team.agents:
-        for step in steps:
-            policy = policy_at(port.store, run.id, agent.name, step)
-            identity = ids.policy_version_id(wanted, agent.name, step)
-            port.store.add_policy_version(replace(policy, id=identity, run_id=wanted))
-    return port.store.run(str(wanted))
+    tracker, tracker_id = services().tracker, run.mlflow_run_id or ""
+    await asyncio.to_thread(tracker.log, tracker_id, after, found.metrics())
+    return found
 
 
 def _config_of(run_name: str) -> TrainConfig:

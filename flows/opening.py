@@ -1,7 +1,7 @@
 """A run in the store and the tracker: new, found again, or a fork of another; and how it ended."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,6 +18,8 @@ from mappa_core.domain import ids
 from mappa_core.domain.errors import ConfigError, MappaError
 from mappa_core.domain.records import Run, RunStatus
 
+Prepare = Callable[[Run], Run]
+
 
 def open_run(config: TrainConfig, resume: str | None) -> Run:
     """The run in the store and the tracker, new or found again, with the policies it starts from.
@@ -33,13 +35,15 @@ def stored_run(config: TrainConfig, resume: str | None) -> Run:
 
     Raises:
         NotFound: No run `resume`, or none to fork.
-        ConfigError: It was started with another configuration, or cannot be forked so.
+        ConfigError: It was started with another configuration, cannot be forked so, or measures
+            another run.
         LearnerError: The weights that a fork would go on from are missing or damaged.
     """
     port = services()
     source = _source(config)
     if resume is not None:
         run = port.store.run(resume)
+        steps.check_trains(run)
         _check_same_config(run, config)
         return run
     run = _new_run(config)
@@ -64,7 +68,7 @@ def prepared(run: Run, config: TrainConfig) -> Run:
         steps.adopt(source, run.id, port.store, config.start.step)
     # Once they are this run's too: its source may be training, and retires what is nobody else's.
     steps.check_resumable(port.store, run.id, check_weights)
-    _link(run)
+    link(run)
     port.store.add_manifest(run.id, "train", port.problems.train())
     port.store.add_manifest(run.id, "held_out", port.problems.held_out())
     return port.store.run(str(run.id))
@@ -75,7 +79,7 @@ def _source(config: TrainConfig) -> Run | None:
     return services().store.run(config.start.run) if config.start.run else None
 
 
-def _link(run: Run) -> None:
+def link(run: Run) -> None:
     """Open it in the tracker too, and write down its ids in the other systems."""
     port = services()
     flow_run_id = flow_run.get_id()
@@ -113,10 +117,10 @@ def _check_same_config(run: Run, config: TrainConfig) -> None:
         )
 
 
-async def _ready(run: Run, config: TrainConfig) -> Run:
-    """`prepared`. One that never gets so far has failed; one that had ended stays as it was."""
+async def _ready(run: Run, prepare: Prepare) -> Run:
+    """Prepared. One that never gets so far has failed; one that had ended stays as it was."""
     try:
-        return await asyncio.to_thread(prepared, run, config)
+        return await asyncio.to_thread(prepare, run)
     except MappaError as failure:
         if run.status is RunStatus.RUNNING:
             services().store.close_run(run.id, RunStatus.FAILED, str(failure))
@@ -124,8 +128,12 @@ async def _ready(run: Run, config: TrainConfig) -> Run:
 
 
 @asynccontextmanager
-async def recorded(run: Run, config: TrainConfig) -> AsyncGenerator[Run]:
+async def recorded(run: Run, prepare: Prepare) -> AsyncGenerator[Run]:
     """Have a stored run to ourselves, prepared, and write down how it ended, however it ended.
+
+    Args:
+        run: It may have ended before.
+        prepare: Gives it what it lacks, and opens it again; called when nobody else has it.
 
     Raises:
         RunBusy: Another process has it, and nothing of it was changed; or took it in an outage, and
@@ -133,7 +141,7 @@ async def recorded(run: Run, config: TrainConfig) -> AsyncGenerator[Run]:
     """
     port = services()
     with await asyncio.to_thread(port.store.claim_run, run.id):
-        run = await _ready(run, config)
+        run = await _ready(run, prepare)
         status, error = RunStatus.FAILED, "stopped by an unexpected error; see the log"
         try:
             with prefect_there(), sigterm_cancels():

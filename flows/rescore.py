@@ -10,6 +10,7 @@ from uuid import UUID
 
 from mappa_core.coaching.forecast import Forecast, forecast
 from mappa_core.coaching.rubrics import RubricSet
+from mappa_core.concurrency import together
 from mappa_core.config import CoachConfig
 from mappa_core.domain.errors import ConfigError
 from mappa_core.domain.records import Asked, Run, Unscored
@@ -116,7 +117,7 @@ async def rescore(
         progress(len(actions))
         return [entry.score for entry in entries if entry.id not in known]
 
-    batches = await asyncio.gather(*(one(*episode) for episode in asked.actions))
+    batches = await together(one(*episode) for episode in asked.actions)
     fresh = [score for batch in batches for score in batch]
     unscored = sum(isinstance(score, Unscored) for score in fresh)
     return Rescored(

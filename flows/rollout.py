@@ -15,6 +15,7 @@ from prefect.cache_policies import NO_CACHE
 from flows.limits import slot
 from mappa_core import steps
 from mappa_core.bootstrap import services
+from mappa_core.concurrency import in_thread, together
 from mappa_core.config import CoachConfig, TrainConfig
 from mappa_core.domain.records import (
     Action,
@@ -178,7 +179,7 @@ async def rollout(
         if phase == "train":
             entries = await coach_score(played, label, config.coach, settled)
         port.watcher.episode(played, entries)
-        await asyncio.to_thread(
+        await in_thread(
             steps.trace_episode,
             played,
             entries,
@@ -187,7 +188,7 @@ async def rollout(
             tracker_run_id=tracker_run_id,
         )
 
-    await asyncio.gather(*(one(number, episode) for number, episode in enumerate(episodes)))
+    await together(one(number, episode) for number, episode in enumerate(episodes))
     expected = sum(steps.is_traced(episode, share) for episode in episodes)
     await _check_traces(tracker_run_id, phase, iteration, expected)
     return len(episodes)
@@ -210,7 +211,7 @@ async def serve(
     first = episodes[0]
     figures = await asyncio.to_thread(port.store.figures, run_id, first.phase, first.iteration)
     if figures.episodes < len(episodes):
-        await asyncio.gather(*(port.engine.load(policy) for policy in policies.values()))
+        await together(port.engine.load(policy) for policy in policies.values())
     return policies
 
 
@@ -231,8 +232,8 @@ async def _settled(run_id: UUID, phase: Phase, iteration: int) -> frozenset[str]
     """Agents that have learnt from this iteration already; a new score would change nothing."""
     port = services()
     agents = [agent.name for agent in port.team.agents] if phase == "train" else []
-    updates = await asyncio.gather(
-        *(asyncio.to_thread(port.store.update, run_id, agent, iteration) for agent in agents)
+    updates = await together(
+        in_thread(port.store.update, run_id, agent, iteration) for agent in agents
     )
     return frozenset(agent for agent, made in zip(agents, updates, strict=True) if made is not None)
 

@@ -9,6 +9,7 @@ With `rollout.async_level=1` the next iteration is played beside the updates (`l
 import asyncio
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from prefect import flow, get_run_logger
 from prefect.artifacts import acreate_table_artifact
@@ -18,7 +19,7 @@ from flows.dispatch import check_deployment
 from flows.evaluate import compare_steps, evaluate_held_out
 from flows.learning import learn
 from flows.limits import global_limits
-from flows.opening import recorded, stored_run
+from flows.opening import prepared, recorded, stored_run
 from flows.recorder import check_recorder_load
 from flows.rollout import rollout
 from mappa_core import steps
@@ -45,9 +46,10 @@ async def train(config: TrainConfig, resume: str | None = None) -> Comparison:
     async with global_limits(), open_services(config, Settings(), get_run_logger()) as port:
         check_recorder_load(config, port.team)
         check_effects(config, port.team)
+        steps.check_enough(port.problems.train(), config.rollout.problems)
         await asyncio.to_thread(auditing.check_correction, config.audit, port)
         stored = await asyncio.to_thread(stored_run, config, resume)
-        async with recorded(stored, config) as run:
+        async with recorded(stored, partial(prepared, config=config)) as run:
             port.watcher.run(run)
             if isinstance(port.coach, BudgetedCoach):
                 port.coach.resume_budget(await asyncio.to_thread(port.store.coach_spending, run.id))

@@ -87,9 +87,11 @@ def _resumed(name: str, overrides: Sequence[str], settings: Settings) -> tuple[T
             f"{', '.join(resumable)}; --fork takes any"
         )
     from mappa_core.bootstrap import opened_store
+    from mappa_core.steps import check_trains
 
     with opened_store(settings) as store:
         run = store.run(name)
+    check_trains(run)
     return with_overrides(TrainConfig.model_validate(run.config), overrides), str(run.id)
 
 

@@ -73,7 +73,8 @@ def runs_table(runs: Sequence[Run], claimed: AbstractSet[UUID]) -> Table:
     for run in runs:
         started = f"{run.started_at:%m-%d %H:%M}"
         status = _standing(run, claimed)
-        said = run.error or ("resume it" if status == LOST else "")
+        again = "resume it" if run.measures is None else "evaluate again"
+        said = run.error or (again if status == LOST else "")
         # The one column that may shrink, and by being cut: a list has a line for each.
         note = Text(said, no_wrap=True, overflow="ellipsis")
         table.add_row(run.name, status, str(run.seed), started, note)

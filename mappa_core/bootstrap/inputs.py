@@ -75,12 +75,17 @@ def check_inputs(config: TrainConfig, settings: Settings) -> Team:
     """Refuse what the user can mend, before anything is written; returns the team.
 
     Raises:
-        UserError: Unknown team, prompts or tools, overlapping problem sets, no such model, no GPU
-            where one is asked for by name or needed, a key that nothing would come of.
+        UserError: Unknown team, prompts or tools, overlapping problem sets or too few problems, no
+            such model, no GPU where one is asked for by name or needed, a key that nothing would
+            come of.
         DiskFull: Too little space for a run.
     """
+    from mappa_core.steps import check_enough
+
     team = load_team(config.team, config.prompts)
-    desk_of(team, problem_source(config.problems, config.sandbox.workspace_mib), settings)
+    problems = problem_source(config.problems, config.sandbox.workspace_mib)
+    desk_of(team, problems, settings)
+    check_enough(problems.train(), config.rollout.problems)
     check_tools(team, config.tools)
     check_effects(config, team)
     check_tracking(config.tracking, settings)

@@ -5,7 +5,7 @@
     │   ├── ConfigError        a key, a value or a combination that cannot be run
     │   ├── ModelNotFound      a model path or id that does not resolve
     │   ├── ArchiveError       an export or a backup that is damaged or of another version
-    │   ├── RunBusy            a run that another process is training
+    │   ├── RunBusy            a run that another process has
     │   └── NotFound           a run, an episode or a checkpoint that is not in the store
     ├── PromotionRefused     a promotion that the evidence does not support: exit code 1
     └── OutsideError         something outside failed: exit code 1, the run can be resumed
@@ -50,7 +50,7 @@ class ArchiveError(UserError):
 
 
 class RunBusy(UserError):
-    """Another process is training this run."""
+    """Another process trains or evaluates this run."""
 
 
 class NotFound(UserError):

@@ -11,11 +11,19 @@ repeated, by a retry or after a crash, and only what is missing is done.
 """
 
 from mappa_core.steps.executing import Desk, Workbench, execute, limits_of
-from mappa_core.steps.forking import adopt, check_fork, check_resumable, newest_whole_step
+from mappa_core.steps.forking import (
+    adopt,
+    check_fork,
+    check_resumable,
+    check_same_weights,
+    check_trains,
+    newest_whole_step,
+)
 from mappa_core.steps.playing import (
     Execute,
     Generate,
     Judge,
+    check_enough,
     duties_of,
     generate,
     generation_seed,
@@ -52,8 +60,11 @@ __all__ = [
     "Workbench",
     "adopt",
     "base_policy",
+    "check_enough",
     "check_fork",
     "check_resumable",
+    "check_same_weights",
+    "check_trains",
     "check_visible",
     "duties_of",
     "execute",

@@ -14,6 +14,7 @@ from mappa_core.auditing.alerts import Alert, alerts
 from mappa_core.auditing.debias import corrected
 from mappa_core.auditing.so_far import SoFar, so_far
 from mappa_core.auditing.watch import Watched, drift_findings, history, watch
+from mappa_core.concurrency import together
 from mappa_core.config import AuditConfig
 from mappa_core.domain import ids
 from mappa_core.domain.audit import Anchor, AnchorScore, Candidate, CorrectedScore, Correction
@@ -80,7 +81,7 @@ async def watch_iteration(
         for at, repeat in (*((0, k) for k in range(config.repeats)), (iteration, 0))
         if (anchor.id, at, repeat) not in done
     ]
-    fresh = await asyncio.gather(*(_score(*each, config.repeats, asker, store) for each in wanted))
+    fresh = await together(_score(*each, config.repeats, asker, store) for each in wanted)
     await asyncio.to_thread(audit.add_anchor_scores, fresh)
     return await asyncio.to_thread(_seen, run_id, iteration, config, before, audit)
 

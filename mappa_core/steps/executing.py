@@ -5,10 +5,10 @@ call    ──▶ Toolbox ──┼─▶ ToolResult     the files stay as they 
 refused ──────────────┘
 """
 
-import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
+from mappa_core.concurrency import in_thread
 from mappa_core.config import SandboxConfig
 from mappa_core.domain.errors import ToolServerError
 from mappa_core.domain.records import (
@@ -75,10 +75,10 @@ async def execute(episode: Episode, request: ToolRequest, bench: Workbench) -> T
     desk = bench.desk
     if desk is None:
         return await _done(request, None, bench)
-    files = await asyncio.to_thread(desk.tasks.files, episode.problem)
-    folder = await asyncio.to_thread(desk.workspaces.open, episode, files)
+    files = await in_thread(desk.tasks.files, episode.problem)
+    folder = await in_thread(desk.workspaces.open, episode, files)
     result = await _done(request, folder, bench)
-    await asyncio.to_thread(desk.workspaces.keep, episode, folder)
+    await in_thread(desk.workspaces.keep, episode, folder)
     return result
 
 

@@ -50,12 +50,7 @@ def check_fork(source: Run, config: TrainConfig, store: Store, check: Check) -> 
         ConfigError: Its weights would not fit, or it has not come as far as `start.step`.
         LearnerError: Its files are missing or damaged.
     """
-    theirs = TrainConfig.model_validate(source.config)
-    if config.model_dump(include=_SAME) != theirs.model_dump(include=_SAME):
-        raise ConfigError(
-            f"run {source.name} trains other weights: a fork keeps team, model, learner.weights "
-            "and learner.lora"
-        )
+    check_same_weights(source, config, "a fork")
     steps = _by_step(store, source.id)
     if config.start.step >= len(steps):
         raise ConfigError(
@@ -64,6 +59,34 @@ def check_fork(source: Run, config: TrainConfig, store: Store, check: Check) -> 
         )
     for policy in steps[config.start.step]:
         check(policy)
+
+
+def check_trains(run: Run) -> None:
+    """Whether a run makes weights.
+
+    Raises:
+        ConfigError: It is an evaluation of another run.
+    """
+    if run.measures is not None:
+        raise ConfigError(
+            f"run {run.name} only measures run {run.measures}: name that one, or go on measuring "
+            "with `mappa evaluate`"
+        )
+
+
+def check_same_weights(run: Run, config: TrainConfig, what: str) -> None:
+    """Whether `what` is to be done with the weights that `run` trains.
+
+    Raises:
+        ConfigError: It trains none, or they would not fit.
+    """
+    check_trains(run)
+    theirs = TrainConfig.model_validate(run.config)
+    if config.model_dump(include=_SAME) != theirs.model_dump(include=_SAME):
+        raise ConfigError(
+            f"run {run.name} trains other weights: {what} keeps team, model, learner.weights "
+            "and learner.lora"
+        )
 
 
 def adopt(source: Run, run_id: UUID, store: Store, upto: int) -> None:

@@ -1,15 +1,16 @@
 """Episodes: which, with what, turn by turn, until they are judged and traced."""
 
-import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from random import Random
 from uuid import UUID
 
+from mappa_core.concurrency import in_thread
 from mappa_core.config import TrainConfig
 from mappa_core.domain import ids
-from mappa_core.domain.errors import OutsideError
+from mappa_core.domain.errors import ConfigError, DiskFull, OutsideError, StoreError
 from mappa_core.domain.records import (
     Action,
     Duty,
@@ -52,15 +53,53 @@ def sampling_of(config: TrainConfig, phase: Phase) -> Sampling:
 def problems_of_iteration(
     problems: Sequence[Problem], iteration: int, count: int, seed: int
 ) -> tuple[Problem, ...]:
-    """The `count` problems of training iteration 1, 2, ...; each pass sees all in a new order."""
-    start = (iteration - 1) * count
-    chosen: list[Problem] = []
-    for position in range(start, start + count):
-        epoch, index = divmod(position, len(problems))
-        order = list(range(len(problems)))
-        Random(ids.derive_seed(seed, "order", epoch)).shuffle(order)  # noqa: S311
-        chosen.append(problems[order[index]])
-    return tuple(chosen)
+    """The `count` different problems of training iteration 1, 2, ...
+
+    Each pass sees all in a new order. Where an iteration ends one pass and begins the next, what
+    it has of the one comes later in the other.
+
+    Raises:
+        ConfigError: There are fewer than `count`.
+    """
+    check_enough(problems, count)
+    last = iteration * count
+    order: list[int] = []
+    for epoch in range(math.ceil(last / len(problems))):
+        begun = len(order) % count
+        shuffled = list(range(len(problems)))
+        Random(ids.derive_seed(seed, "order", epoch)).shuffle(shuffled)  # noqa: S311
+        order += _after(shuffled, order[len(order) - begun :], -len(order) % count)
+    return tuple(problems[index] for index in order[last - count : last])
+
+
+def check_enough(problems: Sequence[Problem], count: int) -> None:
+    """Refuse to draw more problems for an iteration than there are.
+
+    Raises:
+        ConfigError: There are fewer than `count`.
+    """
+    if count > len(problems):
+        raise ConfigError(
+            f"rollout.problems={count}, and there are {len(problems)} to train on: lower "
+            "rollout.problems, or raise problems.train_size"
+        )
+
+
+def _after(order: Sequence[int], taken: Sequence[int], room: int) -> list[int]:
+    """The order with none of `taken` among its first `room`: each changes places with a later one.
+
+    Args:
+        order: A permutation; at least `room` of it are not taken.
+        taken: What the iteration has already.
+        room: How many it still lacks.
+    """
+    mended = list(order)
+    free = (at for at in range(room, len(mended)) if mended[at] not in taken)
+    for at in range(room):
+        if mended[at] in taken:
+            other = next(free)
+            mended[at], mended[other] = mended[other], mended[at]
+    return mended
 
 
 def new_episode(
@@ -164,22 +203,28 @@ async def play_episode(
 ) -> Episode:
     """Play one episode to its end, going on from the turns the store already has.
 
-    A failure outside ends this episode as `StopReason.FAILED`, stored with its error; the
-    iteration goes on without it. Errors of the store itself are raised.
+    A failure outside (engine, sandbox, tool, files) ends this episode as `StopReason.FAILED`,
+    stored with its error; the iteration goes on without it.
+
+    Raises:
+        StoreError: A turn or the end could not be written; played again it goes on from there.
+        DiskFull: The same, or no room for the files of a turn: no episode would fare better.
     """
-    episode = await asyncio.to_thread(store.open_episode, episode)
+    episode = await in_thread(store.open_episode, episode)
     if episode.stop_reason is not None:
         return episode
     try:
         while (observation := team.next_observation(episode)) is not None:
             turn = await _take_turn(episode, observation, team, generate, execute)
-            await asyncio.to_thread(store.record_turn, episode, turn)
+            await in_thread(store.record_turn, episode, turn)
             episode = episode.with_turn(turn)
-        outcome = await asyncio.to_thread(judge, team, episode)
+        outcome = await in_thread(judge, team, episode)
         closed = episode.closed(team.stop_reason(episode), outcome=outcome)
+    except (StoreError, DiskFull):
+        raise
     except OutsideError as error:
         closed = episode.closed(StopReason.FAILED, error=str(error))
-    await asyncio.to_thread(store.close_episode, closed)
+    await in_thread(store.close_episode, closed)
     return closed
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from mappa_core.coaching.facts import facts_of
+from mappa_core.concurrency import in_thread, together
 from mappa_core.domain import ids
 from mappa_core.domain.records import (
     CoachCase,
@@ -77,7 +78,7 @@ async def score_episode(
     missing = [ask for ask in _wanted(episode, plan) if not _answered(ask, known, plan)]
     if not missing:
         return known
-    await asyncio.gather(*(_ask(episode, ask, known, plan, store) for ask in missing))
+    await together(_ask(episode, ask, known, plan, store) for ask in missing)
     return await asyncio.to_thread(store.scores, episode.id)
 
 
@@ -197,4 +198,4 @@ async def _ask(
         trained=ask.trains,
         score=score,
     )
-    await asyncio.to_thread(store.add_scores, [entry])
+    await in_thread(store.add_scores, [entry])

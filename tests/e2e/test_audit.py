@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from prefect import get_client
@@ -14,6 +15,7 @@ from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.config import AuditConfig, TrainConfig
 from mappa_core.domain.errors import CoachError
 from mappa_core.domain.records import CoachCase, CoachScore, RunStatus, Unscored
+from tests.builders import make_run
 from tests.e2e.conftest import MakeServices
 from tests.e2e.toy import LetterCoach, letter_share
 
@@ -99,5 +101,7 @@ def test_drift_stops_the_run_where_the_configuration_says_so(
     services.audit.close()
 
     monkeypatch.setenv("MAPPA_DATABASE_URL", database_url)
+    # One that has nothing to audit, as a run that measures another has not, is not the newest.
+    store.open_run(make_run("newer", started_at=datetime.now(UTC)))
     # One task type: there is nothing to prefer.
     assert asyncio.run(audit()) == "cannot tell"

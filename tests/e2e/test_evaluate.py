@@ -1,19 +1,24 @@
 """Evaluating a stored run: more samples, another temperature, and nobody is asked for scores."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import psycopg
 import pytest
 
+from flows.beside import measured
 from flows.evaluate import Evaluation, evaluate
 from flows.printing.evaluations import evaluation_json
 from flows.train import train
 from mappa_core import bootstrap
+from mappa_core.adapters.config_files import with_overrides
+from mappa_core.adapters.store import claims
 from mappa_core.adapters.store.connection import for_psql
 from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.config import TrainConfig
-from mappa_core.domain.records import RunStatus
+from mappa_core.domain.errors import ConfigError, RunBusy, TrackerError
+from mappa_core.domain.records import Episode, RunStatus, ScoreEntry
 from tests.e2e.conftest import MakeServices
 from tests.e2e.toy import LetterCoach
 from tests.fakes.tracking import MemoryTracker
@@ -100,3 +105,76 @@ def test_a_stored_run_is_measured_again(
     logged = services.tracker.metrics[trained.mlflow_run_id or ""]
     assert logged[1, "held_out/pass_at_3"] == more.after.pass_at[3]
     assert logged[0, "held_out/success"] == more.before.success
+
+
+class Refusing(MemoryTracker):
+    """Takes traces until it does not."""
+
+    refuses = False
+
+    def trace(self, tracker_run_id: str, episode: Episode, entries: Sequence[ScoreEntry]) -> None:
+        if self.refuses:
+            raise TrackerError("MLflow refused")
+        super().trace(tracker_run_id, episode, entries)
+
+
+def test_an_evaluation_has_the_run_that_it_writes_to_and_says_how_that_ended(
+    store: PostgresStore,
+    make_services: MakeServices,
+    toy_config: TrainConfig,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(claims, "PATIENCE_SECONDS", 0.1)
+    config = with_overrides(toy_config, ["rollout.iterations=1", "rollout.episodes_per_problem=2"])
+    hotter = with_overrides(config, ["evaluation.temperature=1.5"])
+    tracker = Refusing()
+    services = replace(make_services(config), tracker=tracker)
+
+    async def body() -> None:
+        await services.engine.start()
+        with bootstrap.use(services):
+            await train(config)
+            (run,) = store.runs()
+            for other, said in (
+                ("model=another", "an evaluation keeps team, model"),
+                ("team=single", "an evaluation keeps team, model"),
+                ("evaluation.samples=1000", "Prefect task runs"),
+            ):
+                with pytest.raises(ConfigError, match=said):
+                    await evaluate(run.name, with_overrides(config, [other]))
+            with store.claim_run(run.id):
+                with pytest.raises(RunBusy, match="in the hands of another process"):
+                    await evaluate(run.name, config)
+                # Nobody trains or evaluates this one.
+                tracker.refuses = True
+                with pytest.raises(TrackerError, match="refused"):
+                    await evaluate(run.name, hotter)
+            beside = next(each for each in store.runs() if each.measures == run.name)
+            assert (beside.status, beside.error) == (RunStatus.FAILED, "MLflow refused")
+            assert tracker.statuses[beside.mlflow_run_id or ""] is RunStatus.FAILED
+            with store.claim_run(beside.id), pytest.raises(RunBusy):
+                await evaluate(run.name, hotter)
+            assert store.run(beside.name) == beside
+            for unfit in (evaluate(beside.name, hotter), train(hotter, beside.name)):
+                with pytest.raises(ConfigError, match=f"only measures run {run.name}: name that"):
+                    await unfit
+            assert store.run(run.name) == run
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("override", "is_another"),
+    [
+        ("tools.servers.units.command=[units]", True),
+        ("sandbox.output_kib=1", True),
+        ("evaluation.temperature=0.2", True),
+        ("evaluation.samples=9", False),
+        ("sandbox.concurrency=9", False),
+    ],
+)
+def test_what_changes_held_out_episodes_makes_another_measurement(
+    toy_config: TrainConfig, override: str, is_another: bool
+) -> None:
+    changed = with_overrides(toy_config, [override])
+    assert (measured(changed) != measured(toy_config)) == is_another

@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mappa_core.config import TrainConfig
+from mappa_core.domain.errors import ConfigError
 from mappa_core.domain.records import Episode, Phase
 from mappa_core.steps import (
     generation_seed,
@@ -31,13 +33,25 @@ def episode(phase: Phase = "train", iteration: int = 1, problem: int = 0, rollou
     return new_episode(RUN.id, phase, iteration, PROBLEMS[problem], rollout)
 
 
-@given(st.integers(0, 2**31 - 1), st.integers(1, 25))
-def test_each_pass_sees_every_problem_once(seed: int, count: int) -> None:
-    iterations = 30 // count + 1
+@given(st.integers(0, 2**31 - 1), st.integers(1, 10))
+def test_each_pass_and_each_iteration_sees_a_problem_once(seed: int, count: int) -> None:
+    iterations = 50 // count + 1
     statements = played(seed, iterations, count)
     assert len(statements) == iterations * count
-    for start in range(0, len(statements) - 9, 10):
-        assert len(set(statements[start : start + 10])) == 10
+    for size in (10, count):
+        for start in range(0, len(statements) - size + 1, size):
+            assert len(set(statements[start : start + size])) == size
+
+
+def test_a_problem_that_comes_again_within_an_iteration_changes_places_with_a_later_one() -> None:
+    # The second pass is 5 4 1 8 9 6 7 0 3 2 as it is drawn; the third iteration has the 4 already.
+    numbers = [int(statement[len("What is 2 + ") : -1]) for statement in played(1, 5, 4)]
+    assert numbers == [5, 3, 7, 6, 9, 0, 2, 1, 4, 8, 5, 1, 4, 8, 9, 6, 7, 0, 3, 2]
+
+
+def test_more_problems_than_there_are_cannot_be_drawn() -> None:
+    with pytest.raises(ConfigError, match=r"rollout.problems=11, and there are 10 to train on"):
+        problems_of_iteration(PROBLEMS, 1, 11, 1)
 
 
 def test_passes_differ_in_order_and_so_do_seeds() -> None:

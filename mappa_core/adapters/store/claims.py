@@ -105,7 +105,7 @@ class Claim:
         while not connection.execute(_TAKE, {"run": str(self._run_id)}).scalar_one():
             if time.monotonic() > deadline:
                 raise RunBusy(
-                    f"run {self._run_id} is being trained by another process: wait for it, or end "
+                    f"run {self._run_id} is in the hands of another process: wait for it, or end "
                     "that process first"
                 )
             time.sleep(_PAUSE_SECONDS)

@@ -59,6 +59,7 @@ from mappa_core.domain.records.runs import (
     IterationFigures,
     Run,
     RunStatus,
+    evaluation_name,
 )
 from mappa_core.domain.records.tools import (
     Artifact,
@@ -125,4 +126,5 @@ __all__ = [
     "Update",
     "UpdateEntry",
     "UpdateReport",
+    "evaluation_name",
 ]

@@ -1,5 +1,6 @@
 """A run and what is read of it: lines of tables, figures, exported rows."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -69,6 +70,21 @@ class Run:
     error: str | None = None
     prefect_flow_run_id: str | None = None
     mlflow_run_id: str | None = None
+
+    @property
+    def measures(self) -> str | None:
+        """The name of the run that this one only evaluates; None for one that trains."""
+        found = _EVALUATION.fullmatch(self.name)
+        return None if found is None else found[1]
+
+
+_EVALUATION = re.compile(r"(.+)-eval-[0-9a-f]{6}")
+"""What trains is never named so: its name ends in four characters."""
+
+
+def evaluation_name(run: Run, identity: UUID) -> str:
+    """The name of a run that evaluates `run` under other settings."""
+    return f"{run.name}-eval-{identity.hex[:6]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,7 @@ def test_a_run_has_one_process_at_a_time(
     other = PostgresStore.open(database_url)
     with opened.claim_run(RUN.id):
         assert other.claimed_runs() == {RUN.id}
-        with pytest.raises(RunBusy, match="trained by another process"):
+        with pytest.raises(RunBusy, match="in the hands of another process"):
             other.claim_run(RUN.id)
     assert within_seconds(lambda: not other.claimed_runs())
     with other.claim_run(RUN.id):

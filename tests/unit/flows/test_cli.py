@@ -37,6 +37,7 @@ def failing(
         (["train", "team=mathcat"], "mathchat"),
         (["train", "model=./no-such-model"], "no-such-model"),
         (["train", "problems.source=json"], "problems.train_files"),
+        (["train", "problems.train_size=8"], "lower rollout.problems"),
         (["train", "--resume", "x", "seed=2"], "leave out"),
         (["train", "--resume", "x", "--fork", "y"], "take one"),
         (["train", "--step", "2"], "--step needs --fork"),

@@ -12,7 +12,7 @@ import flows
 from flows.printing.console import open_console, print_boxed, print_facts, print_heading, titled
 from flows.printing.progress import RichWatcher
 from flows.printing.tables import runs_table
-from mappa_core.domain.records import RunStatus
+from mappa_core.domain.records import RunStatus, evaluation_name
 from tests.builders import make_run
 
 USUAL = "dsbench-20261121-221038-9627"
@@ -73,3 +73,15 @@ def test_there_is_one_place_that_knows() -> None:
     here = Path(flows.__file__).parent
     others = [file for file in here.rglob("*.py") if " Console(" in file.read_text()]
     assert others == [here / "printing/console.py"]
+
+
+def test_a_lost_run_is_resumed_and_a_lost_evaluation_made_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = replace(make_run(), name=USUAL)
+    beside = replace(run, name=evaluation_name(run, run.id))
+    assert (run.measures, beside.measures) == (None, USUAL)
+    open_console().print(runs_table([run, beside], frozenset()))
+    first, second = (line for line in capsys.readouterr().out.splitlines() if USUAL in line)
+    assert "resume it" in first
+    assert "evaluate again" in second

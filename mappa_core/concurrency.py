@@ -1,0 +1,52 @@
+"""Several things at once, and work in threads: whoever waits goes on when all of it has ended.
+
+together   ─┬─ a ─▶ result
+            ├─ b ─▶ fails ─▶ a and c are cancelled, and have ended when the error is raised
+            └─ c
+in_thread  ──── cancelled ─▶ the thread ends first
+
+What outlives its run writes into it when somebody else may have it.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+async def together(work: Iterable[Coroutine[object, object, T]]) -> list[T]:
+    """The results in the order of `work`.
+
+    If one fails, or this is cancelled, the others are cancelled; the first error is raised when
+    all have ended.
+    """
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """As `asyncio.to_thread`; where this is cancelled, `work` ends before the cancellation.
+
+    Raises:
+        RuntimeError: `work` raised `StopIteration`, as in a coroutine (PEP 479); a future cannot
+            hold one, and would be waited for without end.
+    """
+
+    def ended() -> T:
+        try:
+            return work(*args, **kwargs)
+        except StopIteration as error:
+            raise RuntimeError("StopIteration was raised in a thread") from error
+
+    thread = asyncio.ensure_future(asyncio.to_thread(ended))
+    try:
+        return await asyncio.shield(thread)
+    finally:
+        await asyncio.gather(thread, return_exceptions=True)

@@ -1,0 +1,107 @@
+"""What ends an episode for good, and what only ends the attempt to play it."""
+
+import asyncio
+
+import pytest
+
+from mappa_core import steps
+from mappa_core.adapters.store.store import PostgresStore
+from mappa_core.domain.errors import (
+    DiskFull,
+    EngineError,
+    OutsideError,
+    SandboxError,
+    StoreError,
+    ToolServerError,
+    WorkspaceError,
+)
+from mappa_core.domain.records import (
+    Action,
+    Episode,
+    Observation,
+    StopReason,
+    ToolRequest,
+    ToolResult,
+)
+from tests.builders import (
+    make_episode,
+    make_policy,
+    make_problem,
+    make_run,
+    make_tool_result,
+    make_turn,
+)
+from tests.e2e.toy import Monologue
+
+RUN = make_run()
+POLICY = make_policy(RUN, "speaker")
+EPISODE = make_episode(RUN, make_problem())
+
+
+class Programmer(Monologue):
+    """What its agent says is a program."""
+
+    def code_in(self, agent: str, text: str) -> str:
+        return text
+
+
+def play(store: PostgresStore, failing: str = "", error: OutsideError | None = None) -> Episode:
+    """Play the episode; the call `failing` raises `error`."""
+
+    def meet(call: str) -> None:
+        if call == failing and error is not None:
+            raise error
+
+    async def generate(episode: Episode, observation: Observation) -> Action:
+        meet("generate")
+        return make_turn(POLICY, text="1 + 1").action
+
+    async def execute(episode: Episode, request: ToolRequest) -> ToolResult:
+        meet("execute")
+        return make_tool_result()
+
+    store.open_run(RUN)
+    store.add_policy_version(POLICY)
+    store.add_problems([EPISODE.problem])
+    with pytest.MonkeyPatch.context() as patch:
+        if hasattr(store, failing):
+            patch.setattr(store, failing, lambda *_: meet(failing))
+        return asyncio.run(
+            steps.play_episode(
+                EPISODE, team=Programmer(), store=store, generate=generate, execute=execute
+            )
+        )
+
+
+@pytest.mark.parametrize(
+    ("failing", "error"),
+    [
+        ("generate", EngineError("it died")),
+        ("execute", SandboxError("it died")),
+        ("execute", ToolServerError("it died")),
+        ("execute", WorkspaceError("it died")),
+    ],
+)
+def test_a_failure_outside_ends_the_episode(
+    store: PostgresStore, failing: str, error: OutsideError
+) -> None:
+    for played in (play(store, failing, error), store.episode(str(EPISODE.id)), play(store)):
+        assert (played.stop_reason, played.error) == (StopReason.FAILED, "it died")
+
+
+@pytest.mark.parametrize(
+    ("failing", "error"),
+    [
+        ("record_turn", StoreError("Postgres refused")),
+        ("record_turn", DiskFull("Postgres has no space left")),
+        ("execute", DiskFull("no space left for the workspace")),
+        ("close_episode", StoreError("Postgres refused")),
+    ],
+)
+def test_an_episode_that_cannot_be_written_is_played_again(
+    store: PostgresStore, failing: str, error: OutsideError
+) -> None:
+    with pytest.raises(type(error), match=str(error)):
+        play(store, failing, error)
+    assert store.episode(str(EPISODE.id)).stop_reason is None
+    assert play(store).stop_reason is StopReason.ANSWERED
