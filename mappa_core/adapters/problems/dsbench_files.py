@@ -70,13 +70,9 @@ def dsbench_problems(config: ProblemsConfig, workspace_mib: int | None = None) -
         workspace_mib: What agents have room for; None where nobody is going to work there.
 
     Raises:
-    <<<<<<< HEAD
-        ConfigError: A file is missing or not in the layout, a task has no cleaned prompt or an
-            unknown metric, its data takes over half the room, or the sets share data.
-    =======
         ConfigError: A file is missing or not in the layout, a task has no cleaned prompt, an
-            unknown metric or labels that nothing can be measured with, or the sets share data.
-    >>>>>>> fd2
+            unknown metric or labels that nothing can be measured with, its data takes over half the
+            room, or the sets share data.
     """
     folder, prompts_file = config.folder, config.prompts_file
     if folder is None or prompts_file is None or not (config.train_files and config.held_out_files):

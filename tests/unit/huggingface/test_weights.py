@@ -134,13 +134,13 @@ def test_a_damaged_model_and_a_full_disk_are_errors_of_pythons_own(
 ) -> None:
     adapter = save_adapter(base, tmp_path / "adapter")
     with largest_file(10_000), pytest.raises(OSError, match=r"too large: .*model\.safetensors"):
-        merge_adapter(base, adapter, tmp_path / "work" / "merged")
+        merge_adapter(base, adapter, tmp_path / "work" / "merged", torch.float32)
     assert list((tmp_path / "work").iterdir()) == []
     os.truncate(base / "model.safetensors", 10_000)
     for read in (
         lambda: load_base(base, torch.float32, "cpu"),
-        lambda: merge_adapter(base, adapter, tmp_path / "merged"),
-        lambda: dict(ServedWeights(base, None).tensors()),
+        lambda: merge_adapter(base, adapter, tmp_path / "merged", torch.float32),
+        lambda: dict(ServedWeights(base, None, torch.float32).tensors()),
     ):
         with pytest.raises(ValueError, match=r"base.* is damaged: .*not fully covered"):
             read()
