@@ -14,6 +14,7 @@ import typer
 from rich.text import Text
 
 from flows.commands.files import check_file
+from flows.commands.options import Json
 from flows.printing.console import open_console
 from mappa_core.domain.audit import Finding
 from mappa_core.domain.errors import ConfigError
@@ -32,7 +33,7 @@ def audit_command(  # noqa: PLR0913 (one argument per option)
     run: Annotated[
         str | None, typer.Argument(help="A run: its name, id or a prefix of either.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a script.")] = False,
+    as_json: Json = False,
     report: Annotated[
         Path | None, typer.Option("--report", help="Write one self-contained HTML page.")
     ] = None,

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from flows.commands.options import Json, RunName
 from flows.printing.console import open_console
 from mappa_core.adapters.config_files import with_overrides
 from mappa_core.config import CoachConfig, TrainConfig
@@ -19,12 +20,6 @@ from mappa_core.settings import Settings
 from mappa_core.teams.base import Team
 
 rubric = typer.Typer(help="The rubrics coaches judge by.", no_args_is_help=True)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to `app`."""
-    app.add_typer(rubric, name="rubric")
-    app.command()(rescore)
 
 
 @rubric.command("lint")
@@ -46,7 +41,7 @@ def lint_rubrics(
 
 
 def rescore(
-    run: Annotated[str, typer.Argument(help="A run: its name, id or a prefix of either.")],
+    run: RunName,
     coach: Annotated[str, typer.Option("--coach", help="backend:model, e.g. rule, gemini:NAME.")],
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Dotted overrides, e.g. coach.temperature=0.3.")
@@ -56,7 +51,7 @@ def rescore(
     ] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Actions, at most.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before spending.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a script.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Score a run's stored actions again, as rows beside those that trained; resumable."""
     result = asyncio.run(

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from flows.commands.options import Json
 from flows.printing.console import open_console
 from mappa_core.adapters.config_files import differences, load_config
 from mappa_core.settings import Settings
@@ -14,7 +15,6 @@ from mappa_core.settings import Settings
 config = typer.Typer(help="What a run is, or was, told to do.", no_args_is_help=True)
 
 Which = Annotated[str, typer.Argument(help="A run (name, id or prefix), or a YAML file.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for a script.")]
 
 
 @config.command("show")

@@ -1,4 +1,4 @@
-"""`mappa export` and `mappa db import | backup | restore | vacuum`: runs that come and go."""
+"""`mappa export` and `mappa db`: the store's database, and runs that come and go."""
 
 import shutil
 from enum import StrEnum
@@ -7,9 +7,12 @@ from typing import Annotated
 
 import typer
 
+from flows.commands.options import RunName
 from mappa_core.domain.counting import counted
 from mappa_core.domain.errors import ConfigError
 from mappa_core.settings import Settings
+
+database = typer.Typer(help="The experiment store's database.", no_args_is_help=True)
 
 
 class Layout(StrEnum):
@@ -21,7 +24,7 @@ class Layout(StrEnum):
 
 
 def export(
-    run: Annotated[str, typer.Argument(help="A run: its name, id or a prefix of either.")],
+    run: RunName,
     to: Annotated[Layout, typer.Option("--to", help="hf: `datasets.load_dataset(FOLDER)`.")],
     out: Annotated[
         Path | None, typer.Option("--out", help="A new folder; default RUN-export.")
@@ -58,6 +61,7 @@ def _make_anew(folder: Path) -> None:
         raise ConfigError(f"--out: {folder} cannot be made: {error.strerror}") from error
 
 
+@database.command("import")
 def import_run(
     folder: Annotated[Path, typer.Argument(help="What `mappa export` wrote.")],
 ) -> None:
@@ -70,6 +74,7 @@ def import_run(
     typer.echo(f"{manifest.run_name}: {counted(rows, 'row')}, the same to the last bit")
 
 
+@database.command("backup")
 def backup(
     file: Annotated[Path, typer.Argument(help="A new file.")],
 ) -> None:
@@ -80,6 +85,7 @@ def backup(
     typer.echo(f"{file}: {file.stat().st_size / 2**20:.1f} MiB")
 
 
+@database.command("restore")
 def restore(
     file: Annotated[Path, typer.Argument(help="What `mappa db backup` wrote.")],
 ) -> None:
@@ -91,6 +97,7 @@ def restore(
         typer.echo(f"{counted(len(store.runs(limit=1_000_000)), 'run')} restored")
 
 
+@database.command("vacuum")
 def vacuum() -> None:
     """Give space back and bring the planner's statistics up to date."""
     from mappa_core.bootstrap import vacuum_database
@@ -99,10 +106,18 @@ def vacuum() -> None:
     typer.echo("done")
 
 
-def register(app: typer.Typer, db: typer.Typer) -> None:
-    """Add the commands."""
-    app.command()(export)
-    db.command("import")(import_run)
-    db.command()(backup)
-    db.command()(restore)
-    db.command()(vacuum)
+@database.command("url")
+def url() -> None:
+    """Print the connection string of the store in use (psql understands it)."""
+    from mappa_core.bootstrap import database_url
+
+    typer.echo(database_url(Settings()))
+
+
+@database.command("upgrade")
+def upgrade() -> None:
+    """Bring the store's schema up to this version."""
+    from mappa_core.bootstrap import upgrade_database
+
+    before, after = upgrade_database(Settings())
+    typer.echo(f"schema {after}" if before == after else f"schema {before or 'empty'} -> {after}")

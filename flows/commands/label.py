@@ -15,6 +15,7 @@ from uuid import UUID
 import typer
 from rich.console import Console
 
+from flows.commands.options import RunName
 from flows.printing.console import open_console, print_heading
 from mappa_core.domain.audit import Candidate, HumanLabel, Picked
 from mappa_core.domain.errors import ConfigError, NotFound
@@ -28,7 +29,7 @@ KEYS = "score 0 to 10, halves too; s skip, b back, n WORDS note on the last one,
 
 
 def label(
-    run: Annotated[str, typer.Argument(help="A run: its name, id or a prefix of either.")],
+    run: RunName,
     reviewer: Annotated[
         str | None, typer.Option("--reviewer", help="Who labels; default the system's user.")
     ] = None,

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from flows.commands.options import Json
 from flows.ending import run_flow
 from flows.printing.console import open_console
 from mappa_core.domain.errors import ConfigError
@@ -28,7 +29,7 @@ def promote_command(
         tuple[str, str] | None,
         typer.Option("--rollback", metavar="MODEL VERSION", help="An earlier champion again."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a script.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Make a run's last checkpoints champions where gain and audit support it."""
     if sum((run is not None, listed, rollback is not None)) != 1:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from flows.commands.files import check_file
+from flows.commands.options import RunName
 from mappa_core.domain import ids
 from mappa_core.domain.records import CoachScore, Episode, IterationFigures, Run, Turn
 from mappa_core.evaluation.run_page import Example, RunStory, extremes, html
@@ -18,7 +19,7 @@ EXAMPLES = 3
 
 
 def report_command(
-    run: Annotated[str, typer.Argument(help="A run: its name, id or a prefix of either.")],
+    run: RunName,
     to: Annotated[
         Path | None, typer.Option("--to", help="The file; default RUN.html in this folder.")
     ] = None,

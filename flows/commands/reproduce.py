@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 from pydantic import SecretStr
 
+from flows.commands.options import Json
 from flows.printing.console import open_console, titled
 from mappa_core.adapters.config_files import load_config
 from mappa_core.config import TrainConfig
@@ -149,7 +150,7 @@ def reproduce(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what it would take and could show, and stop.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a script.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Repeat the paper's experiment; start with --dry-run."""
     config = _preset(what, overrides or ())

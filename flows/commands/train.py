@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from flows.commands.options import Overrides
 from flows.ending import INTERRUPTED, TERMINATED, run_flow
 from flows.printing.console import open_console
 from mappa_core.adapters.config_files import load_config, with_overrides
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
 
 
 def train_command(
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="Dotted overrides, e.g. seed=3 rollout.iterations=4.")
-    ] = None,
+    overrides: Overrides = None,
     config: Annotated[
         Path | None, typer.Option("--config", help="A preset, e.g. configs/quickstart.yaml.")
     ] = None,
