@@ -53,6 +53,8 @@ def main(home: str) -> None:
     reply = _everything(ours)
     _, status = os.wait()
     if os.WIFSIGNALED(status):
+        if facilities.hierarchy is not None:
+            facilities.hierarchy.sweep()
         sys.exit(SIGNAL_BASE + os.WTERMSIG(status))
     _put(root, reply)
     sys.stdout.write(f"{SEAL}{hashlib.sha256(reply).hexdigest()}\n")

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from mappa_core.adapters.sandboxes import parcel
+from mappa_core.adapters.sandboxes import cgroups, parcel
 from mappa_core.domain.records import Limits
 
 MAIN = "import sys; from mappa_core.adapters.sandboxes import remote; remote.main(sys.argv[1])"
@@ -20,7 +20,9 @@ def children(pid: int) -> list[int]:
         return []
 
 
-def test_a_supervisor_that_is_killed_ends_as_by_that_signal(tmp_path: Path) -> None:
+def test_a_supervisor_that_is_killed_ends_as_by_that_signal_and_leaves_no_group(
+    tmp_path: Path,
+) -> None:
     for name, data in parcel.packed(
         "import time; time.sleep(60)", None, Limits(), packages=False
     ).items():
@@ -36,3 +38,6 @@ def test_a_supervisor_that_is_killed_ends_as_by_that_signal(tmp_path: Path) -> N
         os.kill(found[0], signal.SIGKILL)
         said, _ = run.communicate(timeout=30)
     assert (run.returncode, said) == (128 + signal.SIGKILL, b"")
+    hierarchy = cgroups.find_hierarchy()
+    left = hierarchy.group(found[0]).folders.values() if hierarchy else ()
+    assert not any(folder.exists() for folder in left)
