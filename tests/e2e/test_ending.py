@@ -2,12 +2,13 @@
 
 import asyncio
 import signal
+from functools import partial
 
 import httpx
 import pytest
 from prefect.exceptions import TerminationSignal
 
-from flows.opening import recorded, stored_run
+from flows.opening import prepared, recorded, stored_run
 from mappa_core import bootstrap
 from mappa_core.adapters.store.store import PostgresStore
 from mappa_core.config import TrainConfig
@@ -35,7 +36,8 @@ def test_how_a_run_ended_is_written_down(
 ) -> None:
     async def body() -> None:
         with bootstrap.use(make_services(toy_config)):
-            async with recorded(stored_run(toy_config, None), toy_config):
+            prepare = partial(prepared, config=toy_config)
+            async with recorded(stored_run(toy_config, None), prepare):
                 raise stop
 
     with pytest.raises(raised):
