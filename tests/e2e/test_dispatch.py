@@ -49,6 +49,17 @@ async def run(services: Services, config: TrainConfig, resume: str | None = None
         await train(config, resume)
 
 
+async def stopped_once_sent(services: Services, config: TrainConfig) -> None:
+    """A run that is interrupted while its first update waits for a worker."""
+    await deploy()
+    stopped = asyncio.create_task(run(services, config))
+    while not await sent(StateType.SCHEDULED):
+        await asyncio.sleep(0.1)
+    stopped.cancel()
+    with suppress(asyncio.CancelledError):
+        await stopped
+
+
 def learnt(store: PostgresStore) -> tuple[str, dict[str, float], list[float]]:
     """What the newest run's update came to: weights, figures, and the advantage of each action."""
     newest = store.runs()[0]
@@ -163,13 +174,7 @@ def test_a_stopped_run_finds_the_update_it_had_sent(
     store: PostgresStore, make_remote: MakeServices, elsewhere: TrainConfig
 ) -> None:
     async def body() -> list[FlowRun]:
-        await deploy()
-        stopped = asyncio.create_task(run(make_remote(elsewhere), elsewhere))
-        while not await sent(StateType.SCHEDULED):
-            await asyncio.sleep(0.1)
-        stopped.cancel()
-        with suppress(asyncio.CancelledError):
-            await stopped
+        await stopped_once_sent(make_remote(elsewhere), elsewhere)
         (broken,) = store.runs()
         assert broken.status is RunStatus.INTERRUPTED
         async with worker() as taken:
@@ -186,16 +191,7 @@ def test_a_stopped_run_may_compute_what_no_worker_took(
     make_services: MakeServices,
     elsewhere: TrainConfig,
 ) -> None:
-    async def body() -> None:
-        await deploy()
-        stopped = asyncio.create_task(run(make_remote(elsewhere), elsewhere))
-        while not await sent(StateType.SCHEDULED):
-            await asyncio.sleep(0.1)
-        stopped.cancel()
-        with suppress(asyncio.CancelledError):
-            await stopped
-
-    asyncio.run(body())
+    asyncio.run(stopped_once_sent(make_remote(elsewhere), elsewhere))
     (broken,) = store.runs()
     here = computed_here(elsewhere)
     asyncio.run(run(make_services(here), here, broken.name))
@@ -203,8 +199,9 @@ def test_a_stopped_run_may_compute_what_no_worker_took(
     computed = learnt(store)
 
     async def late() -> list[FlowRun]:
+        (waiting,) = await sent(StateType.SCHEDULED)
         async with worker() as taken:
-            while not await sent(StateType.COMPLETED):
+            while waiting.id not in [each.id for each in await sent(StateType.COMPLETED)]:
                 await asyncio.sleep(0.1)
         return taken
 
