@@ -6,6 +6,7 @@ current server and the current run in globals. The import takes seconds and happ
 
 import errno
 import fcntl
+import logging
 import os
 import socket
 import tempfile
@@ -61,6 +62,8 @@ def open_client(tracking_uri: str) -> "MlflowClient":
             os.environ.setdefault(name, value)
         from mlflow.tracking import MlflowClient
 
+        # Where another library has imported MLflow before, it has not read how quiet it is to be.
+        logging.getLogger("mlflow").setLevel(os.environ["MLFLOW_LOGGING_LEVEL"].upper())
         with _alone(tracking_uri):
             client = MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
             # The registry opens the database a second time, on first use.

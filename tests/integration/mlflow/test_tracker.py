@@ -152,14 +152,18 @@ def test_flattened_keys_are_those_of_an_override() -> None:
     assert dict(flatten(config)) == {"a.b.c": "1", "a.d": "null", "e": "text", "f": '[1.5, "x"]'}
 
 
-def test_a_first_run_prints_nothing_of_mlflow(tmp_path: Path) -> None:
-    started = """
+@pytest.mark.parametrize("before", ["", "import mlflow"])
+def test_a_first_run_prints_nothing_of_mlflow(tmp_path: Path, before: str) -> None:
+    started = (
+        f"{before}\n"
+        + """
 import sys
 from pathlib import Path
 from mappa_core.adapters.mlflow.tracker import MlflowTracker
 from tests.builders import make_run
 MlflowTracker(f"sqlite:///{sys.argv[1]}/mlflow.db", Path(sys.argv[1])).start(make_run("first"))
 """
+    )
     ran = subprocess.run(
         [sys.executable, "-c", started, str(tmp_path)],
         cwd=Path(__file__).parents[3],
