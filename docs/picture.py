@@ -9,14 +9,14 @@ from io import StringIO
 
 from rich.console import CONSOLE_SVG_FORMAT, Console
 
-from flows.printing.tables import comparison_table, gain, iterations_table
-from mappa_core.bootstrap import opened_store
-from mappa_core.config import TrainConfig
-from mappa_core.domain.records import Run
-from mappa_core.evaluation.comparison import compare
-from mappa_core.evaluation.report import successes_of
-from mappa_core.ports import Store
-from mappa_core.settings import Settings
+from mappa_cli.printing.tables import comparison_table, gain, iterations_table
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.databases import opened_store
+from mappa_core.core.records import Run
+from mappa_core.core.settings import Settings
+from mappa_core.evaluate.comparison import compare
+from mappa_core.evaluate.report import successes_of
+from mappa_core.store.protocols import Store
 
 COLUMNS = 64
 # Without the fonts that Rich would have every reader fetch from elsewhere.

@@ -23,11 +23,12 @@ from prefect.deployments import arun_deployment
 from prefect.exceptions import ObjectNotFound
 
 from flows.waiting import QUIET_SECONDS, ended_run, one_line, prefect_api
-from mappa_core.domain import ids
-from mappa_core.domain.errors import ConfigError, LearnerError, MappaError, StoreError
-from mappa_core.domain.records import Update
-from mappa_core.ports import Store, Watcher
-from mappa_core.steps import UpdateRequest, check_visible
+from mappa_core.app.progress import ProgressListener
+from mappa_core.core import ids
+from mappa_core.core.errors import ConfigError, LearnerError, MappaError, StoreError
+from mappa_core.core.records import Update
+from mappa_core.store.protocols import Store
+from mappa_core.train.update import UpdateRequest, check_visible
 
 _ON_ITS_WAY = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED]
 _REFUSED = (httpx.codes.CONFLICT, httpx.codes.UNPROCESSABLE_ENTITY)
@@ -52,7 +53,7 @@ async def dispatch(
     deployment: str,
     *,
     store: Store,
-    watcher: Watcher,
+    progress: ProgressListener,
     quiet_seconds: float = QUIET_SECONDS,
 ) -> Update:
     """The update, computed by a run of `deployment` unless the store has it.
@@ -61,7 +62,7 @@ async def dispatch(
         request: Which update.
         deployment: Flow and name, e.g. `update/gpu`.
         store: Both sides' store.
-        watcher: Is told when nobody seems to be computing it.
+        progress: Is told when nobody seems to be computing it.
         quiet_seconds: How often to look.
 
     Raises:
@@ -78,7 +79,7 @@ async def dispatch(
         if where is None:
             raise LearnerError(_absent(client, deployment))
         sent = await _on_its_way(client, where, request) or await _send(client, where, request)
-        ended = await ended_run(client, sent.id, watcher, quiet_seconds)
+        ended = await ended_run(client, sent.id, progress, quiet_seconds)
     done = await asyncio.to_thread(_found, store, request)
     if done is None:
         raise _nothing_came(request, deployment, ended)

@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeVar
 
 import httpx
 
-from mappa_core.domain.errors import OutsideError
+from mappa_core.core.errors import OutsideError
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""

@@ -14,19 +14,20 @@ from uuid import UUID
 from prefect import flow, get_run_logger
 from prefect.artifacts import acreate_table_artifact
 
-from flows.beside import written_to
+from flows.evaluation_run import written_to
 from flows.limits import global_limits
 from flows.recorder import check_recorder_load
 from flows.rollout import rollout
-from mappa_core.bootstrap import open_services, opened_store, services
-from mappa_core.config import TrainConfig
-from mappa_core.domain.counting import counted
-from mappa_core.domain.errors import NotFound
-from mappa_core.domain.records import Run
-from mappa_core.evaluation.comparison import Comparison, compare
-from mappa_core.evaluation.report import Report, report, skills_of, successes_of
-from mappa_core.settings import Settings
-from mappa_core.steps import check_same_weights
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.databases import opened_store
+from mappa_core.app.services import open_services, services
+from mappa_core.core.counting import counted
+from mappa_core.core.errors import NotFound
+from mappa_core.core.records import Run
+from mappa_core.core.settings import Settings
+from mappa_core.evaluate.comparison import Comparison, compare
+from mappa_core.evaluate.report import Report, report, skills_of, successes_of
+from mappa_core.train.forking import check_same_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

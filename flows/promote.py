@@ -5,15 +5,15 @@ import asyncio
 from prefect import flow
 from prefect.artifacts import acreate_markdown_artifact
 
-from flows.audit_run import audit_stored
-from mappa_core.auditing.verdicts import MARGIN_POINTS
-from mappa_core.bootstrap import Records, opened_records
-from mappa_core.domain.audit import Finding
-from mappa_core.domain.errors import ConfigError
-from mappa_core.domain.records import Run
-from mappa_core.settings import Settings
-from mappa_core.steps import promoting
-from mappa_core.steps.promoting import Case
+from mappa_core.app.databases import Records, opened_records
+from mappa_core.audit.records import Finding
+from mappa_core.audit.stored_run import audit_stored
+from mappa_core.audit.verdicts import MARGIN_POINTS
+from mappa_core.core.errors import ConfigError
+from mappa_core.core.records import Run
+from mappa_core.core.settings import Settings
+from mappa_core.evaluate import promotion as promoting
+from mappa_core.evaluate.promotion import Case
 
 
 @flow(name="promote", flow_run_name="promote {run}", persist_result=False)

@@ -13,9 +13,9 @@ from datetime import datetime
 
 import httpx
 
-from mappa_core.config import TrainConfig
-from mappa_core.domain.errors import ConfigError
-from mappa_core.teams.base import Team
+from mappa_core.app.config import TrainConfig
+from mappa_core.core.errors import ConfigError
+from mappa_core.rollout.teams.base import Team
 
 BURST_TASK_RUNS = 2500
 """Of 3,000 task runs sent at once all arrived; of 6,000 almost half were lost without an error."""

@@ -13,11 +13,12 @@ from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
 from flows.limits import slot
-from mappa_core import steps
-from mappa_core.bootstrap import services
-from mappa_core.concurrency import in_thread, together
-from mappa_core.config import CoachConfig, TrainConfig
-from mappa_core.domain.records import (
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.services import services
+from mappa_core.coach import scoring
+from mappa_core.coach.config import CoachConfig
+from mappa_core.core.concurrency import in_thread, together
+from mappa_core.core.records import (
     Action,
     Episode,
     Observation,
@@ -29,8 +30,23 @@ from mappa_core.domain.records import (
     ToolRequest,
     ToolResult,
 )
-from mappa_core.steps import scoring
-from mappa_core.teams.base import Team
+from mappa_core.rollout.episode import (
+    duties_of,
+    is_traced,
+    judge_answer,
+    judge_submission,
+    new_episode,
+    play_episode,
+    problems_of_iteration,
+    trace_episode,
+)
+from mappa_core.rollout.episode import (
+    generate as generate_of_steps,
+)
+from mappa_core.rollout.execution import Workbench, limits_of
+from mappa_core.rollout.execution import execute as execute_of_steps
+from mappa_core.rollout.teams.base import Team
+from mappa_core.train.update import policy_at
 
 RETRIES = 2
 """Of a task that calls outside; the steps repeat only what the store lacks."""
@@ -76,7 +92,7 @@ async def play(
         return await (execute_task if by_action else _execute)(current, request, config)
 
     port = services()
-    return await steps.play_episode(
+    return await play_episode(
         episode,
         team=port.team,
         store=port.store,
@@ -89,8 +105,8 @@ async def play(
 def _judge(team: Team, episode: Episode) -> Outcome:
     desk = services().desk
     if desk is None:
-        return steps.judge_answer(team, episode)
-    return steps.judge_submission(team, episode, desk)
+        return judge_answer(team, episode)
+    return judge_submission(team, episode, desk)
 
 
 async def _generate(
@@ -98,7 +114,7 @@ async def _generate(
 ) -> Action:
     port = services()
     async with slot("mappa-engine"):
-        return await steps.generate(
+        return await generate_of_steps(
             episode,
             observation,
             policy,
@@ -110,14 +126,14 @@ async def _generate(
 
 async def _execute(episode: Episode, request: ToolRequest, config: TrainConfig) -> ToolResult:
     port = services()
-    bench = steps.Workbench(
+    bench = Workbench(
         sandbox=port.sandbox,
-        limits=steps.limits_of(config.sandbox),
+        limits=limits_of(config.sandbox),
         toolbox=port.toolbox,
         desk=port.desk,
     )
     async with slot("mappa-sandbox"):
-        return await steps.execute(episode, request, bench)
+        return await execute_of_steps(episode, request, bench)
 
 
 @task(
@@ -143,7 +159,7 @@ async def coach_score(
         second_share=coach.second.share,
         visibility=coach.visibility,
         settled=settled,
-        duties=steps.duties_of(port.team),
+        duties=duties_of(port.team),
     )
     async with slot("mappa-coach"):
         return await scoring.score_episode(episode, plan=plan, store=port.store)
@@ -167,7 +183,7 @@ async def rollout(
     policies = await serve(run_id, policy_step, episodes)
     run = await asyncio.to_thread(port.store.run, str(run_id))
     tracker_run_id, share = run.mlflow_run_id or "", config.tracking.trace_share
-    port.watcher.phase(phase, iteration, len(episodes))
+    port.progress.on_phase_started(phase, iteration, len(episodes))
     slots = asyncio.Semaphore(config.rollout.concurrency)
     settled = await _settled(run_id, phase, iteration)
 
@@ -178,9 +194,9 @@ async def rollout(
         entries: tuple[ScoreEntry, ...] = ()
         if phase == "train":
             entries = await coach_score(played, label, config.coach, settled)
-        port.watcher.episode(played, entries)
+        port.progress.on_episode_ended(played, entries)
         await in_thread(
-            steps.trace_episode,
+            trace_episode,
             played,
             entries,
             share=share,
@@ -189,7 +205,7 @@ async def rollout(
         )
 
     await together(one(number, episode) for number, episode in enumerate(episodes))
-    expected = sum(steps.is_traced(episode, share) for episode in episodes)
+    expected = sum(is_traced(episode, share) for episode in episodes)
     await _check_traces(tracker_run_id, phase, iteration, expected)
     return len(episodes)
 
@@ -203,9 +219,7 @@ async def serve(
     """
     port = services()
     policies = {
-        agent.name: await asyncio.to_thread(
-            steps.policy_at, port.store, run_id, agent.name, policy_step
-        )
+        agent.name: await asyncio.to_thread(policy_at, port.store, run_id, agent.name, policy_step)
         for agent in port.team.agents
     }
     first = episodes[0]
@@ -222,7 +236,7 @@ async def _check_traces(tracker_run_id: str, phase: Phase, iteration: int, expec
     metrics = {f"{phase}/traces": float(shown), f"{phase}/traces_missing": float(expected - shown)}
     await asyncio.to_thread(port.tracker.log, tracker_run_id, iteration, metrics)
     if shown < expected:
-        port.watcher.waiting(
+        port.progress.on_waiting(
             f"MLflow shows {shown} of {expected} traces of {phase} {iteration}; "
             "the store has all of them"
         )
@@ -244,11 +258,11 @@ def planned(run_id: UUID, phase: Phase, iteration: int, config: TrainConfig) -> 
     if phase == "train":
         count, repeats = config.rollout.problems, config.rollout.episodes_per_problem
         train = services().problems.train()
-        problems = steps.problems_of_iteration(train, iteration, count, config.seed)
+        problems = problems_of_iteration(train, iteration, count, config.seed)
     else:
         problems, repeats = services().problems.held_out(), config.evaluation.samples
     return [
-        steps.new_episode(run_id, phase, iteration, problem, rollout_index)
+        new_episode(run_id, phase, iteration, problem, rollout_index)
         for problem in problems
         for rollout_index in range(repeats)
     ]

@@ -3,7 +3,7 @@
 evaluate ─▶ [ rollout + coach_score ─▶ update per agent ─▶ register ─▶ table ] x iterations
          ─▶ evaluate ─▶ before and after
 
-With `rollout.async_level=1` the next iteration is played beside the updates (`learning`).
+With `rollout.async_level=1` the next iteration is played beside the updates (`train`).
 """
 
 import asyncio
@@ -14,22 +14,24 @@ from functools import partial
 from prefect import flow, get_run_logger
 from prefect.artifacts import acreate_table_artifact
 
-from flows import auditing
+from flows import audit as auditing
 from flows.dispatch import check_deployment
 from flows.evaluate import compare_steps, evaluate_held_out
-from flows.learning import learn
 from flows.limits import global_limits
-from flows.opening import prepared, recorded, stored_run
 from flows.recorder import check_recorder_load
 from flows.rollout import rollout
-from mappa_core import steps
-from mappa_core.bootstrap import check_effects, open_services, services
-from mappa_core.config import TrainConfig
-from mappa_core.domain.errors import CoachError
-from mappa_core.domain.records import IterationFigures, Run, Update
-from mappa_core.evaluation.comparison import Comparison
-from mappa_core.ports import BudgetedCoach
-from mappa_core.settings import Settings
+from flows.runs import prepared, recorded, stored_run
+from flows.updates import learn
+from mappa_core.app.checks import check_effects
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.services import open_services, services
+from mappa_core.coach.protocols import BudgetedCoach
+from mappa_core.core.errors import CoachError
+from mappa_core.core.records import IterationFigures, Run, Update
+from mappa_core.core.settings import Settings
+from mappa_core.evaluate.comparison import Comparison
+from mappa_core.rollout.episode import check_enough
+from mappa_core.tracking.iteration import iteration_metrics, iteration_table
 
 
 @flow(name="train", flow_run_name="train {config.name}", persist_result=False)
@@ -46,11 +48,11 @@ async def train(config: TrainConfig, resume: str | None = None) -> Comparison:
     async with global_limits(), open_services(config, Settings(), get_run_logger()) as port:
         check_recorder_load(config, port.team)
         check_effects(config, port.team)
-        steps.check_enough(port.problems.train(), config.rollout.problems)
+        check_enough(port.problems.train(), config.rollout.problems)
         await asyncio.to_thread(auditing.check_correction, config.audit, port)
         stored = await asyncio.to_thread(stored_run, config, resume)
         async with recorded(stored, partial(prepared, config=config)) as run:
-            port.watcher.run(run)
+            port.progress.on_run_started(run)
             if isinstance(port.coach, BudgetedCoach):
                 port.coach.resume_budget(await asyncio.to_thread(port.store.coach_spending, run.id))
             return await _train(run, config)
@@ -81,7 +83,7 @@ async def _iterate(run: Run, iteration: int, config: TrainConfig, watch: auditin
     updates = await learn(run, iteration, config)
     await watch.after(iteration)
     seconds = time.perf_counter() - started
-    port.watcher.figures(figures, seconds)
+    port.progress.on_iteration_ended(figures, seconds)
     await _log_iteration(run, figures, updates, seconds)
 
 
@@ -99,13 +101,13 @@ def _check_unscored(figures: IterationFigures, limit: float) -> None:
 async def _log_iteration(
     run: Run, figures: IterationFigures, updates: Sequence[Update], seconds: float
 ) -> None:
-    metrics = steps.iteration_metrics(figures, updates, seconds)
+    metrics = iteration_metrics(figures, updates, seconds)
     await asyncio.to_thread(
         services().tracker.log, run.mlflow_run_id or "", figures.iteration, metrics
     )
     await acreate_table_artifact(
         key=f"iteration-{figures.iteration:03d}",
-        table=steps.iteration_table(figures, updates),
+        table=iteration_table(figures, updates),
         description=f"{run.name}, iteration {figures.iteration}: success "
         f"{figures.successes} of {figures.episodes} episodes, {seconds:.0f} s",
     )

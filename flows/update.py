@@ -10,20 +10,15 @@ from uuid import UUID
 
 from prefect import flow, get_run_logger
 
-from flows.auditing import corrector
-from mappa_core.bootstrap import Learning, open_learning
-from mappa_core.config import TrainConfig
-from mappa_core.domain import ids
-from mappa_core.domain.errors import LearnerError, NotFound
-from mappa_core.domain.records import Update
-from mappa_core.ports import Store
-from mappa_core.settings import Settings
-from mappa_core.steps import (
-    UpdateRequest,
-    check_visible,
-    retire_checkpoints,
-    update_agent,
-)
+from flows.audit import corrector
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.learning import Learning, open_learning
+from mappa_core.core import ids
+from mappa_core.core.errors import LearnerError, NotFound
+from mappa_core.core.records import Update
+from mappa_core.core.settings import Settings
+from mappa_core.store.protocols import Store
+from mappa_core.train.update import UpdateRequest, check_visible, retire_checkpoints, update_agent
 
 
 @flow(name="update", flow_run_name="update {agent} {iteration}", persist_result=False)

@@ -14,8 +14,8 @@ from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.objects import FlowRun, WorkPoolStatus
 from prefect.exceptions import ObjectNotFound
 
-from mappa_core.domain.errors import LearnerError, OutsideError
-from mappa_core.ports import Watcher
+from mappa_core.app.progress import ProgressListener
+from mappa_core.core.errors import LearnerError, OutsideError
 
 POLL_SECONDS = 1.0
 QUIET_SECONDS = 15.0
@@ -47,7 +47,7 @@ async def prefect_api() -> AsyncGenerator[PrefectClient]:
 async def ended_run(
     client: PrefectClient,
     flow_run_id: UUID,
-    watcher: Watcher,
+    progress: ProgressListener,
     quiet_seconds: float = QUIET_SECONDS,
 ) -> FlowRun:
     """The run in its final state, however long that takes.
@@ -55,7 +55,7 @@ async def ended_run(
     Args:
         client: Of its server.
         flow_run_id: Which run.
-        watcher: Is told, once for each reason, why nobody may be executing it.
+        progress: Is told, once for each reason, why nobody may be executing it.
         quiet_seconds: How often to look for one.
 
     Raises:
@@ -69,7 +69,7 @@ async def ended_run(
         if time.monotonic() - looked >= quiet_seconds:
             trouble = await _trouble(client, flow_run)
             if trouble not in (None, said):
-                watcher.waiting(f"{flow_run.name}: {trouble} (flow run {flow_run_id})")
+                progress.on_waiting(f"{flow_run.name}: {trouble} (flow run {flow_run_id})")
             looked, said = time.monotonic(), trouble
         await asyncio.sleep(POLL_SECONDS)
 

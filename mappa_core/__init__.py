@@ -1,7 +1,10 @@
 """MAPPA: teams of language-model agents trained from per-action process rewards.
 
-The rooms, from the floor up; upper ones may import lower ones, never the other way:
+One folder for each thing MAPPA does; upper ones may import lower ones, never the other way:
 
-    domain -> config -> teams | coaching | learning | evaluation -> ports
-           -> adapters | steps -> settings -> bootstrap -> (flows)
+    app
+    evaluate | audit
+    rollout | coach | train
+    models | store | tracking | grading
+    core
 """

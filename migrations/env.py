@@ -1,6 +1,6 @@
 """Run by Alembic: connects the revisions to a database.
 
-`adapters/store/schema.py` passes a connection and owns its transaction. From the command line
+`store/schema.py` passes a connection and owns its transaction. From the command line
 (`alembic revision --autogenerate`) the database of the settings is used.
 """
 
@@ -9,11 +9,11 @@ from typing import Literal
 from alembic import context
 from sqlalchemy import Connection, text
 
-from mappa_core.adapters.store.connection import connect
-from mappa_core.adapters.store.tables import METADATA, SCHEMA
-from mappa_core.adapters.store.text import AnyJson, AnyText
-from mappa_core.domain.errors import ConfigError
-from mappa_core.settings import Settings
+from mappa_core.core.errors import ConfigError
+from mappa_core.core.settings import Settings
+from mappa_core.store.connection import connect
+from mappa_core.store.tables import METADATA, SCHEMA
+from mappa_core.store.text import AnyJson, AnyText
 
 # Any number, the same for every MAPPA: two processes never migrate one database at once.
 _MIGRATION_LOCK = 0x6D61707061

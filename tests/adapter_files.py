@@ -3,9 +3,9 @@
 import hashlib
 from pathlib import Path
 
-from mappa_core.adapters.huggingface.layout import layout_of
-from mappa_core.domain import ids
-from mappa_core.domain.records import Checkpoint, PolicyVersion
+from mappa_core.core import ids
+from mappa_core.core.records import Checkpoint, PolicyVersion
+from mappa_core.models.layout import layout_of
 
 
 def write_adapter(folder: Path, policy: PolicyVersion) -> Checkpoint:

@@ -8,11 +8,11 @@ from typing import NoReturn
 
 import pytest
 
-from mappa_core.adapters.sandboxes.choose import choose_sandbox
-from mappa_core.config import Runtime
-from mappa_core.domain.errors import SandboxUnavailable
-from mappa_core.domain.records import Limits, ToolResult
-from mappa_core.ports import Sandbox
+from mappa_core.core.errors import SandboxUnavailable
+from mappa_core.core.records import Limits, ToolResult
+from mappa_core.rollout.config import Runtime
+from mappa_core.rollout.protocols import Sandbox
+from mappa_core.rollout.sandboxes.choose import choose_sandbox
 
 FUSION, REAL_FUSION = "sandbox-fusion", "sandbox-fusion-real"
 """A local server that speaks the documented API, and the one of MAPPA_SANDBOXFUSION_URL."""

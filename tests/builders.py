@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from uuid import UUID
 
-from mappa_core.domain import ids
-from mappa_core.domain.records import (
+from mappa_core.core import ids
+from mappa_core.core.records import (
     Action,
     Artifact,
     Checkpoint,

@@ -13,11 +13,11 @@ import psycopg
 import pytest
 from hypothesis import settings
 
-from mappa_core.adapters.huggingface.models import BUNDLED, resolve_model
-from mappa_core.adapters.store import schema
-from mappa_core.adapters.store.connection import for_psql, normalised
-from mappa_core.adapters.store.embedded import EmbeddedPostgres, start_embedded
-from mappa_core.adapters.store.store import PostgresStore
+from mappa_core.models.resolve import BUNDLED, resolve_model
+from mappa_core.store import schema
+from mappa_core.store.connection import for_psql, normalised
+from mappa_core.store.embedded import EmbeddedPostgres, start_embedded
+from mappa_core.store.store import PostgresStore
 
 NewDatabase = Callable[[], str]
 

@@ -7,10 +7,10 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from mappa_core.adapters.huggingface.layout import WHOLE_MODEL, layout_of
-from mappa_core.adapters.training import checkpoints, model
-from mappa_core.config import LearnerConfig
-from mappa_core.domain.records import Checkpoint, PolicyVersion
+from mappa_core.core.records import Checkpoint, PolicyVersion
+from mappa_core.models.layout import WHOLE_MODEL, layout_of
+from mappa_core.train.config import LearnerConfig
+from mappa_core.train.learners import checkpoints, model
 from tests.adapter_files import checkpoint_in
 
 

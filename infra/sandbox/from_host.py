@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from mappa_core.adapters.sandboxes.packages import DATA_SCIENCE, importable
-from mappa_core.adapters.sandboxes.rooms import our_interpreter
+from mappa_core.rollout.sandboxes.packages import DATA_SCIENCE, importable
+from mappa_core.rollout.sandboxes.rooms import our_interpreter
 
 _TOOLS = ("cat", "echo", "ls", "mkdir", "rm", "sh", "sleep", "true")
 _PREFIX = "usr/local"

@@ -261,6 +261,6 @@ def _spell_coaches_out() -> None:
 
 
 def _coach_id(parts: Iterable[str]) -> UUID:
-    """As `domain.ids.content_id` had it on the day of this revision."""
+    """As `core.ids.content_id` had it on the day of this revision."""
     name = "".join(f"{len(text)}:{text};" for text in ("coach", *parts))
     return uuid5(NAMESPACE, name.encode("utf-8", "surrogatepass").decode("latin-1"))

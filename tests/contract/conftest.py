@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.ports import Sandbox
+from mappa_core.rollout.protocols import Sandbox
 from tests.backends import BACKENDS, FUSION, open_backend
 
 SERVER = Path(__file__).parents[1] / "fakes" / "fusion_server.py"

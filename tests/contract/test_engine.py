@@ -13,14 +13,8 @@ import pytest
 import torch
 from peft import PeftModel
 
-from mappa_core.adapters.huggingface.tokenizer import ChatTokenizer
-from mappa_core.adapters.huggingface.weights import load_base
-from mappa_core.adapters.transformers_engine.engine import TransformersEngine
-from mappa_core.adapters.vllm.engine import VllmEngine
-from mappa_core.adapters.vllm.server import open_zygote
-from mappa_core.config import EngineConfig
-from mappa_core.domain.errors import EngineError
-from mappa_core.domain.records import (
+from mappa_core.core.errors import EngineError
+from mappa_core.core.records import (
     Completion,
     FinishReason,
     GenerationRequest,
@@ -28,7 +22,13 @@ from mappa_core.domain.records import (
     PolicyVersion,
     Sampling,
 )
-from mappa_core.ports import Engine
+from mappa_core.models.tokenizer import ChatTokenizer
+from mappa_core.models.weights import load_base
+from mappa_core.rollout.config import EngineConfig
+from mappa_core.rollout.engines.transformers.engine import TransformersEngine
+from mappa_core.rollout.engines.vllm.engine import VllmEngine
+from mappa_core.rollout.engines.vllm.server import open_fork_server
+from mappa_core.rollout.protocols import Engine
 from tests.builders import make_policy, make_run
 from tests.tiny_model import save_adapter, save_tiny_model
 
@@ -92,7 +92,7 @@ def vllm_engine(model: Path, ends: tuple[int, ...], directory: Path) -> Engine:
         config=CONFIG,
         end_token_ids=ends,
         work_directory=directory / "work",
-        zygote=open_zygote(CONFIG, directory / "logs"),
+        fork_server=open_fork_server(CONFIG, directory / "logs"),
     )
 
 

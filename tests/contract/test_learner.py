@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.adapters.huggingface.tensor_files import sha256_file
-from mappa_core.adapters.torch_learner import TorchLearner
-from mappa_core.config import AlgorithmConfig, LearnerConfig, LoraConfig
-from mappa_core.domain.ids import policy_version_id
-from mappa_core.domain.records import TrainingSample
-from mappa_core.ports import Learner
-from tests.integration.learner.samples import BASE, actions, samples
+from mappa_core.core.ids import policy_version_id
+from mappa_core.core.records import TrainingSample
+from mappa_core.models.tensor_files import sha256_file
+from mappa_core.train.config import AlgorithmConfig, LearnerConfig, LoraConfig
+from mappa_core.train.learners.torch_learner import TorchLearner
+from mappa_core.train.protocols import Learner
+from tests.integration.train.learner.samples import BASE, actions, samples
 from tests.tiny_model import save_tiny_model
 
 ALGORITHM = AlgorithmConfig()

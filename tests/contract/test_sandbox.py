@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.adapters.sandboxes.choose import choose_sandbox
-from mappa_core.domain.errors import SandboxError
-from mappa_core.domain.records import Limits, ToolStatus
-from mappa_core.ports import Sandbox
+from mappa_core.core.errors import SandboxError
+from mappa_core.core.records import Limits, ToolStatus
+from mappa_core.rollout.protocols import Sandbox
+from mappa_core.rollout.sandboxes.choose import choose_sandbox
 from tests.backends import FUSION, run, tier
 
 pytestmark = pytest.mark.anyio

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.adapters.sandboxes import system_calls
-from mappa_core.domain.records import Limits, ToolStatus
-from mappa_core.ports import Sandbox
+from mappa_core.core.records import Limits, ToolStatus
+from mappa_core.rollout.protocols import Sandbox
+from mappa_core.rollout.sandboxes import system_calls
 from tests.backends import UNSAFE, WALLED, run, tier
 
 pytestmark = pytest.mark.anyio

@@ -14,11 +14,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from mappa_core.adapters.sandboxes.choose import choose_sandbox
-from mappa_core.adapters.sandboxes.fusion import FusionSandbox
-from mappa_core.domain.errors import SandboxError, SandboxUnavailable
-from mappa_core.domain.records import Limits, ToolStatus
-from mappa_core.ports import Sandbox
+from mappa_core.core.errors import SandboxError, SandboxUnavailable
+from mappa_core.core.records import Limits, ToolStatus
+from mappa_core.rollout.protocols import Sandbox
+from mappa_core.rollout.sandboxes.choose import choose_sandbox
+from mappa_core.rollout.sandboxes.fusion import FusionSandbox
 from tests.backends import FUSION, REAL_FUSION, UNSAFE, WALLED, absent, open_backend, run, tier
 
 pytestmark = pytest.mark.anyio

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.adapters.sandboxes.packages import DATA_SCIENCE, importable
-from mappa_core.domain.errors import SandboxUnavailable
-from mappa_core.domain.records import Limits, ToolStatus
-from mappa_core.ports import Sandbox
+from mappa_core.core.errors import SandboxUnavailable
+from mappa_core.core.records import Limits, ToolStatus
+from mappa_core.rollout.protocols import Sandbox
+from mappa_core.rollout.sandboxes.packages import DATA_SCIENCE, importable
 from tests.backends import DOCKER, EMBEDDED, open_backend
 
 pytestmark = pytest.mark.anyio

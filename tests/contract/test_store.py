@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from mappa_core.domain import ids
-from mappa_core.domain.errors import NotFound, StoreError
-from mappa_core.domain.records import (
+from mappa_core.core import ids
+from mappa_core.core.errors import NotFound, StoreError
+from mappa_core.core.records import (
     CoachRequest,
     CoachScore,
     CriterionMark,
@@ -24,7 +24,7 @@ from mappa_core.domain.records import (
     ToolStatus,
     Unscored,
 )
-from mappa_core.ports import Store
+from mappa_core.store.protocols import Store
 from tests.builders import (
     RULE_COACH,
     STARTED_AT,

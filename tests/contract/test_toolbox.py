@@ -14,10 +14,10 @@ import mcp_types
 import pytest
 from pydantic import SecretStr
 
-from mappa_core.adapters.mcp.line import CLOSE_SECONDS, Connect, command_line, web_address
-from mappa_core.adapters.mcp.toolbox import McpToolbox, ToolServer, offered
-from mappa_core.domain.errors import ToolServerError
-from mappa_core.domain.records import Json, Limits, ToolCall, ToolResult, ToolStatus
+from mappa_core.core.errors import ToolServerError
+from mappa_core.core.records import Json, Limits, ToolCall, ToolResult, ToolStatus
+from mappa_core.rollout.tools.connection import CLOSE_SECONDS, Connect, command_line, web_address
+from mappa_core.rollout.tools.toolbox import McpToolbox, ToolServer, offered
 
 COMMAND = (sys.executable, "-m", "tests.fakes.units_server")
 LIMITS = Limits(wall_seconds=10, output_bytes=100)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.adapters.curves import WithCurves
-from mappa_core.adapters.mlflow.registry import MlflowRegistry
-from mappa_core.adapters.mlflow.tracker import MlflowTracker
-from mappa_core.adapters.tensorboard.curves import TensorBoardCurves
-from mappa_core.domain.errors import TrackerError
-from mappa_core.domain.records import Episode, Outcome, Run, RunStatus, StopReason
-from mappa_core.ports import ModelRegistry, Tracker
+from mappa_core.core.errors import TrackerError
+from mappa_core.core.records import Episode, Outcome, Run, RunStatus, StopReason
+from mappa_core.tracking.curves import WithCurves
+from mappa_core.tracking.mlflow.registry import MlflowRegistry
+from mappa_core.tracking.mlflow.tracker import MlflowTracker
+from mappa_core.tracking.protocols import ModelRegistry, Tracker
+from mappa_core.tracking.tensorboard import TensorBoardCurves
 from tests.adapter_files import write_adapter
 from tests.builders import (
     make_episode,

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from prefect.testing.utilities import prefect_test_harness
 
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.bootstrap import Services
-from mappa_core.config import TrainConfig
-from mappa_core.ports import Coach
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.services import Services
+from mappa_core.coach.protocols import Coach
+from mappa_core.store.store import PostgresStore
 from tests.e2e.toy import toy_services
 from tests.tiny_model import save_tiny_model
 

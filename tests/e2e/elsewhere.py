@@ -14,7 +14,7 @@ from prefect.flow_engine import run_flow_async
 from prefect.states import Crashed, Running
 
 from flows.update import update
-from mappa_core.config import TrainConfig
+from mappa_core.app.config import TrainConfig
 
 
 def computed_here(config: TrainConfig) -> TrainConfig:

@@ -7,14 +7,15 @@ from datetime import UTC, datetime
 import pytest
 from prefect import get_client
 
-from flows.auditing import audit
+from flows.audit import audit
 from flows.train import train
-from mappa_core import bootstrap
-from mappa_core.adapters.store.auditing import PostgresAudit
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.config import AuditConfig, TrainConfig
-from mappa_core.domain.errors import CoachError
-from mappa_core.domain.records import CoachCase, CoachScore, RunStatus, Unscored
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.services import use
+from mappa_core.audit.config import AuditConfig
+from mappa_core.audit.store import PostgresAudit
+from mappa_core.core.errors import CoachError
+from mappa_core.core.records import CoachCase, CoachScore, RunStatus, Unscored
+from mappa_core.store.store import PostgresStore
 from tests.builders import make_run
 from tests.e2e.conftest import MakeServices
 from tests.e2e.toy import LetterCoach, letter_share
@@ -66,7 +67,7 @@ def test_drift_stops_the_run_where_the_configuration_says_so(
 
     async def body() -> None:
         await services.engine.start()
-        with bootstrap.use(services):
+        with use(services):
             await train(config)
 
     with pytest.raises(CoachError, match=r"coach has drifted since iteration 3.*audit\.stop_on"):
@@ -90,7 +91,7 @@ def test_drift_stops_the_run_where_the_configuration_says_so(
 
     async def resume() -> None:
         await again.engine.start()
-        with bootstrap.use(again):
+        with use(again):
             await train(config.model_copy(update={"audit": lenient}), resume=run.name)
 
     asyncio.run(resume())

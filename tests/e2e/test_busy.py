@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from flows.train import train
-from mappa_core import bootstrap
-from mappa_core.adapters.store import claims
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.config import TrainConfig
-from mappa_core.domain.errors import RunBusy, TrackerError
-from mappa_core.domain.records import Run, RunStatus
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.services import use
+from mappa_core.core.errors import RunBusy, TrackerError
+from mappa_core.core.records import Run, RunStatus
+from mappa_core.store import claims
+from mappa_core.store.store import PostgresStore
 from tests.builders import make_run
 from tests.e2e.conftest import MakeServices
 from tests.fakes.tracking import MemoryTracker
@@ -31,7 +31,7 @@ def test_a_busy_run_is_left_as_it_was(
 
     async def body() -> None:
         await services.engine.start()
-        with bootstrap.use(services):
+        with use(services):
             await train(toy_config, "busy")
 
     with store.claim_run(run.id), pytest.raises(RunBusy, match="another process"):
@@ -52,7 +52,7 @@ def test_a_run_that_could_not_be_opened_has_failed_and_not_been_killed(
     services = replace(make_services(toy_config), tracker=Closed())
 
     async def body() -> None:
-        with bootstrap.use(services):
+        with use(services):
             await train(toy_config)
 
     with pytest.raises(TrackerError):

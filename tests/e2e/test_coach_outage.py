@@ -8,22 +8,23 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.rehearsal.script import Fault, Question, Script, no_faults
-from flows.rehearsal.server import StandIn, serving
 from flows.train import train
-from mappa_core import bootstrap
-from mappa_core.adapters.llm_coach.budget import Budget
-from mappa_core.adapters.llm_coach.coach import LlmCoach
-from mappa_core.adapters.llm_coach.gemini import gemini_provider
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.coaching.rubrics import RubricSet, load_rubrics
-from mappa_core.config import CoachModelConfig, TrainConfig
-from mappa_core.domain.errors import CoachError
-from mappa_core.domain.records import RunStatus, Unscored
+from mappa_cli.provider_stub.script import Fault, Question, Script, no_faults
+from mappa_cli.provider_stub.server import StandIn, serving
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.services import use
+from mappa_core.coach.budget import Budget
+from mappa_core.coach.config import CoachModelConfig
+from mappa_core.coach.llm_coach import LlmCoach
+from mappa_core.coach.providers.gemini import gemini_provider
+from mappa_core.coach.rubrics import RubricSet, load_rubrics
+from mappa_core.core.errors import CoachError
+from mappa_core.core.records import RunStatus, Unscored
+from mappa_core.store.store import PostgresStore
 from tests.e2e.conftest import MakeServices
 
 PROBLEM_SOLVER = (
-    Path(__file__).parents[2] / "mappa_core/coaching/rubrics/mathchat/paper-1/problem_solver.yaml"
+    Path(__file__).parents[2] / "mappa_core/coach/rubrics/mathchat/paper-1/problem_solver.yaml"
 )
 
 
@@ -92,7 +93,7 @@ class Trainer:
                 services = self.make_services(self.config, coach)
                 await services.engine.start()
                 try:
-                    with bootstrap.use(services):
+                    with use(services):
                         await train(self.config, resume)
                 finally:
                     await coach.close()

@@ -14,16 +14,17 @@ import pytest
 from prefect.client.schemas.objects import FlowRun, StateType
 
 from flows.train import train
-from mappa_core import bootstrap
-from mappa_core.adapters.store.auditing import PostgresAudit
-from mappa_core.adapters.store.connection import for_psql
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.adapters.transformers_engine.engine import TransformersEngine
-from mappa_core.bootstrap import Services
-from mappa_core.config import AlgorithmConfig, AuditConfig, MismatchConfig, TrainConfig
-from mappa_core.domain import ids
-from mappa_core.domain.audit import Correction, CorrectionTerm
-from mappa_core.domain.records import Completion, GenerationRequest, RunStatus
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.services import Services, use
+from mappa_core.audit.config import AuditConfig
+from mappa_core.audit.records import Correction, CorrectionTerm
+from mappa_core.audit.store import PostgresAudit
+from mappa_core.core import ids
+from mappa_core.core.records import Completion, GenerationRequest, RunStatus
+from mappa_core.rollout.engines.transformers.engine import TransformersEngine
+from mappa_core.store.connection import for_psql
+from mappa_core.store.store import PostgresStore
+from mappa_core.train.config import AlgorithmConfig, MismatchConfig
 from tests.builders import make_run
 from tests.e2e.conftest import MakeServices
 from tests.e2e.elsewhere import computed_here, deploy, sent, worker
@@ -45,7 +46,7 @@ class Imprecise(TransformersEngine):
 
 async def run(services: Services, config: TrainConfig, resume: str | None = None) -> None:
     await services.engine.start()
-    with bootstrap.use(services):
+    with use(services):
         await train(config, resume)
 
 

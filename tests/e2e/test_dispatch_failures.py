@@ -17,15 +17,15 @@ from prefect.states import Completed, Running
 from flows.dispatch import check_deployment, dispatch
 from flows.train import train
 from flows.update import update
-from mappa_core import bootstrap
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.adapters.watchers import LogWatcher
-from mappa_core.bootstrap import Services, check_inputs
-from mappa_core.config import TrainConfig
-from mappa_core.domain.errors import ConfigError, LearnerError, OutsideError, StoreError
-from mappa_core.domain.records import RunStatus, Update
-from mappa_core.settings import Settings
-from mappa_core.steps import UpdateRequest
+from mappa_core.app.checks import check_inputs
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.progress import LogProgress
+from mappa_core.app.services import Services, use
+from mappa_core.core.errors import ConfigError, LearnerError, OutsideError, StoreError
+from mappa_core.core.records import RunStatus, Update
+from mappa_core.core.settings import Settings
+from mappa_core.store.store import PostgresStore
+from mappa_core.train.update import UpdateRequest
 from tests.builders import make_policy, make_run
 from tests.e2e.conftest import MakeServices
 from tests.e2e.elsewhere import computed_here, deploy, sent, undeploy, worker
@@ -38,13 +38,13 @@ def send(store: PostgresStore, elsewhere: TrainConfig) -> Send:
     """Ask for the update of a run that nobody knows; a quiet worker is looked after at once."""
     request = UpdateRequest(run_id=uuid4(), agent="speaker", iteration=1, config=elsewhere)
     return lambda: dispatch(
-        request, "update/gpu", store=store, watcher=LogWatcher(), quiet_seconds=0
+        request, "update/gpu", store=store, progress=LogProgress(), quiet_seconds=0
     )
 
 
 async def run(services: Services, config: TrainConfig) -> None:
     await services.engine.start()
-    with bootstrap.use(services):
+    with use(services):
         await train(config)
 
 

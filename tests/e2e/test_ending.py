@@ -8,12 +8,12 @@ import httpx
 import pytest
 from prefect.exceptions import TerminationSignal
 
-from flows.opening import prepared, recorded, stored_run
-from mappa_core import bootstrap
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.config import TrainConfig
-from mappa_core.domain.errors import OutsideError
-from mappa_core.domain.records import RunStatus
+from flows.runs import prepared, recorded, stored_run
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.services import use
+from mappa_core.core.errors import OutsideError
+from mappa_core.core.records import RunStatus
+from mappa_core.store.store import PostgresStore
 from tests.e2e.conftest import MakeServices
 
 
@@ -35,7 +35,7 @@ def test_how_a_run_ended_is_written_down(
     says: str | None,
 ) -> None:
     async def body() -> None:
-        with bootstrap.use(make_services(toy_config)):
+        with use(make_services(toy_config)):
             prepare = partial(prepared, config=toy_config)
             async with recorded(stored_run(toy_config, None), prepare):
                 raise stop

@@ -7,18 +7,18 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from flows.beside import measured
 from flows.evaluate import Evaluation, evaluate
-from flows.printing.evaluations import evaluation_json
+from flows.evaluation_run import measured
 from flows.train import train
-from mappa_core import bootstrap
-from mappa_core.adapters.config_files import with_overrides
-from mappa_core.adapters.store import claims
-from mappa_core.adapters.store.connection import for_psql
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.config import TrainConfig
-from mappa_core.domain.errors import ConfigError, RunBusy, TrackerError
-from mappa_core.domain.records import Episode, RunStatus, ScoreEntry
+from mappa_cli.printing.evaluations import evaluation_json
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.config_files import with_overrides
+from mappa_core.app.services import use
+from mappa_core.core.errors import ConfigError, RunBusy, TrackerError
+from mappa_core.core.records import Episode, RunStatus, ScoreEntry
+from mappa_core.store import claims
+from mappa_core.store.connection import for_psql
+from mappa_core.store.store import PostgresStore
 from tests.e2e.conftest import MakeServices
 from tests.e2e.toy import LetterCoach
 from tests.fakes.tracking import MemoryTracker
@@ -59,7 +59,7 @@ def test_a_stored_run_is_measured_again(
 
     async def body() -> tuple[Evaluation, Evaluation, Evaluation]:
         await services.engine.start()
-        with bootstrap.use(services):
+        with use(services):
             await train(config)
             coach.asked = 0
             (run,) = store.runs()
@@ -132,7 +132,7 @@ def test_an_evaluation_has_the_run_that_it_writes_to_and_says_how_that_ended(
 
     async def body() -> None:
         await services.engine.start()
-        with bootstrap.use(services):
+        with use(services):
             await train(config)
             (run,) = store.runs()
             for other, said in (

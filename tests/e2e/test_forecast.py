@@ -2,14 +2,15 @@
 
 import pytest
 
-from flows.commands.forecast import forecast_run, habits_of
-from flows.rehearsal.script import no_faults
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.coaching.forecast import Forecast, Habits
-from mappa_core.coaching.prices import Usage, cost, dollars
-from mappa_core.coaching.rubrics import RubricSet
-from mappa_core.config import CoachConfig, TrainConfig
-from mappa_core.settings import Settings
+from mappa_cli.commands.forecast import forecast_run, habits_of
+from mappa_cli.provider_stub.script import no_faults
+from mappa_core.app.config import TrainConfig
+from mappa_core.coach.config import CoachConfig
+from mappa_core.coach.forecast import Forecast, Habits
+from mappa_core.coach.prices import Usage, cost, dollars
+from mappa_core.coach.rubrics import RubricSet
+from mappa_core.core.settings import Settings
+from mappa_core.store.store import PostgresStore
 from tests.e2e.conftest import MakeServices
 from tests.e2e.test_coach_outage import Trainer, rubric_folder, rubrics
 from tests.e2e.toy import Cues, Monologue

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.cli import main
-from flows.commands.forking import forked_config
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.config import TrainConfig
-from mappa_core.domain.errors import CoachError, ConfigError, LearnerError
-from mappa_core.domain.records import RunStatus
-from mappa_core.settings import Settings
+from mappa_cli.commands.forking import forked_config
+from mappa_cli.main import main
+from mappa_core.app.config import TrainConfig
+from mappa_core.core.errors import CoachError, ConfigError, LearnerError
+from mappa_core.core.records import RunStatus
+from mappa_core.core.settings import Settings
+from mappa_core.store.store import PostgresStore
 from tests.e2e.conftest import MakeServices
 from tests.e2e.test_resume import Dying, run, weights
 

@@ -16,12 +16,11 @@ import pytest
 from prefect.settings import PREFECT_API_URL
 
 from flows.train import train
-from mappa_core import bootstrap
-from mappa_core.adapters.store.connection import for_psql
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.bootstrap import Services
-from mappa_core.config import TrainConfig
-from mappa_core.domain.records import RunStatus
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.services import Services, use
+from mappa_core.core.records import RunStatus
+from mappa_core.store.connection import for_psql
+from mappa_core.store.store import PostgresStore
 from tests.conftest import NewDatabase
 from tests.e2e.conftest import MakeServices
 
@@ -133,7 +132,7 @@ def play_here(services: Services, config: TrainConfig) -> UUID:
 
     async def body() -> None:
         await services.engine.start()
-        with bootstrap.use(services):
+        with use(services):
             await train(config)
 
     asyncio.run(body())

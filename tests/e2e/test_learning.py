@@ -3,10 +3,9 @@
 import asyncio
 
 from flows.train import train
-from mappa_core import bootstrap
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.bootstrap import Services
-from mappa_core.config import TrainConfig
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.services import Services, use
+from mappa_core.store.store import PostgresStore
 from tests.e2e.conftest import MakeServices
 from tests.e2e.toy import LetterCoach, letter_share
 
@@ -14,7 +13,7 @@ from tests.e2e.toy import LetterCoach, letter_share
 def run(services: Services, config: TrainConfig) -> None:
     async def body() -> None:
         await services.engine.start()
-        with bootstrap.use(services):
+        with use(services):
             await train(config)
 
     asyncio.run(body())

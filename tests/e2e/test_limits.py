@@ -11,10 +11,9 @@ from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
 
 from flows.limits import Limit, global_limits, slot
 from flows.train import train
-from mappa_core import bootstrap
-from mappa_core.bootstrap import Services
-from mappa_core.config import TrainConfig
-from mappa_core.domain.records import CoachCase, CoachScore, Unscored
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.services import Services, use
+from mappa_core.core.records import CoachCase, CoachScore, Unscored
 from tests.e2e.conftest import MakeServices
 from tests.e2e.toy import LetterCoach
 
@@ -57,7 +56,7 @@ async def limited(name: str, limit: int) -> AsyncGenerator[None]:
 
 async def run(services: Services, config: TrainConfig) -> None:
     await services.engine.start()
-    with bootstrap.use(services):
+    with use(services):
         await train(config)
 
 

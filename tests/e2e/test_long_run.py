@@ -8,10 +8,10 @@ from statistics import median
 import pytest
 
 from flows.train import train
-from mappa_core import bootstrap
-from mappa_core.adapters.watchers import LogWatcher
-from mappa_core.config import TrainConfig
-from mappa_core.domain.records import IterationFigures
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.progress import LogProgress
+from mappa_core.app.services import use
+from mappa_core.core.records import IterationFigures
 from tests.e2e.conftest import MakeServices
 
 ITERATIONS = 200
@@ -24,7 +24,7 @@ def resident_bytes() -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
 
 
-class Gauge(LogWatcher):
+class Gauge(LogProgress):
     def __init__(self) -> None:
         super().__init__()
         self.seconds: list[float] = []
@@ -48,11 +48,11 @@ def test_two_hundred_iterations_are_flat(
             "learner": toy_config.learner.model_copy(update={"keep_checkpoints": 2}),
         }
     )
-    services = replace(make_services(config), watcher=(gauge := Gauge()))
+    services = replace(make_services(config), progress=(gauge := Gauge()))
 
     async def body() -> None:
         await services.engine.start()
-        with bootstrap.use(services):
+        with use(services):
             await train(config)
 
     asyncio.run(body())

@@ -7,13 +7,12 @@ from functools import partial
 
 import pytest
 
-from flows.opening import prepared, recorded, stored_run
 from flows.rollout import rollout
-from mappa_core import bootstrap
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.config import TrainConfig
-from mappa_core.domain.errors import TrackerError
-from mappa_core.domain.records import (
+from flows.runs import prepared, recorded, stored_run
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.services import use
+from mappa_core.core.errors import TrackerError
+from mappa_core.core.records import (
     Completion,
     Episode,
     FinishReason,
@@ -22,6 +21,7 @@ from mappa_core.domain.records import (
     RunStatus,
     ScoreEntry,
 )
+from mappa_core.store.store import PostgresStore
 from tests.e2e.conftest import MakeServices
 from tests.fakes.tracking import MemoryTracker
 
@@ -67,7 +67,7 @@ def test_episodes_beside_a_failing_one_stay_to_be_played(
     async def body() -> int:
         engine = Slow(expected=4)
         services = replace(make_services(config), engine=engine, tracker=Refusing())
-        with bootstrap.use(services), pytest.raises(TrackerError, match="refused"):
+        with use(services), pytest.raises(TrackerError, match="refused"):
             async with recorded(stored_run(config, None), partial(prepared, config=config)) as run:
                 await rollout(run.id, "train", 1, 0, config)
         return engine.waiting

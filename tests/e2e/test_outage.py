@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from flows.train import train
-from mappa_core import bootstrap
-from mappa_core.adapters.store import schema
-from mappa_core.adapters.store.embedded import EmbeddedPostgres, start_embedded
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.config import TrainConfig
-from mappa_core.domain.records import CoachCase, CoachIdentity, CoachScore, RunStatus, Unscored
-from mappa_core.patience import Patience
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.services import use
+from mappa_core.core.outage import OutageRetry
+from mappa_core.core.records import CoachCase, CoachIdentity, CoachScore, RunStatus, Unscored
+from mappa_core.store import schema
+from mappa_core.store.embedded import EmbeddedPostgres, start_embedded
+from mappa_core.store.store import PostgresStore
 from tests.e2e.toy import LetterCoach, toy_services
 
 
@@ -68,14 +68,14 @@ def test_a_run_waits_for_postgres_and_goes_on(
     rollout = toy_config.rollout.model_copy(update={"iterations": 2, "episodes_per_problem": 6})
     config = toy_config.model_copy(update={"rollout": rollout})
     said: list[str] = []
-    patience = Patience(seconds=120, tell=said.append)
-    store = PostgresStore.open(server.url("mappa"), patience)
+    outage_retry = OutageRetry(seconds=120, tell=said.append)
+    store = PostgresStore.open(server.url("mappa"), outage_retry)
     coach = Saboteur(server=server, home=home, when=7, seconds=seconds)
     services = toy_services(config, store, tiny_model, tmp_path, coach)
 
     async def body() -> None:
         await services.engine.start()
-        with bootstrap.use(services):
+        with use(services):
             await train(config)
 
     asyncio.run(body())

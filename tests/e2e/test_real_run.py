@@ -11,12 +11,13 @@ from statistics import fmean
 
 import pytest
 
-from mappa_core import bootstrap, steps
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.adapters.torch_learner import TorchLearner
-from mappa_core.config import LearnerConfig
-from mappa_core.domain.records import Run, RunStatus
-from mappa_core.settings import Settings
+from mappa_core.app.databases import opened_mlflow, opened_store
+from mappa_core.core.records import Run, RunStatus
+from mappa_core.core.settings import Settings
+from mappa_core.store.store import PostgresStore
+from mappa_core.train.config import LearnerConfig
+from mappa_core.train.learners.torch_learner import TorchLearner
+from mappa_core.train.update import policy_at
 
 AGENTS = ("problem_solver", "code_executor", "verifier")
 SMALL = (
@@ -69,7 +70,7 @@ def played(open_folder: Path, real_model: Path) -> Played:
 
 @pytest.fixture(scope="module")
 def store(played: Played) -> Iterator[PostgresStore]:
-    with bootstrap.opened_store(Settings(MAPPA_HOME=played.home)) as store:
+    with opened_store(Settings(MAPPA_HOME=played.home)) as store:
         yield store
 
 
@@ -98,7 +99,7 @@ def test_stored_policies_reproduce_the_samplers_logprobs(
     for step in (0, 1):
         actions = store.scored_actions(run.id, agent, step + 1)
         assert len(actions) >= 6
-        recomputed = learner.logprobs(steps.policy_at(store, run.id, agent, step), actions)
+        recomputed = learner.logprobs(policy_at(store, run.id, agent, step), actions)
         differences = [
             abs(ours - theirs)
             for row, action in zip(recomputed, actions, strict=True)
@@ -133,7 +134,7 @@ def test_checkpoints_are_registered_candidates(
     played: Played, store: PostgresStore, run: Run
 ) -> None:
     last = {policy.agent: (policy, saved) for policy, saved in store.checkpoints(run.id)}
-    with bootstrap.opened_mlflow(Settings(MAPPA_HOME=played.home)) as address:
+    with opened_mlflow(Settings(MAPPA_HOME=played.home)) as address:
         for agent in AGENTS:
             policy, saved = last[agent]
             assert policy.step == 2
@@ -143,7 +144,7 @@ def test_checkpoints_are_registered_candidates(
 
 
 def candidate(address: str, name: str) -> dict[str, str]:
-    """Asked in a process of its own: in this one MLflow would meet Prefect's server tables."""
+    """CoachCall in a process of its own: in this one MLflow would meet Prefect's server tables."""
     script = (
         "import json, sys; from mlflow import MlflowClient; "
         "found = MlflowClient(sys.argv[1]).get_model_version_by_alias(sys.argv[2], 'candidate'); "

@@ -8,11 +8,11 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 
 from flows.train import train
-from mappa_core import bootstrap
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.config import TrainConfig
-from mappa_core.domain import ids
-from mappa_core.domain.records import CoachScore
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.services import use
+from mappa_core.core import ids
+from mappa_core.core.records import CoachScore
+from mappa_core.store.store import PostgresStore
 from tests.e2e.conftest import MakeServices
 from tests.fakes.tracking import MemoryRegistry, MemoryTracker
 
@@ -27,7 +27,7 @@ def test_everything_a_run_did_can_be_read_back(
 
     async def body() -> list[str]:
         await services.engine.start()
-        with bootstrap.use(services):
+        with use(services):
             comparison = await train(config)
         assert comparison.episodes == 4
         (run, *_) = store.runs()

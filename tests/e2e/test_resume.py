@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from flows.train import train
-from mappa_core import bootstrap
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.bootstrap import Services
-from mappa_core.config import TrainConfig
-from mappa_core.domain.errors import CoachError, ConfigError
-from mappa_core.domain.records import CoachCase, CoachIdentity, CoachScore, RunStatus, Unscored
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.services import Services, use
+from mappa_core.core.errors import CoachError, ConfigError
+from mappa_core.core.records import CoachCase, CoachIdentity, CoachScore, RunStatus, Unscored
+from mappa_core.store.store import PostgresStore
 from tests.e2e.conftest import MakeServices
 from tests.e2e.toy import LetterCoach
 
@@ -38,7 +37,7 @@ class Dying:
 def run(services: Services, config: TrainConfig, resume: str | None = None) -> None:
     async def body() -> None:
         await services.engine.start()
-        with bootstrap.use(services):
+        with use(services):
             await train(config, resume)
 
     asyncio.run(body())

@@ -7,9 +7,9 @@ from prefect.events.clients import AssertingEventsClient
 from prefect.events.worker import EventsWorker
 
 from flows.train import train
-from mappa_core import bootstrap
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.config import TrainConfig
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.services import use
+from mappa_core.store.store import PostgresStore
 from tests.e2e.conftest import MakeServices
 
 
@@ -37,7 +37,7 @@ def test_a_guarded_update_is_skipped_with_its_reason(
 
         async def body() -> None:
             await services.engine.start()
-            with bootstrap.use(services):
+            with use(services):
                 await train(config, resume)
 
         asyncio.run(body())

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from flows.opening import open_run
 from flows.rollout import rollout
-from mappa_core import bootstrap
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.config import TrainConfig
-from mappa_core.domain.records import Limits, RefusedCall, Tool, ToolCall, ToolResult
-from mappa_core.steps.executing import refusal
+from flows.runs import open_run
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.services import use
+from mappa_core.core.records import Limits, RefusedCall, Tool, ToolCall, ToolResult
+from mappa_core.rollout.execution import refusal
+from mappa_core.store.store import PostgresStore
 from tests.e2e.conftest import MakeServices
 from tests.e2e.toy import Monologue
 
@@ -46,7 +46,7 @@ def test_calls_reach_the_toolbox_and_their_results_the_store(
 
     async def body() -> None:
         await services.engine.start()
-        with bootstrap.use(services):
+        with use(services):
             run = open_run(config, None)
             await rollout(run.id, "train", 1, 0, config)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.bootstrap import opened_store
-from mappa_core.config import TrainConfig
-from mappa_core.domain.records import RunStatus
-from mappa_core.settings import Settings
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.databases import opened_store
+from mappa_core.core.records import RunStatus
+from mappa_core.core.settings import Settings
+from mappa_core.store.store import PostgresStore
 from tests.e2e.conftest import MakeServices
 from tests.e2e.test_killed import Victim, play_here, weights
 

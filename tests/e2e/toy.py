@@ -5,15 +5,13 @@ import string
 from dataclasses import dataclass
 from pathlib import Path
 
-from mappa_core.adapters.huggingface.tokenizer import ChatTokenizer
-from mappa_core.adapters.torch_learner import TorchLearner
-from mappa_core.adapters.transformers_engine.engine import TransformersEngine
-from mappa_core.adapters.watchers import LogWatcher
-from mappa_core.bootstrap import Services
-from mappa_core.config import TrainConfig
-from mappa_core.domain import ids
-from mappa_core.domain.errors import SandboxError
-from mappa_core.domain.records import (
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.progress import LogProgress
+from mappa_core.app.services import Services
+from mappa_core.coach.protocols import Coach
+from mappa_core.core import ids
+from mappa_core.core.errors import SandboxError
+from mappa_core.core.records import (
     CoachCase,
     CoachIdentity,
     CoachScore,
@@ -26,8 +24,11 @@ from mappa_core.domain.records import (
     ToolResult,
     Unscored,
 )
-from mappa_core.ports import Coach, Store
-from mappa_core.teams.base import AgentSpec
+from mappa_core.models.tokenizer import ChatTokenizer
+from mappa_core.rollout.engines.transformers.engine import TransformersEngine
+from mappa_core.rollout.teams.base import AgentSpec
+from mappa_core.store.protocols import Store
+from mappa_core.train.learners.torch_learner import TorchLearner
 from tests.fakes.tracking import MemoryRegistry, MemoryTracker
 
 SPEAKER = AgentSpec(name="speaker", title="Speaker", max_turns=1, sees=())
@@ -138,5 +139,5 @@ def toy_services(
         store=store,
         tracker=MemoryTracker(),
         registry=MemoryRegistry(),
-        watcher=LogWatcher(),
+        progress=LogProgress(),
     )

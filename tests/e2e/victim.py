@@ -12,18 +12,11 @@ from pathlib import Path
 from uuid import UUID
 
 from flows.train import train
-from mappa_core import bootstrap
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.config import TrainConfig
-from mappa_core.domain import ids
-from mappa_core.domain.records import (
-    Checkpoint,
-    Episode,
-    PolicyVersion,
-    ScoreEntry,
-    Turn,
-    Update,
-)
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.services import use
+from mappa_core.core import ids
+from mappa_core.core.records import Checkpoint, Episode, PolicyVersion, ScoreEntry, Turn, Update
+from mappa_core.store.store import PostgresStore
 from tests.e2e.toy import toy_services
 
 
@@ -59,7 +52,7 @@ def main(url: str, model: str, checkpoints: str, config: str, resume: str | None
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         sys.stdin.readline()
-        with bootstrap.use(services):
+        with use(services):
             await train(resolved, resume)
 
     asyncio.run(body())

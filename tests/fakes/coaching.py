@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from flows.rehearsal.script import Question, judgement
-from mappa_core.adapters.llm_coach.provider import ProviderError, ProviderReply
-from mappa_core.adapters.llm_coach.retries import Time
-from mappa_core.coaching.prices import Usage
+from mappa_cli.provider_stub.script import Question, judgement
+from mappa_core.coach.prices import Usage
+from mappa_core.coach.providers.provider import ProviderError, ProviderReply
+from mappa_core.coach.retries import Time
 
 Answer = Callable[[Question, int], str | ProviderError]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from flows.rehearsal.dialects import GEMINI, Dialect, Tokens, as_bytes
+from mappa_cli.provider_stub.dialects import GEMINI, Dialect, Tokens, as_bytes
 from tests.fakes.serving import serving
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from mappa_core.domain.errors import TrackerError
-from mappa_core.domain.records import (
+from mappa_core.core.errors import TrackerError
+from mappa_core.core.records import (
     Checkpoint,
     Episode,
     Phase,

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from flows.cli import app
-from mappa_core.adapters.config_files import load_config
-from mappa_core.config import TrainConfig
-from mappa_core.domain.records import Tool, ToolCall
-from mappa_core.settings import Settings
-from mappa_core.teams.tools import read_call
+from mappa_cli.main import app
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.config_files import load_config
+from mappa_core.core.records import Tool, ToolCall
+from mappa_core.core.settings import Settings
+from mappa_core.rollout.tools.team import read_call
 
 ROOT = Path(__file__).parents[2]
 DOCS = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from mappa_core.adapters.store.auditing import PostgresAudit
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.domain import ids
-from mappa_core.domain.audit import Anchor, AnchorScore, HumanLabel
-from mappa_core.domain.records import CoachIdentity, Outcome, StopReason, Unscored
+from mappa_core.audit.records import Anchor, AnchorScore, HumanLabel
+from mappa_core.audit.store import PostgresAudit
+from mappa_core.core import ids
+from mappa_core.core.records import CoachIdentity, Outcome, StopReason, Unscored
+from mappa_core.store.store import PostgresStore
 from tests.builders import (
     RULE_COACH,
     entry,

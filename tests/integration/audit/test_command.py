@@ -11,11 +11,11 @@ import psycopg
 import pytest
 from typer.testing import CliRunner, Result
 
-from flows.cli import app
-from mappa_core.adapters.store import backup
-from mappa_core.adapters.store.auditing import PostgresAudit
-from mappa_core.adapters.store.connection import for_psql
-from mappa_core.domain.errors import ConfigError, NotFound
+from mappa_cli.main import app
+from mappa_core.audit.store import PostgresAudit
+from mappa_core.core.errors import ConfigError, NotFound
+from mappa_core.store import backup
+from mappa_core.store.connection import for_psql
 from tests.builders import make_run
 from tests.conftest import execute
 
@@ -133,7 +133,7 @@ def test_a_fair_coach_passes_before_training(mappa, tmp_path: Path) -> None:
 
 def test_a_run_is_audited_without_what_trains_or_draws() -> None:
     code = (
-        "import sys, flows.cli, flows.audit_run, flows.printing.audits, mappa_core.bootstrap; "
+        "import sys, mappa_cli.main, mappa_core.audit.stored_run, mappa_cli.printing.audits; "
         "print({'torch', 'prefect', 'mlflow', 'matplotlib'} & set(sys.modules))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

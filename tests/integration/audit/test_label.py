@@ -5,11 +5,11 @@ import json
 import pytest
 from typer.testing import CliRunner, Result
 
-from flows.audit_run import audit_stored
-from flows.cli import app
-from flows.commands.label import as_score
-from mappa_core.adapters.store.auditing import PostgresAudit
-from mappa_core.domain.errors import ConfigError, NotFound
+from mappa_cli.commands.label import as_score
+from mappa_cli.main import app
+from mappa_core.audit.store import PostgresAudit
+from mappa_core.audit.stored_run import audit_stored
+from mappa_core.core.errors import ConfigError, NotFound
 from tests.builders import make_run
 
 RUN = make_run("biased-1")

@@ -2,11 +2,11 @@
 
 import pytest
 
-from flows.audit_run import audit_stored
-from flows.benches.audit import LARGE, audit_process, bench_audit, fill
-from mappa_core.adapters.store.auditing import PostgresAudit
-from mappa_core.domain.errors import ConfigError
-from mappa_core.settings import Settings
+from mappa_cli.benches.audit import LARGE, audit_process, bench_audit, fill
+from mappa_core.audit.store import PostgresAudit
+from mappa_core.audit.stored_run import audit_stored
+from mappa_core.core.errors import ConfigError
+from mappa_core.core.settings import Settings
 
 
 def test_what_the_bench_measures_is_an_audit(database_url: str) -> None:

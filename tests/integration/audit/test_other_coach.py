@@ -9,10 +9,10 @@ import psycopg
 import pytest
 from typer.testing import CliRunner, Result
 
-from flows.cli import app
-from mappa_core.adapters.store.connection import for_psql
-from mappa_core.config import TrainConfig
-from mappa_core.domain.errors import ConfigError
+from mappa_cli.main import app
+from mappa_core.app.config import TrainConfig
+from mappa_core.core.errors import ConfigError
+from mappa_core.store.connection import for_psql
 
 ACTIONS = 72
 
@@ -20,7 +20,7 @@ ACTIONS = 72
 @pytest.fixture
 def stand_in() -> Iterator[str]:
     """A provider on this machine; yields its address."""
-    command = [sys.executable, "-m", "flows.rehearsal", "--latency", "0"]
+    command = [sys.executable, "-m", "mappa_cli.provider_stub", "--latency", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

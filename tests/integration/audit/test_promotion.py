@@ -1,11 +1,11 @@
 """What a promotion knows of the coach: an audit of the moment, not the one that is stored."""
 
-from flows.audit_run import audit_stored
 from flows.promote import considered
-from mappa_core.adapters.store.auditing import PostgresAudit
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.bootstrap import Records
-from mappa_core.steps import register_policies
+from mappa_core.app.databases import Records
+from mappa_core.audit.store import PostgresAudit
+from mappa_core.audit.stored_run import audit_stored
+from mappa_core.store.store import PostgresStore
+from mappa_core.train.update import register_policies
 from tests.builders import make_run
 from tests.fakes.tracking import MemoryRegistry
 

@@ -9,13 +9,13 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from flows.audit_run import Audited, audit_stored
-from mappa_core.adapters.store.auditing import PostgresAudit
-from mappa_core.adapters.store.connection import for_psql
-from mappa_core.auditing.alerts import Alert
-from mappa_core.auditing.report import html
-from mappa_core.auditing.titles import TITLES, interval
-from mappa_core.domain.audit import Finding
+from mappa_core.audit.alerts import Alert
+from mappa_core.audit.records import Finding
+from mappa_core.audit.report import html
+from mappa_core.audit.store import PostgresAudit
+from mappa_core.audit.stored_run import Audited, audit_stored
+from mappa_core.audit.titles import TITLES, interval
+from mappa_core.store.connection import for_psql
 from tests.builders import make_run
 
 RUN = make_run("biased-1")
@@ -66,7 +66,7 @@ def audited(rich_url: str, audit: PostgresAudit) -> Audited:
 
 
 def audit_sql_of_health() -> str:
-    from mappa_core.auditing import sql
+    from mappa_core.audit import sql
 
     return sql.health("agent = 'solver' AND iteration = 2", estimate="unparsed")
 

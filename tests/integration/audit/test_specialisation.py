@@ -18,16 +18,14 @@ import numpy as np
 import pytest
 import torch
 
-from flows.audit_run import Audited, audit_stored, debias
-from mappa_core import steps
-from mappa_core.adapters.huggingface.tokenizer import ChatTokenizer
-from mappa_core.adapters.store.auditing import PostgresAudit
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.adapters.torch_learner import TorchLearner
-from mappa_core.config import TrainConfig
-from mappa_core.domain import ids
-from mappa_core.domain.audit import Correction
-from mappa_core.domain.records import (
+from mappa_core.app.config import TrainConfig
+from mappa_core.audit import monitor as auditing
+from mappa_core.audit.records import Correction
+from mappa_core.audit.store import PostgresAudit
+from mappa_core.audit.stored_run import Audited, audit_stored, debias
+from mappa_core.coach.scoring import ScorePlan, score_episode
+from mappa_core.core import ids
+from mappa_core.core.records import (
     Action,
     CoachCase,
     CoachIdentity,
@@ -40,11 +38,14 @@ from mappa_core.domain.records import (
     Problem,
     ScoredAction,
 )
-from mappa_core.steps import auditing
-from mappa_core.steps.scoring import ScorePlan, score_episode
+from mappa_core.models.tokenizer import ChatTokenizer
+from mappa_core.rollout.episode import new_episode, play_episode
+from mappa_core.store.store import PostgresStore
+from mappa_core.train.learners.torch_learner import TorchLearner
+from mappa_core.train.update import Correct, UpdateRequest, base_policy, policy_at, update_agent
 from tests.builders import make_run
 from tests.e2e.toy import Idle, Monologue
-from tests.integration.learner.samples import action as some_action
+from tests.integration.train.learner.samples import action as some_action
 from tests.tiny_model import save_tiny_model
 
 CUES = {"regression": "abcdef", "classification": "ghijkl"}
@@ -108,18 +109,18 @@ class World:
         run = make_run(name)
         self.store.open_run(run)
         self.store.add_problems(self.problems)
-        self.store.add_policy_version(steps.base_policy(run.id, "speaker", "tiny"))
+        self.store.add_policy_version(base_policy(run.id, "speaker", "tiny"))
         correct = None if correction is None else self._corrector(correction)
         for iteration in range(1, ITERATIONS + 1):
             asyncio.run(self._play(run.id, iteration, Kinder(bias)))
-            request = steps.UpdateRequest(
+            request = UpdateRequest(
                 run_id=run.id, agent="speaker", iteration=iteration, config=CONFIG
             )
-            steps.update_agent(request, learner=self.learner, store=self.store, correct=correct)
+            update_agent(request, learner=self.learner, store=self.store, correct=correct)
 
-    def _corrector(self, correction: Correction) -> steps.Correct:
+    def _corrector(self, correction: Correction) -> Correct:
         def correct(
-            request: steps.UpdateRequest, actions: list[ScoredAction]
+            request: UpdateRequest, actions: list[ScoredAction]
         ) -> tuple[ScoredAction, ...]:
             return auditing.corrected_actions(
                 correction,
@@ -133,12 +134,12 @@ class World:
         return correct
 
     async def _play(self, run_id: UUID, iteration: int, coach: Kinder) -> None:
-        policy = steps.policy_at(self.store, run_id, "speaker", iteration - 1)
+        policy = policy_at(self.store, run_id, "speaker", iteration - 1)
         for problem in self.problems:
             generate = self._sampler(policy, problem, iteration)
             for rollout in range(EPISODES):
-                episode = await steps.play_episode(
-                    steps.new_episode(run_id, "train", iteration, problem, rollout),
+                episode = await play_episode(
+                    new_episode(run_id, "train", iteration, problem, rollout),
                     team=Choosers(),
                     store=self.store,
                     generate=generate,

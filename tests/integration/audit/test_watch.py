@@ -8,13 +8,14 @@ from uuid import UUID
 
 import pytest
 
-from mappa_core.adapters.store.auditing import PostgresAudit
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.auditing.debias import correction
-from mappa_core.auditing.frame import Frame
-from mappa_core.auditing.watch import Watched
-from mappa_core.config import AuditConfig
-from mappa_core.domain.records import (
+from mappa_core.audit import monitor as auditing
+from mappa_core.audit.config import AuditConfig
+from mappa_core.audit.debias import correction
+from mappa_core.audit.frame import Frame
+from mappa_core.audit.store import PostgresAudit
+from mappa_core.audit.watch import Watched
+from mappa_core.coach import scoring
+from mappa_core.core.records import (
     CoachCase,
     CoachIdentity,
     CoachScore,
@@ -23,7 +24,7 @@ from mappa_core.domain.records import (
     Turn,
     Unscored,
 )
-from mappa_core.steps import auditing, scoring
+from mappa_core.store.store import PostgresStore
 from tests.builders import RULE_COACH, make_run
 
 RUN = make_run("biased-1")
@@ -177,7 +178,7 @@ def test_a_silent_coach_is_no_drift(audit: PostgresAudit, store: PostgresStore) 
 
 
 def test_corrected_actions_keep_raw_and_new(audit: PostgresAudit, store: PostgresStore) -> None:
-    from flows.audit_run import audit_stored
+    from mappa_core.audit.stored_run import audit_stored
 
     audited = audit_stored(audit, "biased-1", 0.5, record=False, simulations=0)
     made = correction(

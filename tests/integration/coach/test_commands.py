@@ -16,12 +16,12 @@ import httpx
 import psutil
 import pytest
 
-from flows.cli import main
-from mappa_core.adapters.rule_coach.coach import RuleCoach
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.config import TrainConfig
-from mappa_core.domain.records import Episode, StopReason
-from mappa_core.steps.scoring import ScorePlan, score_episode
+from mappa_cli.main import main
+from mappa_core.app.config import TrainConfig
+from mappa_core.coach.rules.coach import RuleCoach
+from mappa_core.coach.scoring import ScorePlan, score_episode
+from mappa_core.core.records import Episode, StopReason
+from mappa_core.store.store import PostgresStore
 from tests.builders import make_episode, make_policy, make_problem, make_run, make_turn
 
 AGENTS = ("problem_solver", "code_executor", "verifier")
@@ -30,7 +30,7 @@ AGENTS = ("problem_solver", "code_executor", "verifier")
 @pytest.fixture
 def stand_in() -> Iterator[str]:
     """The stand-in as a process of its own; yields its address."""
-    command = [sys.executable, "-m", "flows.rehearsal", "--latency", "0"]
+    command = [sys.executable, "-m", "mappa_cli.provider_stub", "--latency", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -112,7 +112,7 @@ def test_rubrics_are_linted(
 ) -> None:
     code, out, _ = mappa(monkeypatch, capsys, "rubric", "lint")
     assert (code, out) == (0, "5 rubric sets: task types are treated alike\n")
-    source = Path(__file__).parents[3] / "mappa_core/coaching/rubrics/dsbench/paper-1/analyst.yaml"
+    source = Path(__file__).parents[3] / "mappa_core/coach/rubrics/dsbench/paper-1/analyst.yaml"
     unfair = source.read_text().replace("otherwise: 3", "otherwise: 4", 1)
     (tmp_path / "analyst.yaml").write_text(unfair)
     code, out, _ = mappa(monkeypatch, capsys, "rubric", "lint", "dsbench", str(tmp_path))
@@ -196,7 +196,7 @@ def test_a_key_is_in_no_command_line_output_or_row_of_a_real_process(
     command = ["rescore", "quickstart-1", "--coach", "gemini:m", "--yes", *overrides]
     seen: set[str] = set()
     with psutil.Popen(
-        [sys.executable, "-c", "from flows.cli import main; main()", *command],
+        [sys.executable, "-c", "from mappa_cli.main import main; main()", *command],
         env={**os.environ, "MAPPA_DATABASE_URL": database_url, "GOOGLE_API_KEY": KEY},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -6,23 +6,23 @@ from random import Random
 
 import pytest
 
-from flows.commands.forecast import forecast_run
-from flows.rehearsal.server import StandIn, serving
-from mappa_core import steps
-from mappa_core.adapters.llm_coach.budget import Budget
-from mappa_core.adapters.llm_coach.coach import LlmCoach
-from mappa_core.adapters.llm_coach.gemini import gemini_provider
-from mappa_core.adapters.problems import problem_source
-from mappa_core.coaching.forecast import Forecast, assumed_turn
-from mappa_core.coaching.prices import Usage, cost, dollars
-from mappa_core.coaching.rubrics import load_rubrics
-from mappa_core.config import TrainConfig
-from mappa_core.domain import ids
-from mappa_core.domain.records import CoachCase, Episode, LabelVisibility
-from mappa_core.settings import Settings
-from mappa_core.steps.scoring import case_of
-from mappa_core.teams import load_team
-from mappa_core.teams.base import Team
+from mappa_cli.commands.forecast import forecast_run
+from mappa_cli.provider_stub.server import StandIn, serving
+from mappa_core.app.config import TrainConfig
+from mappa_core.coach.budget import Budget
+from mappa_core.coach.forecast import Forecast, assumed_turn
+from mappa_core.coach.llm_coach import LlmCoach
+from mappa_core.coach.prices import Usage, cost, dollars
+from mappa_core.coach.providers.gemini import gemini_provider
+from mappa_core.coach.rubrics import load_rubrics
+from mappa_core.coach.scoring import case_of
+from mappa_core.core import ids
+from mappa_core.core.records import CoachCase, Episode, LabelVisibility
+from mappa_core.core.settings import Settings
+from mappa_core.rollout.episode import new_episode, problems_of_iteration
+from mappa_core.rollout.problems import problem_source
+from mappa_core.rollout.teams import load_team
+from mappa_core.rollout.teams.base import Team
 
 VALUES = {
     "rollout": {"iterations": 2, "problems": 6, "episodes_per_problem": 2, "max_tokens": 96},
@@ -70,9 +70,9 @@ def cases_of(config: TrainConfig, team: Team) -> list[CoachCase]:
     train = problem_source(config.problems).train()
     run_id = ids.content_id("run", "forecast test")
     episodes = [
-        played(team, steps.new_episode(run_id, "train", iteration, problem, rollout), source)
+        played(team, new_episode(run_id, "train", iteration, problem, rollout), source)
         for iteration in (1, 2)
-        for problem in steps.problems_of_iteration(train, iteration, 6, config.seed)
+        for problem in problems_of_iteration(train, iteration, 6, config.seed)
         for rollout in (0, 1)
     ]
     return [

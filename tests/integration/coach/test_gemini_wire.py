@@ -13,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
-from flows.rehearsal.contexts import Contexts
-from flows.rehearsal.dialects import GEMINI, Tokens, as_bytes
-from flows.rehearsal.server import StandIn, serving
-from mappa_core.adapters.llm_coach.gemini import gemini_provider, http_options, vertex_provider
-from mappa_core.adapters.llm_coach.gemini_letters import KeepingTransport, Letter, Letters
-from mappa_core.adapters.llm_coach.gemini_replies import read_answer
-from mappa_core.adapters.llm_coach.provider import Final, Passing, ProviderError
-from mappa_core.coaching.prices import Usage
-from mappa_core.coaching.replies import REPLY_SCHEMA
-from mappa_core.config import CoachModelConfig
+from mappa_cli.provider_stub.contexts import Contexts
+from mappa_cli.provider_stub.dialects import GEMINI, Tokens, as_bytes
+from mappa_cli.provider_stub.server import StandIn, serving
+from mappa_core.coach.config import CoachModelConfig
+from mappa_core.coach.prices import Usage
+from mappa_core.coach.providers.gemini import gemini_provider, http_options, vertex_provider
+from mappa_core.coach.providers.gemini_letters import KeepingTransport, Letter, Letters
+from mappa_core.coach.providers.gemini_replies import read_answer
+from mappa_core.coach.providers.provider import Final, Passing, ProviderError
+from mappa_core.coach.replies import REPLY_SCHEMA
 from tests.fakes.google_accounts import TokenOffice, open_office
 from tests.fakes.recording import Recorder, recording
 

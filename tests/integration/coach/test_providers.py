@@ -12,23 +12,23 @@ from typing import Any
 
 import pytest
 
-from flows.rehearsal.script import Fault, Script, no_faults, score_of, seeded_faults
-from flows.rehearsal.server import StandIn, serving
-from mappa_core import bootstrap
-from mappa_core.adapters.llm_coach.anthropic_messages import AnthropicProvider
-from mappa_core.adapters.llm_coach.budget import Budget
-from mappa_core.adapters.llm_coach.coach import LlmCoach
-from mappa_core.adapters.llm_coach.gemini import GeminiProvider, gemini_provider, vertex_provider
-from mappa_core.adapters.llm_coach.openai_compatible import OpenAiProvider
-from mappa_core.adapters.llm_coach.provider import Provider
-from mappa_core.coaching.prices import Usage, cost, dollars
-from mappa_core.coaching.rubrics import load_rubrics
-from mappa_core.config import BudgetConfig, CoachModelConfig
-from mappa_core.domain.errors import ConfigError
-from mappa_core.domain.records import CoachScore, Unscored
-from mappa_core.settings import Settings
-from mappa_core.teams import load_team
-from tests.unit.coaching.cases import make_case
+from mappa_cli.provider_stub.script import Fault, Script, no_faults, score_of, seeded_faults
+from mappa_cli.provider_stub.server import StandIn, serving
+from mappa_core.coach.budget import Budget
+from mappa_core.coach.config import BudgetConfig, CoachModelConfig
+from mappa_core.coach.llm_coach import LlmCoach
+from mappa_core.coach.opening import check_coach
+from mappa_core.coach.prices import Usage, cost, dollars
+from mappa_core.coach.providers.anthropic import AnthropicProvider
+from mappa_core.coach.providers.gemini import GeminiProvider, gemini_provider, vertex_provider
+from mappa_core.coach.providers.openai import OpenAiProvider
+from mappa_core.coach.providers.provider import Provider
+from mappa_core.coach.rubrics import load_rubrics
+from mappa_core.core.errors import ConfigError
+from mappa_core.core.records import CoachScore, Unscored
+from mappa_core.core.settings import Settings
+from mappa_core.rollout.teams import load_team
+from tests.unit.coach.cases import make_case
 
 KEY = "AIza-very-secret-key-0123456789"
 RUBRICS = load_rubrics("mathchat", "paper-1")
@@ -205,7 +205,7 @@ def test_thirty_percent_faults_invent_nothing_and_the_totals_match_the_servers_l
 
 
 def truth(prompt: str) -> float:
-    from flows.rehearsal.script import Question
+    from mappa_cli.provider_stub.script import Question
 
     return score_of(Question(system="", user=prompt, max_output_tokens=0, thinking_budget=0))
 
@@ -270,7 +270,7 @@ def test_a_key_is_in_no_log_error_record_or_url(
 
 
 def test_a_provider_that_echoes_the_key_does_not_get_it_into_a_row() -> None:
-    from mappa_core.adapters.llm_coach.provider import safe
+    from mappa_core.coach.providers.provider import safe
 
     assert safe(f"Incorrect API key provided: {KEY}.\nSee docs", KEY) == (
         "Incorrect API key provided: ***. See docs"
@@ -301,7 +301,7 @@ def test_a_missing_secret_is_refused_before_anything_is_written(
     monkeypatch.delenv(variable, raising=False)
     config = CoachModelConfig.model_validate({"backend": backend, "model": "m"})
     with pytest.raises(ConfigError, match=variable):
-        bootstrap.check_coach(config, Settings(), load_team("mathchat", "small-1"))
+        check_coach(config, Settings(), load_team("mathchat", "small-1"))
 
 
 def test_vertex_speaks_to_its_own_path_with_a_bearer_token() -> None:
@@ -326,8 +326,8 @@ def _vertex(config: CoachModelConfig) -> GeminiProvider:
     from google import genai
     from google.oauth2.credentials import Credentials
 
-    from mappa_core.adapters.llm_coach.gemini import http_options
-    from mappa_core.adapters.llm_coach.gemini_letters import KeepingTransport
+    from mappa_core.coach.providers.gemini import http_options
+    from mappa_core.coach.providers.gemini_letters import KeepingTransport
 
     transport = KeepingTransport()
     client = genai.Client(

@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from flows.rehearsal.script import Question, judgement
-from flows.rescore import coach_overrides, rescore, wanted
-from mappa_core.adapters.llm_coach.budget import Budget
-from mappa_core.adapters.llm_coach.coach import LlmCoach
-from mappa_core.adapters.llm_coach.provider import ProviderError, status_error
-from mappa_core.adapters.rule_coach.coach import RuleCoach
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.coaching.rubrics import load_rubrics
-from mappa_core.config import BudgetConfig, CoachConfig
-from mappa_core.domain.errors import ConfigError
-from mappa_core.domain.records import (
+from mappa_cli.provider_stub.script import Question, judgement
+from mappa_core.coach.budget import Budget
+from mappa_core.coach.config import BudgetConfig, CoachConfig
+from mappa_core.coach.llm_coach import LlmCoach
+from mappa_core.coach.providers.provider import ProviderError, status_error
+from mappa_core.coach.rescore import coach_overrides, rescore, wanted
+from mappa_core.coach.rubrics import load_rubrics
+from mappa_core.coach.rules.coach import RuleCoach
+from mappa_core.coach.scoring import ScorePlan, case_of, score_episode, takes_second
+from mappa_core.core.errors import ConfigError
+from mappa_core.core.records import (
     Artifact,
     Duty,
     Episode,
@@ -29,7 +29,7 @@ from mappa_core.domain.records import (
     StopReason,
     Unscored,
 )
-from mappa_core.steps.scoring import ScorePlan, case_of, score_episode, takes_second
+from mappa_core.store.store import PostgresStore
 from tests.builders import (
     make_episode,
     make_policy,
@@ -147,7 +147,7 @@ def test_only_what_is_missing_is_asked_again_and_the_new_row_trains(
 
 
 def test_a_blocked_action_stays_unscored(store: PostgresStore, play: PlayEpisode) -> None:
-    from mappa_core.adapters.llm_coach.provider import Final
+    from mappa_core.coach.providers.provider import Final
 
     episode = play()
     blocking: Answer = lambda question, number: Final("blocked", "safety")  # noqa: E731

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from flows.rehearsal.dialects import ANTHROPIC, OPENAI
-from mappa_core.adapters.llm_coach.anthropic_messages import AnthropicProvider
-from mappa_core.adapters.llm_coach.openai_compatible import OpenAiProvider
-from mappa_core.adapters.llm_coach.provider import ProviderReply
-from mappa_core.config import CoachModelConfig
+from mappa_cli.provider_stub.dialects import ANTHROPIC, OPENAI
+from mappa_core.coach.config import CoachModelConfig
+from mappa_core.coach.providers.anthropic import AnthropicProvider
+from mappa_core.coach.providers.openai import OpenAiProvider
+from mappa_core.coach.providers.provider import ProviderReply
 from tests.fakes.recording import Recorder, recording
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flows.cli import main
-from flows.servers import prefect_server
-from mappa_core.settings import Settings
+from mappa_cli.main import main
+from mappa_cli.servers import prefect_server
+from mappa_core.core.settings import Settings
 from tests.integration.platform.deployed import Platform
 
 Mappa = Callable[..., tuple[int | str | None, str, str]]

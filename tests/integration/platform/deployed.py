@@ -16,7 +16,7 @@ import psutil
 import psycopg
 import yaml
 
-from mappa_core.adapters.store.connection import for_psql
+from mappa_core.store.connection import for_psql
 from tests.tiny_model import save_tiny_model
 
 ROOT = Path(__file__).parents[3]
@@ -60,7 +60,7 @@ class Platform:
 
     def mappa(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-c", "from flows.cli import main; main()", *arguments],
+            [sys.executable, "-c", "from mappa_cli.main import main; main()", *arguments],
             cwd=ROOT,
             capture_output=True,
             text=True,

@@ -4,8 +4,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from mappa_core.adapters.config_files import load_config
-from mappa_core.adapters.store.store import PostgresStore
+from mappa_core.app.config_files import load_config
+from mappa_core.store.store import PostgresStore
 from tests.builders import make_run
 from tests.integration.platform.conftest import Mappa
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.bootstrap import databases_of
-from mappa_core.settings import Settings
+from mappa_core.app.databases import databases_of
+from mappa_core.core.settings import Settings
 from tests.integration.platform.conftest import Mappa
 
 

@@ -6,13 +6,13 @@ from uuid import UUID
 
 import pytest
 
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.domain import ids
-from mappa_core.domain.audit import Finding
-from mappa_core.domain.errors import ConfigError, NotFound, PromotionRefused
-from mappa_core.domain.records import Outcome, Run, StopReason
-from mappa_core.steps import register_policies
-from mappa_core.steps.promoting import CHAMPION, Case, build_case, promote, roll_back
+from mappa_core.audit.records import Finding
+from mappa_core.core import ids
+from mappa_core.core.errors import ConfigError, NotFound, PromotionRefused
+from mappa_core.core.records import Outcome, Run, StopReason
+from mappa_core.evaluate.promotion import CHAMPION, Case, build_case, promote, roll_back
+from mappa_core.store.store import PostgresStore
+from mappa_core.train.update import register_policies
 from tests.builders import make_episode, make_policy, make_problem, make_run, make_turn, make_update
 from tests.fakes.tracking import MemoryRegistry
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.commands.report import tell
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.domain.records import CoachScore, Outcome, Run, StopReason, Unscored
-from mappa_core.evaluation.run_page import html
+from mappa_cli.commands.report import tell
+from mappa_core.core.records import CoachScore, Outcome, Run, StopReason, Unscored
+from mappa_core.evaluate.run_page import html
+from mappa_core.store.store import PostgresStore
 from tests.builders import (
     RULE_COACH,
     make_episode,

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.domain.records import Outcome, StopReason, Unscored
+from mappa_core.core.records import Outcome, StopReason, Unscored
+from mappa_core.store.store import PostgresStore
 from tests.builders import (
     entry,
     make_episode,

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mappa_core.adapters.exports.trajectories import Layout, write_trajectories
-from mappa_core.adapters.store.auditing import PostgresAudit
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.adapters.store.tables import METADATA
-from mappa_core.domain import ids
-from mappa_core.domain.audit import CorrectedScore, Correction
-from mappa_core.domain.errors import ArchiveError, StoreError
+from mappa_core.audit.records import CorrectedScore, Correction
+from mappa_core.audit.store import PostgresAudit
+from mappa_core.core import ids
+from mappa_core.core.errors import ArchiveError, StoreError
+from mappa_core.evaluate.trajectories import Layout, write_trajectories
+from mappa_core.store.store import PostgresStore
+from mappa_core.store.tables import METADATA
 from tests.builders import make_episode, make_policy, make_problem, make_run, make_score, make_turn
 from tests.conftest import NewDatabase
 from tests.integration.store.conftest import fill

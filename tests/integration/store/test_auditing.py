@@ -9,15 +9,10 @@ import numpy as np
 import psycopg
 import pytest
 
-from flows.audit_run import Scorer, against, audit_stored
-from mappa_core.adapters.store.auditing import PostgresAudit
-from mappa_core.adapters.store.connection import for_psql
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.auditing import sql
-from mappa_core.auditing.audit import KINDS
-from mappa_core.config import ALONE, Estimator, TrainConfig
-from mappa_core.domain import ids
-from mappa_core.domain.audit import (
+from mappa_core.app.config import TrainConfig
+from mappa_core.audit import sql
+from mappa_core.audit.audit import KINDS
+from mappa_core.audit.records import (
     Anchor,
     AnchorScore,
     CorrectedScore,
@@ -26,7 +21,13 @@ from mappa_core.domain.audit import (
     Finding,
     HumanLabel,
 )
-from mappa_core.domain.errors import NotFound, StoreError
+from mappa_core.audit.store import PostgresAudit
+from mappa_core.audit.stored_run import Scorer, against, audit_stored
+from mappa_core.core import ids
+from mappa_core.core.errors import NotFound, StoreError
+from mappa_core.store.connection import for_psql
+from mappa_core.store.store import PostgresStore
+from mappa_core.train.config import ALONE, Estimator
 from tests.builders import make_episode, make_problem, make_run, make_score
 from tests.conftest import execute
 

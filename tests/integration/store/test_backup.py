@@ -7,11 +7,11 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from mappa_core.adapters.store import backup, schema
-from mappa_core.adapters.store.connection import for_psql
-from mappa_core.adapters.store.embedded import EmbeddedPostgres
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.domain.errors import ArchiveError, MappaError, StoreError
+from mappa_core.core.errors import ArchiveError, MappaError, StoreError
+from mappa_core.store import backup, schema
+from mappa_core.store.connection import for_psql
+from mappa_core.store.embedded import EmbeddedPostgres
+from mappa_core.store.store import PostgresStore
 from tests.builders import make_problem, make_run
 from tests.conftest import NewDatabase, execute
 

@@ -10,12 +10,12 @@ from threading import Event
 import psycopg
 import pytest
 
-from flows.printing.tables import runs_json
-from mappa_core.adapters.store import claims
-from mappa_core.adapters.store.connection import for_psql
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.domain.errors import RunBusy
-from mappa_core.domain.records import RunStatus
+from mappa_cli.printing.tables import runs_json
+from mappa_core.core.errors import RunBusy
+from mappa_core.core.records import RunStatus
+from mappa_core.store import claims
+from mappa_core.store.connection import for_psql
+from mappa_core.store.store import PostgresStore
 from tests.builders import make_policy, make_run
 from tests.conftest import execute
 
@@ -23,7 +23,7 @@ RUN = make_run("claimed")
 HOLDER = """
 import sys, time
 from uuid import UUID
-from mappa_core.adapters.store.store import PostgresStore
+from mappa_core.store.store import PostgresStore
 with PostgresStore.open(sys.argv[1]).claim_run(UUID(sys.argv[2])):
     print("claimed", flush=True)
     time.sleep(60)

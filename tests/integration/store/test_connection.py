@@ -7,15 +7,15 @@ import pytest
 from sqlalchemy import make_url
 from sqlalchemy.exc import OperationalError
 
-from mappa_core.adapters.store import schema
-from mappa_core.adapters.store.auditing import PostgresAudit
-from mappa_core.adapters.store.columns import copied
-from mappa_core.adapters.store.connection import boundary, connect, for_psql, normalised, ping
-from mappa_core.adapters.store.embedded import EmbeddedPostgres
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.domain.errors import DiskFull, StoreError, StoreUnreachable
-from mappa_core.domain.records import StopReason
-from mappa_core.patience import Patience
+from mappa_core.audit.columns import copied
+from mappa_core.audit.store import PostgresAudit
+from mappa_core.core.errors import DiskFull, StoreError, StoreUnreachable
+from mappa_core.core.outage import OutageRetry
+from mappa_core.core.records import StopReason
+from mappa_core.store import schema
+from mappa_core.store.connection import boundary, connect, for_psql, normalised, ping
+from mappa_core.store.embedded import EmbeddedPostgres
+from mappa_core.store.store import PostgresStore
 from tests.builders import make_episode, make_policy, make_problem, make_run, make_turn
 from tests.conftest import execute
 
@@ -127,8 +127,8 @@ def test_the_audit_waits_as_the_store_does(database_url: str, postgres: Embedded
     def allowed(yes: bool) -> None:
         execute(administration, f"ALTER DATABASE {name} ALLOW_CONNECTIONS {yes}")
 
-    patience = Patience(seconds=30, tell=told.append, revive=lambda: allowed(True))
-    store = PostgresStore.open(database_url, patience)
+    outage_retry = OutageRetry(seconds=30, tell=told.append, revive=lambda: allowed(True))
+    store = PostgresStore.open(database_url, outage_retry)
     audit = PostgresAudit.beside(store)
     allowed(False)
     assert audit.findings(make_run().id) == ()

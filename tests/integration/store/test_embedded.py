@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.adapters.store import places
-from mappa_core.adapters.store.connection import ping
-from mappa_core.adapters.store.embedded import start_embedded
-from mappa_core.domain.errors import StoreError
+from mappa_core.core.errors import StoreError
+from mappa_core.store import places
+from mappa_core.store.connection import ping
+from mappa_core.store.embedded import start_embedded
 
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root has to change its user")
 USER = """
 import sys
 from pathlib import Path
-from mappa_core.adapters.store.embedded import start_embedded
+from mappa_core.store.embedded import start_embedded
 server = start_embedded(Path(sys.argv[1]))
 print(server.url("mappa"), flush=True)
 sys.stdin.readline()

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.config import TrainConfig
-from mappa_core.domain.errors import LearnerError
-from mappa_core.domain.records import PolicyVersion, Run
-from mappa_core.steps import adopt, newest_whole_step, superseded
+from mappa_core.app.config import TrainConfig
+from mappa_core.core.errors import LearnerError
+from mappa_core.core.records import PolicyVersion, Run
+from mappa_core.store.store import PostgresStore
+from mappa_core.train.forking import adopt, newest_whole_step
+from mappa_core.train.update import superseded
 from tests.builders import make_policy, make_run, make_update
 
 FRUGAL = TrainConfig.model_validate({"learner": {"keep_checkpoints": 1}})

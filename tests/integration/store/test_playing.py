@@ -4,9 +4,7 @@ import asyncio
 
 import pytest
 
-from mappa_core import steps
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.domain.errors import (
+from mappa_core.core.errors import (
     DiskFull,
     EngineError,
     OutsideError,
@@ -15,7 +13,7 @@ from mappa_core.domain.errors import (
     ToolServerError,
     WorkspaceError,
 )
-from mappa_core.domain.records import (
+from mappa_core.core.records import (
     Action,
     Episode,
     Observation,
@@ -23,6 +21,8 @@ from mappa_core.domain.records import (
     ToolRequest,
     ToolResult,
 )
+from mappa_core.rollout.episode import play_episode
+from mappa_core.store.store import PostgresStore
 from tests.builders import (
     make_episode,
     make_policy,
@@ -67,7 +67,7 @@ def play(store: PostgresStore, failing: str = "", error: OutsideError | None = N
         if hasattr(store, failing):
             patch.setattr(store, failing, lambda *_: meet(failing))
         return asyncio.run(
-            steps.play_episode(
+            play_episode(
                 EPISODE, team=Programmer(), store=store, generate=generate, execute=execute
             )
         )

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.domain.records import (
+from mappa_core.core.records import (
     Action,
     Artifact,
     CoachScore,
@@ -32,6 +31,7 @@ from mappa_core.domain.records import (
     Turn,
     Unscored,
 )
+from mappa_core.store.store import PostgresStore
 from tests.builders import (
     entry,
     make_episode,

@@ -6,11 +6,11 @@ import pytest
 from alembic import command
 from sqlalchemy import Connection, Engine, text
 
-from mappa_core.adapters.store import schema
-from mappa_core.adapters.store.connection import connect
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.adapters.store.tables import METADATA, SCHEMA
-from mappa_core.domain.errors import SchemaMismatch
+from mappa_core.core.errors import SchemaMismatch
+from mappa_core.store import schema
+from mappa_core.store.connection import connect
+from mappa_core.store.store import PostgresStore
+from mappa_core.store.tables import METADATA, SCHEMA
 from tests.builders import make_run
 from tests.conftest import execute
 

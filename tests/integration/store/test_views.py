@@ -8,10 +8,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from mappa_core.adapters.store.connection import for_psql
-from mappa_core.adapters.store.store import PostgresStore
-from mappa_core.domain import ids
-from mappa_core.domain.records import Outcome, StopReason, Unscored
+from mappa_core.core import ids
+from mappa_core.core.records import Outcome, StopReason, Unscored
+from mappa_core.store.connection import for_psql
+from mappa_core.store.store import PostgresStore
 from tests.builders import (
     make_checkpoint,
     make_episode,

@@ -12,8 +12,8 @@ from prefect.events.schemas.automations import AutomationCore
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import validate
 
-from mappa_core.adapters.config_files import load_config
-from mappa_core.config import TrainConfig
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.config_files import load_config
 
 ROOT = Path(__file__).parents[3]
 DEPLOYMENTS = {

@@ -17,8 +17,8 @@ from prefect.utilities.engine import capture_sigterm
 
 from flows.ending import TERMINATED, run_flow, sigterm_cancels, sigterm_unwinds
 from flows.recorder import drain
-from flows.servers import _running  # pyright: ignore[reportPrivateUsage]
-from mappa_core.domain.errors import OutsideError
+from mappa_cli.servers import _running
+from mappa_core.core.errors import OutsideError
 
 NOBODY = "http://127.0.0.1:9/api"
 
@@ -112,7 +112,7 @@ def test_half_a_note_about_a_server_is_no_server(tmp_path: Path, left: str) -> N
 def test_a_full_disk_behind_stdout_is_one_line() -> None:
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(
-            [sys.executable, "-c", "from flows.cli import main; main()", "train", "--dry-run"],
+            [sys.executable, "-c", "from mappa_cli.main import main; main()", "train", "--dry-run"],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,

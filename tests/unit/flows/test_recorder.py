@@ -3,9 +3,11 @@
 import pytest
 
 from flows.recorder import check_recorder_load, task_runs_of_phases
-from mappa_core.config import EvaluationConfig, ProblemsConfig, RolloutConfig, TrainConfig
-from mappa_core.domain.errors import ConfigError
-from mappa_core.teams import load_team
+from mappa_core.app.config import TrainConfig
+from mappa_core.core.errors import ConfigError
+from mappa_core.evaluate.config import EvaluationConfig
+from mappa_core.rollout.config import ProblemsConfig, RolloutConfig
+from mappa_core.rollout.teams import load_team
 
 TEAM = load_team("mathchat", "small-1")
 

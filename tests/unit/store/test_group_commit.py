@@ -5,10 +5,10 @@ from threading import Event
 
 import pytest
 
-from mappa_core.adapters.store.group_commit import GroupCommit
-from mappa_core.adapters.store.rows import Rows
-from mappa_core.adapters.store.tables import RUN
-from mappa_core.domain.errors import StoreError, StoreUnreachable
+from mappa_core.core.errors import StoreError, StoreUnreachable
+from mappa_core.store.group_commit import GroupCommit
+from mappa_core.store.rows import Rows
+from mappa_core.store.tables import RUN
 
 
 def named(name: str) -> Rows:

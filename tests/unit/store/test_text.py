@@ -6,7 +6,7 @@ import math
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mappa_core.adapters.store.text import escape, escape_json, unescape, unescape_json
+from mappa_core.store.text import escape, escape_json, unescape, unescape_json
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
 ANY_JSON = st.recursive(

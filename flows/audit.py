@@ -1,0 +1,197 @@
+"""The audit as flows: watching a run while it trains, and auditing stored runs by night.
+
+Whatever is found is in the store, in an artifact of the Prefect run, and an event that an
+automation can act on: `mappa.audit.drift`, `health`, `divergence` and `unscored` while a run
+trains, `mappa.audit.biased` afterwards.
+"""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+from prefect import flow
+from prefect.artifacts import acreate_markdown_artifact
+from prefect.events import emit_event
+from prefect.runtime import flow_run
+from pydantic import Field
+
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.databases import opened_audit, opened_store
+from mappa_core.app.learning import Learning
+from mappa_core.app.services import Services, services
+from mappa_core.audit import monitor as auditing
+from mappa_core.audit.alerts import Alert
+from mappa_core.audit.config import AuditConfig
+from mappa_core.audit.protocols import AuditStore
+from mappa_core.audit.running_sums import SoFar
+from mappa_core.audit.stored_run import DEFAULT_SIMULATIONS, audit_stored
+from mappa_core.audit.titles import markdown
+from mappa_core.audit.verdicts import MARGIN_POINTS
+from mappa_core.coach import scoring
+from mappa_core.core.errors import CoachError, ConfigError, NotFound
+from mappa_core.core.records import CoachCase, Episode, LabelVisibility, Run, ScoredAction, Turn
+from mappa_core.core.settings import Settings
+from mappa_core.rollout.episode import duties_of
+from mappa_core.store.protocols import Store
+from mappa_core.train.update import Correct, UpdateRequest
+
+
+class Watch:
+    """Watches the coach of one run, iteration by iteration; remembers what it has read."""
+
+    def __init__(self, run: Run, config: TrainConfig) -> None:
+        self._run, self._config = run, config.audit
+        self._visibility = config.coach.visibility
+        self._before: SoFar | None = None
+
+    async def after(self, iteration: int) -> None:
+        """Look at what one iteration left; alerts become rows, and new ones events.
+
+        Raises:
+            CoachError: There is something that `audit.stop_on` names; the run can be resumed.
+        """
+        port = services()
+        if port.audit is None or not self._config.anchors:
+            return
+        duties = duties_of(port.team)
+
+        def case_of(episode: Episode, turn: Turn, sample: int) -> CoachCase:
+            visibility = self._visibility.get(turn.agent, LabelVisibility.NEVER)
+            return scoring.case_of(episode, turn, visibility, sample=sample, duties=duties)
+
+        seen = await auditing.watch_iteration(
+            self._run.id,
+            iteration,
+            self._config,
+            self._before,
+            asker=auditing.Asker(coach=port.coach, case_of=case_of),
+            store=port.store,
+            audit=port.audit,
+        )
+        self._before = seen.so_far
+        for alert in seen.new:
+            _raise_event(self._run.name, alert)
+        self._stop_on(seen.alerts)
+
+    def _stop_on(self, alerts: Sequence[Alert]) -> None:
+        stopping = next((alert for alert in alerts if alert.stop in self._config.stop_on), None)
+        if stopping is not None:
+            left = [name for name in self._config.stop_on if name != stopping.stop]
+            raise CoachError(
+                f"{stopping.what} (audit.stop_on): see `mappa audit {self._run.name}`, then start "
+                "a new run with a coach that holds still, or go on with `mappa train --resume "
+                f"{self._run.name} 'audit.stop_on=[{','.join(left)}]'`"
+            )
+
+
+def _raise_event(run: str, alert: Alert) -> None:
+    emit_event(
+        f"mappa.audit.{alert.kind}",
+        resource=run_resource(run),
+        payload={
+            "cause": alert.stop,
+            "subject": alert.subject,
+            "what": alert.what,
+            "iteration": alert.iteration,
+            "since": alert.since,
+            "estimate": alert.estimate,
+            "limit": alert.limit,
+        },
+    )
+
+
+def check_correction(config: AuditConfig, port: Services) -> None:
+    """Refuse a correction that is not for the coach of this run.
+
+    Raises:
+        ConfigError: Nothing can be audited, or the correction is another coach's.
+        NotFound: There is no such correction.
+    """
+    if not config.correction:
+        return
+    correction = _audit_of(port).correction(config.correction)
+    identity = port.coach.identity
+    if (correction.coach, correction.rubric_sha256) != (identity.coach, identity.rubric_sha256):
+        raise ConfigError(
+            f"the correction {config.correction} is for the coach {correction.coach} and another "
+            "rubric than this run's: estimate one on a run of this coach"
+        )
+
+
+def corrector(config: AuditConfig, port: Learning) -> Correct | None:
+    """What takes a proven bias off the scores of an update; None where none is asked for.
+
+    Raises:
+        ConfigError: Nothing can be audited.
+        NotFound: There is no such correction.
+    """
+    if not config.correction:
+        return None
+    audit = _audit_of(port)
+    correction = audit.correction(config.correction)
+
+    def correct(request: UpdateRequest, actions: Sequence[ScoredAction]) -> Sequence[ScoredAction]:
+        return auditing.corrected_actions(
+            correction,
+            request.run_id,
+            request.iteration,
+            actions,
+            store=port.store,
+            audit=audit,
+        )
+
+    return correct
+
+
+def _audit_of(port: Services | Learning) -> AuditStore:
+    if port.audit is None:
+        raise ConfigError("audit.correction needs a store that can be audited")
+    return port.audit
+
+
+def _name_of_audit() -> str:
+    return f"audit {flow_run.parameters.get('run') or 'the newest run'}"
+
+
+@flow(name="audit", flow_run_name=_name_of_audit, persist_result=False)
+async def audit(
+    run: str | None = None,
+    margin: Annotated[float, Field(gt=0, allow_inf_nan=False)] = MARGIN_POINTS,
+) -> str:
+    """Audit a stored run (default: the newest); returns its verdict.
+
+    Raises:
+        NotFound: No such run.
+    """
+    settings = Settings()
+    name = run or await asyncio.to_thread(_newest, settings)
+    with opened_audit(settings) as store:
+        audited = await asyncio.to_thread(
+            audit_stored, store, name, margin, record=True, simulations=DEFAULT_SIMULATIONS
+        )
+    await acreate_markdown_artifact(
+        key="audit", markdown=markdown(audited.material, audited.result, audited.rates)
+    )
+    if audited.result.verdict == "biased":
+        payload = {"verdict": audited.result.verdict, "margin": margin}
+        emit_event("mappa.audit.biased", resource=run_resource(name), payload=payload)
+    return audited.result.verdict
+
+
+def _newest(settings: Settings) -> str:
+    """The newest run that has come as far as training; not one that measures another."""
+    with opened_store(settings) as store:
+        newest = next((run for run in store.runs(sys.maxsize) if _has_trained(store, run)), None)
+    if newest is None:
+        raise NotFound("there is no run to audit yet: start one with `mappa train`")
+    return newest.name
+
+
+def _has_trained(store: Store, run: Run) -> bool:
+    return any(episode.phase == "train" for episode in store.episode_summaries(run.id))
+
+
+def run_resource(run_name: str) -> dict[str, str]:
+    """What events about a run are about."""
+    return {"prefect.resource.id": f"mappa.run.{run_name}", "prefect.resource.name": run_name}

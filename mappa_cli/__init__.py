@@ -1,0 +1,1 @@
+"""The command line: commands, what they print, local servers, benches."""

@@ -1,0 +1,46 @@
+"""`mappa bench`: figures as ratios within one run on this machine.
+
+rollout         generated tokens/s of whole rollouts over the bare engine's, on the same requests
+orchestration   share of the wall time in which engine, sandbox, coach and learner all rest
+learner         tokens/s and memory of one update over TRL's
+store           a million actions written and asked for
+coach           the model coach over the bare client and the ideal
+sandbox         what a run costs on each backend
+audit           `mappa audit` of a small run and of a million actions
+"""
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from mappa_core.core.errors import ConfigError
+from mappa_core.core.settings import Settings
+
+if TYPE_CHECKING:
+    from mappa_cli.benches.report import BenchReport
+
+Bench: TypeAlias = "Callable[[Sequence[str], Settings], BenchReport]"
+NAMES = ("rollout", "orchestration", "learner", "store", "coach", "sandbox", "audit")
+"""Each is a module here with a function `bench_NAME` of overrides and settings."""
+
+
+def run_bench(name: str, overrides: Sequence[str], settings: Settings) -> "BenchReport":
+    """Run one bench by name.
+
+    Raises:
+        ConfigError: There is no such bench, or it has no such option.
+    """
+    if name not in NAMES:
+        raise ConfigError(f"there is no bench {name}: choose one of {', '.join(NAMES)}")
+    module = import_module(f"mappa_cli.benches.{name}")
+    return cast("Bench", getattr(module, f"bench_{name}"))(overrides, settings)
+
+
+def no_options(name: str, overrides: Sequence[str]) -> None:
+    """Refuse options where there are none.
+
+    Raises:
+        ConfigError: There are some.
+    """
+    if overrides:
+        raise ConfigError(f"bench {name} takes no options")

@@ -1,0 +1,229 @@
+"""`mappa bench coach`: the coach's policy around a real client, against the stand-in server.
+
+throughput   1,000 scores at 50 ms latency and 64 calls at once: over the ideal, over what this
+             machine allows, over google-genai's own client sending the same requests
+latency      of one score at a time, above the server's
+faults       30 % of the calls fail in every way: who ends unscored, and whether all totals agree
+             with the server's own log
+memory       what is held after each round of scores
+"""
+
+import asyncio
+import gc
+import json
+import math
+import statistics
+import sys
+import time
+import tracemalloc
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+import httpx
+
+from mappa_cli.benches import no_options
+from mappa_cli.benches.coach_faults import FAULT_SHARE, FAULTS, under_faults
+from mappa_cli.benches.coach_peers import google_genai, seconds_of, streams
+from mappa_cli.benches.report import BenchReport, Figure, aimed, machine
+from mappa_core.coach.budget import Budget
+from mappa_core.coach.config import BudgetConfig, CoachModelConfig, PricesConfig
+from mappa_core.coach.evidence import CoachPrompt, EvidenceLimits, build_prompt
+from mappa_core.coach.llm_coach import LlmCoach
+from mappa_core.coach.providers.gemini import gemini_provider
+from mappa_core.coach.replies import REPLY_SCHEMA
+from mappa_core.coach.rubrics import load_rubrics
+from mappa_core.core.errors import CoachError
+from mappa_core.core.garbage import settle_heap
+from mappa_core.core.records import CoachCase, CoachScore, Message, Unscored
+from mappa_core.core.settings import Settings
+
+SCORES = 1000
+CONCURRENCY = 64
+LATENCY_SECONDS = 0.05
+REPEATS = 5
+"""Rounds of which the fastest counts, for all alike: a busy neighbour only ever adds to a time."""
+MODEL_SCORES = 512
+MODEL_SECONDS = 1.0
+"""A fast model's latency."""
+IDEAL_AIM = 0.9
+FLAT_BYTES = 2_000_000
+AGENT = "problem_solver"
+TEAM, RUBRIC = "mathchat", "paper-1"
+PATH = "/v1beta/models/stand-in:generateContent"
+PEER_CALLS = 200
+"""Of google-genai's client, which is slow; its time is scaled up."""
+PRICES = PricesConfig(input_usd=0.30, cached_usd=0.075, output_usd=2.50)
+
+
+def bench_coach(overrides: Sequence[str], settings: Settings) -> BenchReport:  # noqa: ARG001
+    """Measure the coach against a stand-in of its provider.
+
+    Raises:
+        ConfigError: There are options.
+    """
+    no_options("coach", overrides)
+    return asyncio.run(_measured())
+
+
+async def _measured() -> BenchReport:
+    cases = [_case(number) for number in range(SCORES)]
+    async with _stand_in(fault_share=0.0) as address:
+        ours = min([await _seconds(address, cases) for _ in range(REPEATS)])
+        latency, allowed, peer = await _clients(address, cases)
+        added = await _added(address)
+        held = await _memory(address)
+    async with _stand_in(fault_share=0.0, latency_seconds=MODEL_SECONDS) as address:
+        slow = await _seconds(address, cases[:MODEL_SCORES])
+    async with _stand_in(fault_share=FAULT_SHARE) as address, _coach(address) as coach:
+        faults = await under_faults(address, coach, cases, PRICES, _scores)
+    # Nobody answers a call in part: 1,000 calls, 64 at once, are 16 rounds.
+    ideal = math.ceil(SCORES / CONCURRENCY) * LATENCY_SECONDS
+    slow_share = MODEL_SCORES / CONCURRENCY * MODEL_SECONDS / slow
+    figures = (
+        Figure(name="ideal", value=ideal, unit="s"),
+        Figure(name="one call of a client that does nothing else", value=1000 * latency, unit="ms"),
+        Figure(name="a client that does nothing else", value=allowed, unit="s"),
+        Figure(name="google-genai's client", value=peer, unit="s"),
+        Figure(name="coach", value=ours, unit="s"),
+        Figure(name="what this machine allows over the ideal", value=ideal / allowed, unit="ratio"),
+        aimed("coach's throughput over the ideal", ideal / ours, "ratio", at_least=IDEAL_AIM),
+        Figure(name="over what this machine allows", value=allowed / ours, unit="ratio"),
+        aimed("over google-genai's client", peer / ours, "ratio", at_least=1),
+        aimed("over the ideal at a model's latency (1 s)", slow_share, "ratio", at_least=IDEAL_AIM),
+        Figure(name="added to the latency of one call", value=added * 1000, unit="ms"),
+        Figure(
+            name="growth of memory over 4 rounds of 100 scores",
+            value=held,
+            unit="bytes",
+            aim=f"< {FLAT_BYTES}",
+            met=held < FLAT_BYTES,
+        ),
+        *faults,
+    )
+    return BenchReport(bench="coach", machine=machine(), figures=figures)
+
+
+@asynccontextmanager
+async def _stand_in(
+    *, fault_share: float, latency_seconds: float = LATENCY_SECONDS
+) -> AsyncGenerator[str]:
+    """The server as a process of its own, so that it does not slow the client down."""
+    faults = [fault.value for fault in FAULTS]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "mappa_cli.provider_stub",
+        f"--latency={latency_seconds}",
+        f"--fault-share={fault_share}",
+        "--faults",
+        *faults,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        line = await process.stdout.readline() if process.stdout is not None else b""
+        if not line:
+            raise CoachError(
+                "the stand-in server did not start: run python -m mappa_cli.provider_stub"
+            )
+        yield line.decode().strip()
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+@asynccontextmanager
+async def _coach(address: str) -> AsyncGenerator[LlmCoach]:
+    config = CoachModelConfig(
+        backend="gemini",
+        model="stand-in",
+        base_url=address,
+        prices=PRICES,
+        concurrency=CONCURRENCY,
+        attempt_seconds=5,
+    )
+    provider = gemini_provider(config, "no-key-needed")
+    coach = LlmCoach(provider, load_rubrics(TEAM, RUBRIC), config, Budget(BudgetConfig()))
+    try:
+        yield coach
+    finally:
+        await coach.close()
+
+
+def _case(number: int) -> CoachCase:
+    statement = f"A shop sells {number} boxes with 12 pens each. How many pens are that?"
+    return CoachCase(
+        statement=statement,
+        agent=AGENT,
+        messages=(Message(role="user", content=statement),),
+        text=f"Multiply {number} by 12: a box holds 12 pens and there are {number} boxes.",
+        tool_result=None,
+        earlier=(),
+        task_type="multiplication",
+    )
+
+
+async def _clients(address: str, cases: Sequence[CoachCase]) -> tuple[float, float, float]:
+    """Seconds of the least client for one call and for all that the coach is going to ask.
+
+    The third are google-genai's for all.
+    """
+    rubric = load_rubrics(TEAM, RUBRIC).rubrics[AGENT]
+    prompts = [build_prompt(case, rubric, EvidenceLimits()) for case in cases]
+    url = httpx.URL(address)
+    async with streams(url.host, url.port or 80, _request) as send:
+        singly = [await seconds_of(send, prompts[:1], 1) for _ in range(20)]
+        allowed = min([await seconds_of(send, prompts, CONCURRENCY) for _ in range(REPEATS)])
+    async with google_genai(address) as send:
+        peer = await seconds_of(send, prompts[:PEER_CALLS], CONCURRENCY)
+    return statistics.median(singly), allowed, peer * SCORES / PEER_CALLS
+
+
+def _request(prompt: CoachPrompt) -> bytes:
+    body = json.dumps(
+        {
+            "contents": [{"role": "user", "parts": [{"text": prompt.user}]}],
+            "systemInstruction": {"parts": [{"text": prompt.system}]},
+            "generationConfig": {"responseJsonSchema": dict(REPLY_SCHEMA)},
+        }
+    ).encode()
+    head = f"POST {PATH} HTTP/1.1\r\nHost: stand-in\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+async def _seconds(address: str, cases: Sequence[CoachCase]) -> float:
+    """How long the coach takes for `cases`, on warm connections."""
+    async with _coach(address) as coach:
+        await _scores(coach, [_case(-number) for number in range(1, CONCURRENCY)])
+        settle_heap()
+        started = time.perf_counter()
+        await _scores(coach, cases)
+        return time.perf_counter() - started
+
+
+async def _added(address: str) -> float:
+    """Seconds that one score takes longer than the server's latency, one at a time."""
+    took: list[float] = []
+    async with _coach(address) as coach:
+        for number in range(20):
+            started = time.perf_counter()
+            await coach.score(_case(number))
+            took.append(time.perf_counter() - started)
+    return statistics.median(took) - LATENCY_SECONDS
+
+
+async def _scores(coach: LlmCoach, cases: Sequence[CoachCase]) -> list[CoachScore | Unscored]:
+    return await asyncio.gather(*(coach.score(case) for case in cases))
+
+
+async def _memory(address: str) -> int:
+    """Bytes held more after the last round than after the first."""
+    held: list[int] = []
+    async with _coach(address) as coach:
+        tracemalloc.start()
+        for _ in range(5):
+            # The same cases, so that what is remembered on purpose stays the same.
+            await _scores(coach, [_case(number) for number in range(100)])
+            gc.collect()
+            held.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+    return max(0, held[-1] - held[0])

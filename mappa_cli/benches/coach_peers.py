@@ -1,0 +1,87 @@
+"""What the coach's throughput is compared with: the least that a client can do, and the peer.
+
+streams        HTTP/1.1 over asyncio streams, nothing read but the length: what it reaches is what
+               this machine and the stand-in allow
+google-genai   its own asynchronous calls, as anybody would make them
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from google import genai
+from google.genai import types
+
+from mappa_core.coach.evidence import CoachPrompt
+from mappa_core.coach.replies import REPLY_SCHEMA
+
+Send = Callable[[CoachPrompt], Awaitable[None]]
+
+
+async def seconds_of(send: Send, prompts: Sequence[CoachPrompt], concurrency: int) -> float:
+    """How long `send` takes for all prompts, on warm connections."""
+    slots = asyncio.Semaphore(concurrency)
+
+    async def one(prompt: CoachPrompt) -> None:
+        async with slots:
+            await send(prompt)
+
+    await asyncio.gather(*(one(prompt) for prompt in prompts[:concurrency]))
+    started = time.perf_counter()
+    await asyncio.gather(*(one(prompt) for prompt in prompts))
+    return time.perf_counter() - started
+
+
+@asynccontextmanager
+async def streams(
+    host: str, port: int, request: Callable[[CoachPrompt], bytes]
+) -> AsyncGenerator[Send]:
+    """Sends requests that are ready-made, one per connection at a time.
+
+    Args:
+        host: Of the server.
+        port: Of the server.
+        request: A prompt's whole HTTP request.
+    """
+    free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def send(prompt: CoachPrompt) -> None:
+        reader, writer = free.pop() if free else await asyncio.open_connection(host, port)
+        writer.write(request(prompt))
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        await reader.readexactly(int(head.split(b"content-length:")[1].split(b"\r\n")[0]))
+        free.append((reader, writer))
+
+    try:
+        yield send
+    finally:
+        for _, writer in free:
+            writer.close()
+            await writer.wait_closed()
+
+
+@asynccontextmanager
+async def google_genai(address: str) -> AsyncGenerator[Send]:
+    """Sends requests as google-genai does by itself."""
+    options = types.HttpOptions(base_url=address, api_version="v1beta", timeout=60_000)
+    client = genai.Client(vertexai=False, api_key="no-key-needed", http_options=options)
+
+    async def send(prompt: CoachPrompt) -> None:
+        await client.aio.models.generate_content(
+            model="stand-in",
+            contents=prompt.user,
+            config=types.GenerateContentConfig(
+                system_instruction=prompt.system,
+                temperature=0.0,
+                max_output_tokens=2048,
+                response_mime_type="application/json",
+                response_json_schema=dict(REPLY_SCHEMA),
+                seed=0,
+            ),
+        )
+
+    try:
+        yield send
+    finally:
+        await client.aio.aclose()

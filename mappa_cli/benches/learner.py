@@ -1,0 +1,199 @@
+"""`mappa bench learner`: one update of a small model, beside TRL's on the same tokens.
+
+    mappa bench learner trl_python=/path/to/an/environment/with/trl/bin/python
+
+Each measurement is a process of its own: what one leaves in memory is not the next one's. TRL is
+measured at each micro-batch size, and compared with at its fastest.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from mappa_cli.benches.report import BenchReport, Figure, machine
+from mappa_core.core.errors import ConfigError, LearnerError
+from mappa_core.core.settings import Settings
+
+TRL_SCRIPT = Path(__file__).parents[2] / "infra/bench/trl_update.py"
+SPEED_AIM, SHARED_AIM, MEMORY_AIM = 1.5, 2.0, 0.7
+OPTIONS = {
+    "trl_python": "",
+    "sequences": "32",
+    "micro_batches": "1,2",
+    "micro_batch_tokens": "",
+    "settings": "lora,full,shared",
+    "model": "smollm2-135m-instruct",
+}
+BUDGETS = {"lora": 512, "full": 512, "shared": 1024}
+"""Tokens of a micro-batch: those of the longest sequence, or of a prompt and all its responses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One sequence: token ids, and what it is worth."""
+
+    prompt: list[int]
+    response: list[int]
+    advantage: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One update."""
+
+    tokens_per_second: float
+    """Real tokens: prompts and responses, without padding, shared ones as often as they occur."""
+    tokens_per_cpu_second: float
+    """The same over all threads' CPU time: what else the machine does matters less."""
+    extra_bytes: float
+    """Peak over what was resident before."""
+
+
+def bench_learner(overrides: Sequence[str], settings: Settings) -> BenchReport:
+    """Measure every setting, and TRL where an environment with it is named.
+
+    Raises:
+        ConfigError: An option does not exist, or TRL's environment is not there.
+        LearnerError: A measurement failed.
+    """
+    options = _options(overrides)
+    model = _model(options["model"], settings)
+    figures: list[Figure] = []
+    for setting in options["settings"].split(","):
+        rows = _rows(int(options["sequences"]), shared=setting == "shared")
+        figures += _compared(setting, rows, model, options)
+    absent = (
+        () if options["trl_python"] else ("TRL, for trl_python=... names no environment with it",)
+    )
+    return BenchReport(bench="learner", machine=machine(), figures=tuple(figures), absent=absent)
+
+
+def _options(overrides: Sequence[str]) -> dict[str, str]:
+    parted = [override.partition("=") for override in overrides]
+    given = {name: value for name, _, value in parted}
+    unknown = sorted(given.keys() - OPTIONS.keys())
+    if unknown:
+        raise ConfigError(f"bench learner has no {unknown[0]}: choose from {', '.join(OPTIONS)}")
+    options = OPTIONS | given
+    for setting in options["settings"].split(","):
+        if setting not in BUDGETS:
+            known = ", ".join(BUDGETS)
+            raise ConfigError(f"bench learner has no setting {setting}: choose from {known}")
+    python = options["trl_python"]
+    if python and not os.access(python, os.X_OK):
+        raise ConfigError(f"trl_python={python} is no interpreter: name one that imports trl")
+    if python and not TRL_SCRIPT.exists():
+        raise ConfigError("TRL is measured from a checkout of MAPPA, which has infra/bench")
+    return options
+
+
+def _model(name: str, settings: Settings) -> str:
+    from mappa_core.models.resolve import resolve_model
+
+    return str(resolve_model(name, settings.models))
+
+
+def _rows(count: int, *, shared: bool) -> list[Row]:
+    """Sequences of 32 to 512 tokens, half of each a prompt; shared: four of each prompt."""
+    drawn = random.Random(0)  # noqa: S311
+    rows: list[Row] = []
+    for number in range(count):
+        length = drawn.randint(32, 512)
+        prompt = [drawn.randrange(100, 40_000) for _ in range(length // 2)]
+        if shared:
+            prompt = (
+                rows[-1].prompt
+                if number % 4
+                else [drawn.randrange(100, 40_000) for _ in range(384)]
+            )
+            length = len(prompt) + drawn.randint(32, 128)
+        response = [drawn.randrange(100, 40_000) for _ in range(length - len(prompt))]
+        rows.append(Row(prompt=prompt, response=response, advantage=drawn.choice((-1.0, 1.0))))
+    return rows
+
+
+def _compared(
+    setting: str, rows: Sequence[Row], model: str, options: dict[str, str]
+) -> list[Figure]:
+    """Figures of one setting; with TRL's, two ratios."""
+    spec: dict[str, object] = {
+        "model": model,
+        "weights": "full" if setting == "full" else "lora",
+        "rank": 16,
+        "alpha": 32,
+        "threads": len(os.sched_getaffinity(0)),
+        "micro_batch_tokens": int(options["micro_batch_tokens"] or BUDGETS[setting]),
+        "samples": [asdict(row) for row in rows],
+    }
+    tokens = sum(len(row.prompt) + len(row.response) for row in rows)
+    ours = _measure((sys.executable, "-m", "mappa_cli.benches.learner_worker"), spec)
+    figures = [Figure(name=f"{setting}: real tokens", value=tokens, unit="tokens")]
+    figures += _plain(setting, "MAPPA", ours)
+    if not options["trl_python"]:
+        return figures
+    theirs: list[Measured] = []
+    for size in map(int, options["micro_batches"].split(",")):
+        command = (options["trl_python"], str(TRL_SCRIPT))
+        theirs.append(_measure(command, spec | {"micro_batch": size}))
+        figures += _plain(setting, f"TRL, micro-batch {size}", theirs[-1])
+    best = max(theirs, key=lambda one: one.tokens_per_second)
+    return [*figures, *_ratios(setting, ours, best)]
+
+
+def _plain(setting: str, who: str, measured: Measured) -> list[Figure]:
+    gib = measured.extra_bytes / 2**30
+    return [
+        Figure(name=f"{setting}: {who}", value=measured.tokens_per_second, unit="tokens/s"),
+        Figure(
+            name=f"{setting}: {who}, by CPU time",
+            value=measured.tokens_per_cpu_second,
+            unit="tokens/CPU s",
+        ),
+        Figure(name=f"{setting}: {who}, peak extra memory", value=gib, unit="GiB"),
+    ]
+
+
+def _ratios(setting: str, ours: Measured, best: Measured) -> list[Figure]:
+    aim = SHARED_AIM if setting == "shared" else SPEED_AIM
+    speed = ours.tokens_per_second / best.tokens_per_second
+    memory = ours.extra_bytes / best.extra_bytes
+    sturdy = ours.tokens_per_cpu_second / best.tokens_per_cpu_second
+    return [
+        Figure(name=f"{setting}: tokens/CPU s over that TRL's", value=sturdy, unit="ratio"),
+        Figure(
+            name=f"{setting}: tokens/s over TRL's best",
+            value=speed,
+            unit="ratio",
+            aim=f">= {aim}",
+            met=speed >= aim,
+        ),
+        Figure(
+            name=f"{setting}: peak extra memory over that TRL's",
+            value=memory,
+            unit="ratio",
+            aim=f"<= {MEMORY_AIM}",
+            met=memory <= MEMORY_AIM,
+        ),
+    ]
+
+
+def _measure(command: Sequence[str], spec: dict[str, object]) -> Measured:
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(spec, file)
+        file.flush()
+        done = subprocess.run([*command, file.name], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise LearnerError(f"{command[0]} could not measure an update: {last}")
+    answer = json.loads(done.stdout.strip().splitlines()[-1])
+    return Measured(
+        tokens_per_second=answer["tokens_per_second"],
+        tokens_per_cpu_second=answer["tokens_per_cpu_second"],
+        extra_bytes=answer["extra_bytes"],
+    )

@@ -1,0 +1,70 @@
+"""One update by this project's learner, in a process of its own: `python -m ... SPEC.json`.
+
+Prints one JSON line. See `benches.learner`.
+"""
+
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from uuid import UUID
+
+from mappa_core.core.ids import content_id
+from mappa_core.core.records import PolicyVersion, TrainingSample
+from mappa_core.train.config import AlgorithmConfig, LearnerConfig
+from mappa_core.train.learners.torch_learner import TorchLearner
+
+RUN = UUID(int=0)
+
+
+def _sample(number: int, row: dict[str, list[int] | float]) -> TrainingSample:
+    prompt, response, advantage = row["prompt"], row["response"], row["advantage"]
+    assert isinstance(prompt, list)
+    assert isinstance(response, list)
+    assert isinstance(advantage, float)
+    return TrainingSample(
+        action_id=content_id("bench", number),
+        prompt_token_ids=tuple(prompt),
+        token_ids=tuple(response),
+        # Random tokens are very unlikely; near their log-probs, so that nothing overflows.
+        old_logprobs=(-12.0,) * len(response),
+        advantages=(advantage,) * len(response),
+    )
+
+
+def main() -> None:
+    """Warm up with one sequence, then measure them all."""
+    spec = json.loads(Path(sys.argv[1]).read_text())
+    config = LearnerConfig.model_validate(
+        {
+            "device": "cpu",
+            "weights": spec["weights"],
+            "lora": {"rank": spec["rank"], "alpha": spec["alpha"]},
+            "learning_rate": 1e-6,
+            "micro_batch_tokens": spec["micro_batch_tokens"],
+        }
+    )
+    samples = [_sample(number, row) for number, row in enumerate(spec["samples"])]
+    policy = PolicyVersion(
+        id=RUN, run_id=RUN, agent="a", step=0, base_model=spec["model"], adapter_uri=None
+    )
+    with tempfile.TemporaryDirectory() as directory:
+        learner = TorchLearner(spec["model"], Path(directory), config, threads=spec["threads"])
+        algorithm = AlgorithmConfig()
+        learner.update(policy, samples[:1], algorithm, total_steps=1, seed=1)
+        started = time.process_time()
+        metrics = learner.update(policy, samples, algorithm, total_steps=1, seed=1).metrics
+        cpu_seconds = time.process_time() - started
+    tokens = sum(len(each.prompt_token_ids) + len(each.token_ids) for each in samples)
+    answer = {
+        "tokens_per_second": metrics["tokens_per_second"],
+        # The checkpoint's writing and hashing are in it, which the wall clock leaves out.
+        "tokens_per_cpu_second": tokens / cpu_seconds,
+        "extra_bytes": metrics["peak_extra_memory_bytes"],
+    }
+    sys.stdout.write(json.dumps(answer) + "\n")
+
+
+if __name__ == "__main__":
+    main()

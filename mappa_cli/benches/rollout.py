@@ -1,0 +1,69 @@
+"""`mappa bench rollout`: tokens/s of whole rollouts over the bare engine's, same requests."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from mappa_cli.benches.metering import Meter, metered, on_training
+from mappa_cli.benches.report import BenchReport, Figure, aimed, machine
+from mappa_core.app.config import TrainConfig
+from mappa_core.core.records import Completion, GenerationRequest
+from mappa_core.core.settings import Settings
+from mappa_core.rollout.protocols import Engine
+
+AIM = 0.9
+
+
+def bench_rollout(overrides: Sequence[str], settings: Settings) -> BenchReport:
+    """Play a rollout to warm up and one to measure, then send its requests to the bare engine."""
+    return on_training(_measured, overrides, settings)
+
+
+async def _measured(config: TrainConfig, settings: Settings) -> BenchReport:
+    from flows.rollout import rollout
+    from flows.runs import open_run
+
+    meter = Meter()
+    async with metered(config, settings, meter) as port:
+        run = await asyncio.to_thread(open_run, config, None)
+        await rollout(run.id, "train", 1, 0, config)  # warms the engine up
+        meter.asked.clear()
+        started = time.perf_counter()
+        episodes = await rollout(run.id, "train", 2, 0, config)
+        whole = meter.tokens() / (time.perf_counter() - started)
+        bare = await _bare_tokens_per_second(port.engine, tuple(meter.asked), config)
+    return BenchReport(
+        bench="rollout",
+        machine=machine(),
+        figures=(
+            Figure(name="episodes", value=episodes, unit="episodes"),
+            Figure(name="tokens sampled", value=meter.tokens(), unit="tokens"),
+            Figure(name="whole rollout", value=whole, unit="tokens/s"),
+            Figure(name="bare engine, same requests", value=bare, unit="tokens/s"),
+            aimed("whole over bare", whole / bare, "ratio", at_least=AIM),
+        ),
+    )
+
+
+async def _bare_tokens_per_second(
+    engine: Engine, asked: Sequence[tuple[GenerationRequest, Completion]], config: TrainConfig
+) -> float:
+    """The same requests, agent by agent and as many in flight, straight to the engine.
+
+    Each policy is loaded again first, so that no prompt is in a prefix cache that was not there
+    when the rollout asked.
+    """
+    seconds, tokens = 0.0, 0
+    slots = asyncio.Semaphore(config.rollout.concurrency)
+
+    async def one(request: GenerationRequest) -> int:
+        async with slots:
+            return len((await engine.generate(request)).token_ids)
+
+    for agent in dict.fromkeys(request.policy.agent for request, _ in asked):
+        requests = [request for request, _ in asked if request.policy.agent == agent]
+        await engine.load(requests[0].policy)
+        started = time.perf_counter()
+        tokens += sum(await asyncio.gather(*(one(request) for request in requests)))
+        seconds += time.perf_counter() - started
+    return tokens / seconds

@@ -1,0 +1,150 @@
+"""`mappa bench store`: a million actions through the store, on an embedded Postgres of its own.
+
+    two processes, each with runs of its own:
+    records ─▶ add_episodes ─▶ rows         actions/s, peak memory, bytes per action
+    audit.coach_bias, one episode            seconds, as a SQL user and `mappa show` wait for them
+    two runs that record at a steady pace    how much they slow each other
+
+`actions=20000` makes it shorter. The folder is removed at the end.
+"""
+
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain
+from multiprocessing import get_context
+from pathlib import Path
+
+import psycopg
+
+from mappa_cli.benches.report import BenchReport, Figure, aimed, machine
+from mappa_cli.benches.store_writers import record_at_pace, write_runs
+from mappa_core.app.machine import check_space
+from mappa_core.core.errors import ConfigError
+from mappa_core.core.settings import Settings
+from mappa_core.store.connection import for_psql
+from mappa_core.store.embedded import start_embedded
+from mappa_core.store.schema import upgrade
+from mappa_core.store.store import PostgresStore
+
+ACTIONS = 1_000_000
+RUNS = 10
+WRITERS = 2
+"""Processes that write at once, as training runs do."""
+BYTES_PER_ACTION = 8_000
+"""Asked for on the disk, write-ahead log included."""
+REPEATS = 5
+BIAS = "SELECT * FROM audit.coach_bias"
+BIAS_OF_ONE = f"{BIAS} WHERE run = 'bench-3'"
+
+
+def bench_store(overrides: Sequence[str], settings: Settings) -> BenchReport:
+    """Write, read and time.
+
+    Raises:
+        ConfigError: An override other than `actions=NUMBER`.
+        DiskFull: The actions do not fit.
+    """
+    actions = _actions(overrides)
+    check_space(settings.home, spare_bytes=actions * BYTES_PER_ACTION + 2**30)
+    with _scratch_database(settings) as url:
+        store = PostgresStore.open(url)
+        try:
+            return BenchReport(
+                bench="store",
+                machine=machine(),
+                figures=tuple(_figures(store, url, actions)),
+            )
+        finally:
+            store.close()
+
+
+def _actions(overrides: Sequence[str]) -> int:
+    match [override.partition("=") for override in overrides]:
+        case []:
+            return ACTIONS
+        case [("actions", _, number)] if number.isdecimal() and int(number) >= RUNS:
+            return int(number)
+        case _:
+            raise ConfigError(f"bench store takes actions=NUMBER, at least {RUNS}, and no more")
+
+
+@contextmanager
+def _scratch_database(settings: Settings) -> Generator[str]:
+    settings.home.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="bench-store-", dir=settings.home))
+    # Postgres may have to run as another user.
+    folder.chmod(0o711)
+    try:
+        with start_embedded(folder / "postgres") as server:
+            upgrade(server.url("mappa"))
+            yield server.url("mappa")
+    finally:
+        shutil.rmtree(folder)
+
+
+def _figures(store: PostgresStore, url: str, actions: int) -> Iterator[Figure]:
+    with ProcessPoolExecutor(WRITERS, mp_context=get_context("spawn")) as pool:
+        shares = [
+            [f"bench-{number}" for number in range(RUNS)][one::WRITERS] for one in range(WRITERS)
+        ]
+        written = list(pool.map(partial(write_runs, url, actions // RUNS), shares))
+        count = sum(one.actions for one in written)
+        seconds = max(one.ended for one in written) - min(one.started for one in written)
+        yield Figure(name="actions", value=count, unit="actions")
+        yield aimed(
+            "written by two runs at once, records and ids made on the way",
+            count / seconds,
+            "actions/s",
+            at_least=5000,
+        )
+        peak = max(one.peaks_mib[-1] for one in written)
+        growth = max(one.peaks_mib[-1] / one.peaks_mib[0] for one in written)
+        yield Figure(name="peak memory of a writer", value=peak, unit="MiB")
+        yield aimed("the same, over that after its first run", growth, "ratio", at_most=1.1)
+        with psycopg.connect(for_psql(url), autocommit=True) as connection:
+            yield from _asked(connection, count)
+        one = statistics.median(
+            _seconds(partial(store.episode, str(episode)))
+            for some in written
+            for episode in some.episodes
+        )
+        yield aimed("one episode read", 1000 * one, "ms", at_most=5)
+        yield from _side_by_side(pool, url)
+
+
+def _asked(connection: psycopg.Connection, count: int) -> Iterator[Figure]:
+    """What a SQL user waits for, once the server has done what it does behind the last write."""
+    connection.execute("VACUUM (ANALYZE)")
+    connection.execute("CHECKPOINT")
+    size = connection.execute("SELECT pg_database_size(current_database())").fetchone()
+    assert size is not None
+    yield Figure(name="on disk", value=size[0] / count, unit="bytes/action")
+    questions = {
+        "audit.coach_bias of one run": (BIAS_OF_ONE, 0.3),
+        "audit.coach_bias of all runs": (BIAS, 3.0),
+    }
+    for name, (question, at_most) in questions.items():
+        ask = partial(connection.execute, question.encode())
+        ask()
+        seconds = statistics.median(_seconds(ask) for _ in range(REPEATS))
+        yield aimed(name, seconds, "s", at_most=at_most)
+
+
+def _side_by_side(pool: ProcessPoolExecutor, url: str) -> Iterator[Figure]:
+    record = partial(record_at_pace, url)
+    alone = statistics.median(pool.submit(record, "paced-alone").result())
+    together = statistics.median(chain(*pool.map(record, ("paced-left", "paced-right"))))
+    yield Figure(name="a turn, one run recording", value=1000 * alone, unit="ms")
+    yield aimed("the same with two runs, over one", together / alone, "ratio", at_most=1.3)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started

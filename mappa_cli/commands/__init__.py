@@ -1,0 +1,1 @@
+"""Commands, one module for each command or family of commands; `mappa_cli.main` lists them."""

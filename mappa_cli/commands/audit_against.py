@@ -1,0 +1,78 @@
+"""`mappa audit RUN --against COACH`: what if another coach, or another rubric, had scored?
+
+Where that coach's scores are not stored yet, the run is scored again first, with the estimate of
+what it takes and a question; the scores stay as rows, so the next time costs nothing.
+"""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import typer
+
+from mappa_cli.printing.console import open_console
+from mappa_core.core.errors import ConfigError
+from mappa_core.core.settings import Settings
+
+
+def other_coach(
+    run: str,
+    coach: str,
+    rubric: str | None,
+    changes: Sequence[str],
+    database: str | None,
+    *,
+    ask: bool,
+    as_json: bool,
+) -> None:
+    """Print each update as the other coach would have made it.
+
+    Args:
+        run: Name, id or a prefix of either.
+        coach: `backend` or `backend:model`, or the beginning of a stored scorer's name.
+        rubric: Its rubric set; None for any.
+        changes: Overrides of the coach's configuration, where it has to be asked.
+        database: Another database to read; nothing is asked then.
+        ask: Whether to ask before spending.
+        as_json: Whether a script reads the answer.
+
+    Raises:
+        NotFound: No such run, several such coaches, or none whose scores could be had.
+    """
+    from mappa_cli.printing.audits import update_table
+    from mappa_core.app.databases import opened_audit
+    from mappa_core.audit.stored_run import Scorer, against
+
+    wanted = Scorer(name=coach.replace(":", " ").strip(), rubric=rubric)
+    with opened_audit(Settings(), database) as store:
+        missing = wanted.missing(store, run)
+    if missing and database is None:
+        _score_again(run, coach, rubric, changes, ask=ask)
+    with opened_audit(Settings(), database) as store:
+        name, updates = against(store, run, wanted)
+    if as_json:
+        rows = [{**asdict(update), "differs": update.differs} for update in updates]
+        typer.echo(json.dumps({"coach": name, "updates": rows}))
+        return
+    console = open_console()
+    console.print(update_table(name, updates))
+    differs, flipped = sum(u.differs for u in updates), sum(u.flipped for u in updates)
+    console.print(
+        f"{flipped} of {sum(u.actions for u in updates)} advantages change sign; "
+        f"{differs} of {len(updates)} updates would have differed"
+    )
+
+
+def _score_again(
+    run: str, coach: str, rubric: str | None, changes: Sequence[str], *, ask: bool
+) -> None:
+    """As `mappa rescore`, on all of the run's training actions."""
+    from mappa_cli.commands.coaches import rescored_run
+
+    backend = coach.partition(":")[0]
+    if backend not in ("rule", "gemini", "vertex", "openai", "anthropic"):
+        raise ConfigError(
+            f"no stored second coach is called {coach}: name one, or one to ask, as backend:model"
+        )
+    asyncio.run(rescored_run(Settings(), run, coach, rubric, changes, limit=None, ask=ask))

@@ -1,0 +1,137 @@
+"""The commands about coaches: `mappa rescore`, `mappa rubric lint`."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from mappa_cli.commands.options import Json, RunName
+from mappa_cli.printing.console import open_console
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.config_files import with_overrides
+from mappa_core.coach.config import CoachConfig
+from mappa_core.core.counting import counted
+from mappa_core.core.records import Run
+from mappa_core.core.settings import Settings
+from mappa_core.rollout.teams.base import Team
+from mappa_core.store.protocols import Store
+
+rubric = typer.Typer(help="The rubrics coaches judge by.", no_args_is_help=True)
+
+
+@rubric.command("lint")
+def lint_rubrics(
+    team: Annotated[str | None, typer.Argument(help="A team; default every packaged one.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A rubric set, or a folder's path.")] = None,
+) -> None:
+    """Check that rubrics treat task types alike; exit code 1 where one does not."""
+    from mappa_core.coach.rubrics import load_rubrics, packaged_rubrics
+    from mappa_core.coach.rubrics.lint import lint
+
+    chosen = [(team, name)] if team is not None and name is not None else packaged_rubrics(team)
+    findings = [finding for each in chosen for finding in lint(load_rubrics(*each))]
+    for finding in findings:
+        typer.echo(f"{finding.where}: {finding.what}")
+    if findings:
+        raise typer.Exit(1)
+    typer.echo(f"{counted(len(chosen), 'rubric set')}: task types are treated alike")
+
+
+def rescore(
+    run: RunName,
+    coach: Annotated[str, typer.Option("--coach", help="backend:model, e.g. rule, gemini:NAME.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Dotted overrides, e.g. coach.temperature=0.3.")
+    ] = None,
+    rubric_set: Annotated[
+        str | None, typer.Option("--rubric", help="Rubric set; default the run's.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Actions, at most.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before spending.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Score a run's stored actions again, as rows beside those that trained; resumable."""
+    result = asyncio.run(
+        rescored_run(Settings(), run, coach, rubric_set, overrides or (), limit=limit, ask=not yes)
+    )
+    if as_json:
+        typer.echo(json.dumps(result))
+
+
+async def rescored_run(
+    settings: Settings,
+    run: str,
+    coach: str,
+    rubric_set: str | None,
+    overrides: Sequence[str],
+    *,
+    limit: int | None,
+    ask: bool,
+) -> dict[str, float]:
+    """Score what of a run a coach has not scored yet, after saying what it takes.
+
+    Raises:
+        NotFound: No such run.
+        ConfigError: The coach cannot be asked.
+    """
+    from mappa_core.app.databases import opened_store
+    from mappa_core.coach.rescore import coach_overrides
+    from mappa_core.rollout.teams import load_team
+
+    with opened_store(settings) as store:
+        stored = store.run(run)
+        trained = TrainConfig.model_validate(stored.config)
+        chosen = [*coach_overrides(coach, rubric_set), *overrides]
+        config = with_overrides(trained, chosen).coach
+        team = load_team(stored.team, trained.prompts)
+        return await _rescored(store, stored, team, config, settings, limit=limit, ask=ask)
+
+
+async def _rescored(
+    store: Store,
+    run: Run,
+    team: Team,
+    config: CoachConfig,
+    settings: Settings,
+    *,
+    limit: int | None,
+    ask: bool,
+) -> dict[str, float]:
+    from mappa_core.coach.forecast import lines
+    from mappa_core.coach.opening import check_coach, open_coaches
+    from mappa_core.coach.rescore import plan_of, rescore, wanted
+    from mappa_core.core.garbage import settle_heap
+
+    console = open_console(stderr=True)
+    only = config.model_copy(update={"second": CoachConfig().second})
+    async with AsyncExitStack() as stack:
+        coach, _ = open_coaches(only, settings, team, stack)
+        plan = plan_of(coach, only, team)
+        rubrics = check_coach(only, settings, team)
+        asked = await asyncio.to_thread(wanted, store, run, plan, rubrics, only, limit)
+        missing = counted(asked.count, "action")
+        console.print(f"{missing} of {run.name} without a score of this coach")
+        if rubrics is not None:
+            for line in lines([(f"{only.backend} {only.model}", asked.expected)]):
+                console.print(line)
+        if asked.count and ask and rubrics is not None:
+            typer.confirm("go on?", abort=True, err=True)
+        settle_heap()
+        with console.status("scoring") as status:
+            done = 0
+
+            def progress(actions: int) -> None:
+                nonlocal done
+                done += actions
+                status.update(f"scored {done} of {asked.count} actions")
+
+            result = await rescore(store, plan, asked, progress)
+    console.print(
+        f"{result.scored} scored, {result.unscored} unscored, {counted(result.calls, 'call')}, "
+        f"{result.cost_usd:.4f} dollars"
+    )
+    return asdict(result)

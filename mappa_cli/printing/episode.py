@@ -1,0 +1,138 @@
+"""`mappa show EPISODE`: the whole conversation, with what was run, scored and learnt."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from rich.console import Console
+from rich.text import Text
+
+from mappa_cli.printing.console import print_boxed, print_facts, print_heading
+from mappa_cli.printing.scores import print_score_in_full
+from mappa_core.core import ids
+from mappa_core.core.records import (
+    CoachScore,
+    Episode,
+    ScoreEntry,
+    ToolResult,
+    Turn,
+    Update,
+    UpdateEntry,
+)
+from mappa_core.store.protocols import Store
+
+SHOWN_IDS = 24
+"""Token ids printed from each end of a long list."""
+
+
+def print_episode(
+    console: Console, store: Store, episode: Episode, *, in_full: bool = False
+) -> None:
+    """The whole conversation of an episode: what was seen, said, run, scored and learnt.
+
+    Args:
+        console: Where to print.
+        store: Where its scores are.
+        episode: Which one.
+        in_full: Also what each coach was asked and answered, word for word.
+    """
+    scores = store.scores(episode.id)
+    learnt = store.learnt(episode.id)
+    print_facts(console, "episode", _facts(episode))
+    for turn in episode.turns:
+        action = ids.action_id(episode.id, turn.index)
+        print_heading(console, f"turn {turn.index}: {turn.agent}")
+        _print_turn(console, turn)
+        for entry in scores:
+            if entry.action_id == action:
+                _print_score(console, entry)
+                if in_full:
+                    print_score_in_full(console, entry)
+        _print_learnt(console, action, learnt.get(action))
+
+
+def _facts(episode: Episode) -> list[tuple[str, str]]:
+    outcome = episode.outcome
+    verdict = "none" if outcome is None else ("right" if outcome.success else "wrong")
+    answered = "" if outcome is None else f", answered {outcome.answer or 'nothing'}"
+    return [
+        ("id", str(episode.id)),
+        ("run", str(episode.run_id)),
+        ("played", f"{episode.phase}, iteration {episode.iteration}"),
+        ("problem", f"{episode.problem.task_type}: {episode.problem.statement}"),
+        ("expected", episode.problem.answer),
+        ("outcome", f"{verdict}{answered}"),
+        ("ended", episode.stop_reason.value if episode.stop_reason else "still running"),
+        *([("error", episode.error)] if episode.error else []),
+    ]
+
+
+def _print_turn(console: Console, turn: Turn) -> None:
+    action = turn.action
+    for message in turn.observation.messages:
+        console.print(Text(f"{message.role}> ", style="dim"), Text(message.content), sep="")
+    console.print(Text(f"{turn.agent}> ", style="bold cyan"), Text(action.text), sep="")
+    facts = (
+        f"{len(action.prompt_token_ids)} prompt ids, {len(action.token_ids)} sampled "
+        f"({action.finish_reason.value}), log-prob {sum(action.logprobs):.3f} in all, "
+        f"temperature {action.temperature:g}, seed {action.seed}, "
+        f"{action.seconds:.2f} s, policy {action.policy_version_id}"
+    )
+    console.print(Text(facts, style="dim"))
+    console.print(Text(f"prompt ids  {_shortened(action.prompt_token_ids)}", style="dim"))
+    console.print(Text(f"sampled ids {_shortened(action.token_ids)}", style="dim"))
+    rounded = tuple(round(logprob, 3) for logprob in action.logprobs)
+    console.print(Text(f"log-probs   {_shortened(rounded)}", style="dim"))
+    if turn.tool_result is not None:
+        _print_tool(console, turn.tool_result)
+
+
+def _shortened(values: Sequence[float]) -> str:
+    if len(values) <= 2 * SHOWN_IDS:
+        return " ".join(str(value) for value in values)
+    ends = (values[:SHOWN_IDS], values[-SHOWN_IDS:])
+    left, right = (" ".join(str(value) for value in end) for end in ends)
+    return f"{left} ... {len(values) - 2 * SHOWN_IDS} more ... {right}"
+
+
+def _print_tool(console: Console, result: ToolResult) -> None:
+    what = "call" if result.tier.startswith("mcp") else "program"
+    left = "" if result.exit_code is None else f", exit code {result.exit_code}"
+    title = f"{what}: {result.status.value}{left}, {result.seconds:.2f} s"
+    body = Text(result.code.rstrip())
+    for name, stream in (("stdout", result.stdout), ("stderr", result.stderr)):
+        if stream:
+            body.append(f"\n--- {name}\n", style="dim")
+            body.append(stream.rstrip())
+    print_boxed(console, title, body, result.tier)
+
+
+def _print_score(console: Console, entry: ScoreEntry) -> None:
+    who = f"{entry.identity.coach} coach {entry.identity.model_version}"
+    trained = "" if entry.trained else " (not trained on)"
+    if isinstance(entry.score, CoachScore):
+        console.print(Text(f"{who}: {entry.score.value:g} of 10{trained}", style="bold green"))
+        console.print(Text(entry.score.rationale))
+    else:
+        unscored = f"{who}: unscored, {entry.score.reason}: {entry.score.detail}{trained}"
+        console.print(Text(unscored, style="bold red"))
+
+
+def _print_learnt(
+    console: Console, action: UUID, learnt: tuple[Update, UpdateEntry] | None
+) -> None:
+    if learnt is None:
+        console.print(Text(f"action {action}; entered no update", style="dim"))
+        return
+    update, entry = learnt
+    how = (
+        f"left out: {entry.left_out}"
+        if entry.left_out is not None
+        else f"advantage {entry.advantage:+.3f}, weight {entry.weight:.4f}"
+    )
+    console.print(
+        Text(
+            f"action {action}; {how}; update {update.id} (iteration {update.iteration}) made "
+            f"policy {update.to_policy_id}",
+            style="dim",
+        )
+    )

@@ -1,0 +1,218 @@
+"""The servers a command needs: Prefect for every run, both pages for `mappa serve`.
+
+    prefect_server   PREFECT_API_URL, or the one that runs in MAPPA_HOME, or a new one
+    mlflow_server    the MLflow pages on a database
+    serve            the pages of both on what is stored
+
+Embedded Prefect keeps its own SQLite file: its migrations need an extension that the embedded
+Postgres does not ship. Servers listen on loopback only; what they print is in MAPPA_HOME/logs.
+"""
+
+import fcntl
+import json
+import os
+import socket
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from flows.recorder import drain
+from mappa_cli.server_process import Server, is_healthy, keep, locked
+from mappa_core.core.errors import OutsideError, PortBusy
+from mappa_core.core.settings import Settings
+
+HOST = "127.0.0.1"
+
+QUIET = {
+    "DO_NOT_TRACK": "true",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+    # The command line reports errors itself, in one line; Prefect's own words are in its pages.
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+}
+"""For Prefect and its server, unless the environment says otherwise."""
+
+
+@contextmanager
+def prefect_server(settings: Settings, port: int | None = None) -> Generator[str]:
+    """Point Prefect at a server for as long as the block lasts; yields its API address.
+
+    Enter it before the first `import prefect`: that is when Prefect reads the environment.
+
+    Args:
+        settings: Names a server, or the home of the embedded one.
+        port: Where a new embedded server listens; a free one by default.
+
+    Raises:
+        PortBusy: Another process has `port`.
+        OutsideError: The server does not answer, or does not start.
+    """
+    quiet = {name: os.environ.get(name, value) for name, value in QUIET.items()}
+    if settings.prefect_api_url:
+        _check_answers(settings.prefect_api_url)
+        with environment(quiet):
+            yield settings.prefect_api_url
+        return
+    home = settings.home / "prefect"
+    with ExitStack() as after, ExitStack() as stack:
+        stack.enter_context(locked(home / "use.lock"))
+        with locked(home / "start.lock", fcntl.LOCK_EX):
+            api_url = _running(home) or _start_prefect(home, settings.logs, port, after)
+        here = {"PREFECT_HOME": str(home), "PREFECT_API_URL": api_url}
+        stack.enter_context(environment(quiet | here))
+        stack.callback(drain, api_url, since=datetime.now(UTC))
+        yield api_url
+
+
+def _check_answers(api_url: str) -> None:
+    if not is_healthy(f"{api_url}/health"):
+        raise OutsideError(
+            f"Prefect does not answer at {api_url}: start it, or unset PREFECT_API_URL to use "
+            "one that is started for the command"
+        )
+
+
+def _running(home: Path) -> str | None:
+    """The address of the server another command started on `home`, if it still runs."""
+    try:
+        record = json.loads((home / "server.json").read_text())
+        os.kill(record["keeper_pid"], 0)
+    except (FileNotFoundError, ProcessLookupError, ValueError):
+        return None
+    return record["api_url"] if is_healthy(f"{record['api_url']}/health") else None
+
+
+def _start_prefect(home: Path, logs: Path, port: int | None, after: ExitStack) -> str:
+    port = free_port() if port is None else unless_busy(port, "--prefect-port")
+    api_url = f"http://{HOST}:{port}/api"
+    server = Server(
+        name="Prefect",
+        command=(sys.executable, "-m", "prefect", "server", "start"),
+        environment={
+            **QUIET,
+            "PREFECT_HOME": str(home),
+            "PREFECT_API_URL": api_url,
+            "PREFECT_SERVER_API_HOST": HOST,
+            "PREFECT_SERVER_API_PORT": str(port),
+            "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home / 'prefect.db'}",
+            # By default the pages are copied into the installed package, which may be read-only.
+            "PREFECT_SERVER_UI_STATIC_DIRECTORY": str(home / "ui"),
+        },
+        directory=home,
+        log=logs / "prefect.log",
+        health_url=f"{api_url}/health",
+    )
+    keeper_pid = keep(server, home / "use.lock", after)
+    record = {"api_url": api_url, "keeper_pid": keeper_pid}
+    # All of it or none: a full disk or a kill leaves no half of it for the next command.
+    unfinished = home / "server.json.unfinished"
+    unfinished.write_text(json.dumps(record))
+    unfinished.replace(home / "server.json")
+    return api_url
+
+
+@contextmanager
+def mlflow_server(settings: Settings, store_uri: str, port: int) -> Generator[str]:
+    """The MLflow pages on `store_uri` while the block lasts; yields their address.
+
+    Raises:
+        PortBusy: Another process has `port`.
+        OutsideError: The server does not start.
+    """
+    if urlsplit(store_uri).scheme in {"http", "https"}:
+        yield store_uri
+        return
+    home, address = settings.home / "mlflow", f"http://{HOST}:{unless_busy(port, '--mlflow-port')}"
+    lock = home / f"serve-{port}.lock"
+    server = Server(
+        name="MLflow",
+        command=(sys.executable, "-m", "mlflow", "server"),
+        environment={
+            "DO_NOT_TRACK": "true",
+            "MLFLOW_DISABLE_TELEMETRY": "true",
+            "MLFLOW_BACKEND_STORE_URI": store_uri,
+            "MLFLOW_DEFAULT_ARTIFACT_ROOT": str(home / "artifacts"),
+            "MLFLOW_SERVE_ARTIFACTS": "false",
+            "MLFLOW_HOST": HOST,
+            "MLFLOW_PORT": str(port),
+            "MLFLOW_WORKERS": "1",
+            # Eight more processes and a gigabyte, for evaluations that run on the server.
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        },
+        directory=home,
+        log=settings.logs / "mlflow.log",
+        health_url=f"{address}/health",
+    )
+    with ExitStack() as after, locked(lock):
+        keep(server, lock, after)
+        yield address
+
+
+@contextmanager
+def serve(settings: Settings, prefect_port: int, mlflow_port: int) -> Generator[Mapping[str, str]]:
+    """Both pages while the block lasts; yields their addresses by name.
+
+    A Prefect server that already runs on this home is shown where it is.
+
+    Raises:
+        PortBusy: A port is taken.
+        OutsideError: A server or the database does not start.
+    """
+    from mappa_core.app.databases import opened_mlflow
+
+    with ExitStack() as stack:
+        api_url = stack.enter_context(prefect_server(settings, prefect_port))
+        store_uri = stack.enter_context(opened_mlflow(settings))
+        pages = stack.enter_context(mlflow_server(settings, store_uri, mlflow_port))
+        yield {"Prefect": api_url.removesuffix("/api"), "MLflow": pages}
+
+
+def free_port() -> int:
+    """A loopback port nobody has."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return probe.getsockname()[1]
+
+
+def unless_busy(port: int, flag: str) -> int:
+    """`port`, if nobody has it.
+
+    Raises:
+        PortBusy: Somebody has; the message names the flag that takes another.
+    """
+    with socket.socket() as probe:
+        # As the servers do: a port whose last connections are still closing is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise PortBusy(f"port {port} is taken: stop what uses it, or set {flag}") from error
+    return port
+
+
+@contextmanager
+def environment(variables: Mapping[str, str]) -> Generator[None]:
+    """Set environment variables for the block, for this process and those it starts.
+
+    Where Prefect was imported before, its settings are a copy by now and are set too.
+    """
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        with ExitStack() as stack:
+            if "prefect" in sys.modules and "PREFECT_API_URL" in variables:
+                from prefect.settings import PREFECT_API_URL, temporary_settings
+
+                stack.enter_context(
+                    temporary_settings({PREFECT_API_URL: variables["PREFECT_API_URL"]})
+                )
+            yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

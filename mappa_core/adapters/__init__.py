@@ -1,1 +1,0 @@
-"""Outside systems, one folder each, behind the ports."""

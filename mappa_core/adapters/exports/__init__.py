@@ -1,1 +1,0 @@
-"""Trajectories as files that `datasets` and TRL read."""

@@ -1,1 +1,0 @@
-"""The rule coach: reads the evidence, needs no network."""

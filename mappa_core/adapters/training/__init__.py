@@ -1,1 +1,0 @@
-"""What every learner computes with: the model on a prefix tree, one step, its figures, files."""

@@ -1,1 +1,0 @@
-"""Weights & Biases beside MLflow."""

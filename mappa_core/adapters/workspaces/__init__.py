@@ -1,1 +1,0 @@
-"""The files of an episode between its turns, on this machine's disk."""

@@ -1,0 +1,1 @@
+"""The whole of a run: its configuration, its checks and its services."""

@@ -1,0 +1,100 @@
+"""What is refused before anything is written, because the user can mend it."""
+
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mappa_core.app.config import TrainConfig
+from mappa_core.core.errors import ConfigError
+from mappa_core.core.records import PolicyVersion
+from mappa_core.core.settings import Settings
+from mappa_core.rollout.problems import problem_source
+from mappa_core.rollout.protocols import ProblemSource, TaskSource
+from mappa_core.rollout.teams import load_team
+from mappa_core.rollout.teams.base import Team
+from mappa_core.rollout.workspaces import SnapshotWorkspaces
+
+if TYPE_CHECKING:
+    from mappa_core.rollout.execution import Desk
+from mappa_core.app.machine import check_space
+from mappa_core.coach.opening import check_coach
+from mappa_core.rollout.engines.opening import check_engine
+from mappa_core.rollout.tools.opening import check_tools
+from mappa_core.tracking.opening import check_tracking
+
+
+def desk_of(team: Team, problems: ProblemSource, settings: Settings) -> "Desk | None":
+    """What a team works with that hands on files.
+
+    Raises:
+        ConfigError: The team needs tasks with files and these problems have none, or the reverse.
+    """
+    works_on_files = any(agent.makes for agent in team.agents)
+    if works_on_files != isinstance(problems, TaskSource):
+        kind = "files" if works_on_files else "answers"
+        sources = "tabular or dsbench" if works_on_files else "arithmetic or json"
+        raise ConfigError(f"team {team.name} works on {kind}: set problems.source to {sources}")
+    if not isinstance(problems, TaskSource):
+        return None
+    from mappa_core.rollout.execution import Desk
+
+    return Desk(tasks=problems, workspaces=SnapshotWorkspaces(settings.workspaces))
+
+
+def check_weights(policy: PolicyVersion) -> None:
+    """Read the files of a policy against their hashes; the base model has none.
+
+    Raises:
+        LearnerError: A file is missing or damaged.
+    """
+    from mappa_core.train.learners import checkpoints
+
+    if policy.adapter_uri is not None:
+        checkpoints.verify(Path(policy.adapter_uri))
+
+
+def check_effects(config: TrainConfig, team: Team) -> None:
+    """Refuse keys that nothing would come of.
+
+    Raises:
+        ConfigError: Visibility for an agent that there is not, or a stop for alerts of no watch.
+    """
+    names = [agent.name for agent in team.agents]
+    for name in config.coach.visibility:
+        if name not in names:
+            near = get_close_matches(name, names, n=1) or names
+            raise ConfigError(f"coach.visibility.{name}: team {team.name} has {' or '.join(near)}")
+    if config.audit.stop_on and not config.audit.anchors:
+        raise ConfigError("audit.stop_on needs audit.anchors above 0: with 0 nothing is watched")
+
+
+def check_inputs(config: TrainConfig, settings: Settings) -> Team:
+    """Refuse what the user can mend, before anything is written; returns the team.
+
+    Raises:
+        UserError: Unknown team, prompts or tools, overlapping problem sets or too few problems, no
+            such model, no GPU where one is asked for by name or needed, a key that nothing would
+            come of.
+        DiskFull: Too little space for a run.
+    """
+    from mappa_core.rollout.episode import check_enough
+
+    team = load_team(config.team, config.prompts)
+    problems = problem_source(config.problems, config.sandbox.workspace_mib)
+    desk_of(team, problems, settings)
+    check_enough(problems.train(), config.rollout.problems)
+    check_tools(team, config.tools)
+    check_effects(config, team)
+    check_tracking(config.tracking, settings)
+    check_coach(config.coach, settings, team)
+    if config.coach.second.share:
+        check_coach(config.coach.second, settings, team)
+    check_space(settings.home)
+    from mappa_core.models.device import resolve_device
+    from mappa_core.models.resolve import resolve_model
+
+    resolve_model(config.model, settings.models)
+    check_engine(config)
+    if config.learner.deployment is None:
+        resolve_device(config.learner.device)
+    return team

@@ -1,0 +1,109 @@
+"""The whole configuration of a run."""
+
+from pydantic import Field, model_validator
+
+from mappa_core.audit.config import AuditConfig
+from mappa_core.coach.config import CoachConfig
+from mappa_core.core.section import Section
+from mappa_core.evaluate.config import EvaluationConfig
+from mappa_core.rollout.config import EngineConfig, ProblemsConfig, RolloutConfig, SandboxConfig
+from mappa_core.rollout.tools.config import ToolsConfig
+from mappa_core.tracking.config import TrackingConfig
+from mappa_core.train.config import ALONE, AlgorithmConfig, LearnerConfig
+
+RESUMABLE = {
+    "coach": (
+        "budget",
+        "concurrency",
+        "attempt_seconds",
+        "deadline_seconds",
+        "requests_per_minute",
+        "tokens_per_minute",
+        "unscored_limit",
+        "base_url",
+    ),
+    "audit": ("stop_on",),
+    "learner": ("deployment",),
+}
+"""Keys that a resumed run may change, by section: how its coach is asked, and not what; what the
+audit stops it for; where its updates are computed."""
+
+
+class StartConfig(Section):
+    """Which weights a run starts from, where not from the base model."""
+
+    run: str = Field(
+        default="",
+        description="A run that this one goes on from; empty: from the base model. "
+        "`mappa train --fork` sets it.",
+    )
+    step: int = Field(default=0, ge=0, description="After how many of that run's updates.")
+
+
+class TrainConfig(Section):
+    """One run that a person would start."""
+
+    name: str = Field(
+        default="train", pattern=r"^[a-z0-9][a-z0-9-]{0,62}$", description="Run name prefix."
+    )
+    team: str = Field(default="mathchat", description="Which team is trained.")
+    prompts: str = Field(default="small-1", description="Which prompt set of the team (a folder).")
+    model: str = Field(
+        default="smollm2-135m-instruct",
+        description="Bundled model name, a local directory, or a Hugging Face id.",
+    )
+    seed: int = Field(default=1, ge=0, lt=2**31, description="Reproduces the run.")
+    start: StartConfig = Field(default=StartConfig(), description="Whose weights come first.")
+    problems: ProblemsConfig = Field(
+        default=ProblemsConfig(), description="Train and held-out sets."
+    )
+    rollout: RolloutConfig = Field(default=RolloutConfig(), description="Episodes.")
+    engine: EngineConfig = Field(default=EngineConfig(), description="Inference.")
+    sandbox: SandboxConfig = Field(default=SandboxConfig(), description="Code execution.")
+    tools: ToolsConfig = Field(default=ToolsConfig(), description="Tools beyond Python.")
+    coach: CoachConfig = Field(default=CoachConfig(), description="Scores.")
+    learner: LearnerConfig = Field(default=LearnerConfig(), description="Updates.")
+    algorithm: AlgorithmConfig = Field(default=AlgorithmConfig(), description="Credit.")
+    evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="Measurement.")
+    tracking: TrackingConfig = Field(default=TrackingConfig(), description="MLflow.")
+    audit: AuditConfig = Field(default=AuditConfig(), description="Watching the coach.")
+
+    @model_validator(mode="after")
+    def _can_be_run(self) -> "TrainConfig":
+        if self.start.step and not self.start.run:
+            raise ValueError("start.step counts the updates of a run: name it in start.run")
+        if self.start.step >= self.rollout.iterations:
+            raise ValueError(
+                f"start.step={self.start.step} leaves nothing of rollout.iterations="
+                f"{self.rollout.iterations}: raise rollout.iterations, or lower start.step"
+            )
+        if self.learner.weights == "full" and self.engine.serving == "adapters":
+            raise ValueError(
+                "learner.weights=full trains no adapters: set engine.serving to auto or merged"
+            )
+        if self.rollout.async_level and self.engine.colocate:
+            raise ValueError(
+                "engine.colocate lets servers sleep while agents learn, and rollout.async_level=1 "
+                "plays then: set one of them back"
+            )
+        estimator = self.algorithm.estimator
+        if estimator not in ALONE and self.rollout.episodes_per_problem < 2:
+            raise ValueError(
+                f"algorithm.estimator={estimator} compares a problem's episodes: set "
+                "rollout.episodes_per_problem to 2 or more, or algorithm.estimator=reinforce++"
+            )
+        return self
+
+    def policy_step(self, iteration: int) -> int:
+        """How many updates the policies have had that play a training iteration 1, 2, ..."""
+        return max(self.start.step, iteration - 1 - self.rollout.async_level)
+
+    def same_experiment(self, other: "TrainConfig") -> tuple[str, ...]:
+        """The sections in which `other` differs; how patient and rich the coach is does not count.
+
+        A run whose budget is spent can be resumed with a larger one, one that the audit stopped
+        with another opinion of what to stop for, and any with its updates computed elsewhere.
+        """
+        left_out = {section: {*keys} for section, keys in RESUMABLE.items()}
+        ours, theirs = (one.model_dump(mode="json", exclude={**left_out}) for one in (self, other))
+        return tuple(sorted(key for key in ours if ours[key] != theirs[key]))

@@ -1,0 +1,139 @@
+"""Do others see it as the coach does, and what would people have said on average?
+
+Krippendorff's alpha (interval metric) from the package `krippendorff`; its interval resamples
+actions. Weighted kappa is Cohen's with quadratic weights on whole points. A mean that few people's
+labels and many scores give together is prediction-powered inference (Angelopoulos, Duchi & Zrnic,
+PPI++, arXiv 2311.01453).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mappa_core.audit.frame import Floats, Mask
+
+RESAMPLES = 1_000
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledScores:
+    """The coach's scores of N actions, and people's of some; (N,) each."""
+
+    scores: Floats
+    labels: Floats
+    """NaN where nobody gave one; the mean where several did."""
+    at_random: Mask
+    """Whether the action was labelled because a random sample drew it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """How far two scorers agree on the same actions."""
+
+    alpha: float
+    """Krippendorff's, 1 is perfect and 0 is chance."""
+    low: float
+    high: float
+    """95 % bootstrap interval of alpha."""
+    kappa: float
+    """Quadratically weighted, on whole points."""
+    difference: float
+    """Mean of the first minus the second, in points."""
+    actions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorrectedMean:
+    """A mean of people's scores over all actions, from a random sample of them."""
+
+    value: float
+    low: float
+    high: float
+    trust: float
+    """How much of the coach's scores it used, in [0, 1]."""
+    labels: int
+
+
+def agreement(first: Floats, second: Floats, seed: int = 0) -> Agreement | None:
+    """Compare two scorers; None below three actions with both.
+
+    Args:
+        first: (N,) scores in [0, 10], NaN where there is none.
+        second: The same actions.
+        seed: Of the bootstrap.
+    """
+    both = ~np.isnan(first) & ~np.isnan(second)
+    pair = np.stack([first[both], second[both]])
+    count = pair.shape[1]
+    if count < 3:
+        return None
+    rng = np.random.default_rng(seed)
+    drawn = (alpha(pair[:, rng.integers(count, size=count)]) for _ in range(RESAMPLES))
+    low, high = np.quantile(list(drawn), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Agreement(
+        alpha=alpha(pair),
+        low=float(low),
+        high=float(high),
+        kappa=weighted_kappa(pair[0], pair[1]),
+        difference=float((pair[0] - pair[1]).mean()),
+        actions=count,
+    )
+
+
+def alpha(scores: Floats) -> float:
+    """Krippendorff's alpha of (scorers, actions), NaN where one did not score; 1 where all is one.
+
+    Computed on half points, as coaches give them; the package's time grows with distinct values.
+    """
+    rounded = np.round(2 * scores)
+    if len(np.unique(rounded[~np.isnan(rounded)])) < 2:
+        return 1.0
+    import krippendorff  # and scipy: two seconds, for few commands
+
+    return float(krippendorff.alpha(rounded, level_of_measurement="interval"))
+
+
+def weighted_kappa(first: Floats, second: Floats) -> float:
+    """Cohen's kappa with quadratic weights on whole points (Cohen 1968).
+
+    1 - mean squared disagreement / the mean squared disagreement of independent scorers.
+    """
+    a, b = np.round(first), np.round(second)
+    expected = a.var() + b.var() + (a.mean() - b.mean()) ** 2
+    return 1.0 if expected == 0 else float(1 - ((a - b) ** 2).mean() / expected)
+
+
+def corrected_mean(data: LabelledScores) -> CorrectedMean | None:
+    """The mean score people would give, from all scores and few labels; None below three of them.
+
+    mean over all of c s + mean over labelled of (y - c s), with the c in [0, 1] that makes the
+    variance smallest: Cov(y, s) / ((1 + n / N) Var(s)) (PPI++, equation 6, one dimension). Only
+    labels of a random sample count; actions that were picked because coaches disagree about them
+    are unlike the rest.
+    """
+    labelled = ~np.isnan(data.labels) & data.at_random
+    truth, beside, rest = data.labels[labelled], data.scores[labelled], data.scores[~labelled]
+    count = len(truth)
+    if count < 3:
+        return None
+    from scipy import stats
+
+    trust = _trust(truth, beside, rest)
+    value = float((truth - trust * beside).mean())
+    variance = float((truth - trust * beside).var(ddof=1)) / count
+    if len(rest) > 1:
+        value += trust * float(rest.mean())
+        variance += trust**2 * float(rest.var(ddof=1)) / len(rest)
+    reach = float(stats.t.ppf((1 + LEVEL) / 2, count - 1)) * variance**0.5
+    return CorrectedMean(
+        value=value, low=value - reach, high=value + reach, trust=trust, labels=count
+    )
+
+
+def _trust(truth: Floats, beside: Floats, rest: Floats) -> float:
+    spread = float(np.concatenate([beside, rest]).var(ddof=1))
+    if len(rest) < 2 or spread == 0:
+        return 0.0
+    together = float(np.cov(truth, beside)[0, 1])
+    return float(np.clip(together / ((1 + len(truth) / len(rest)) * spread), 0, 1))

@@ -1,0 +1,191 @@
+"""What a person should hear about while a run trains, after every iteration.
+
+    drift        coach, rubric or policy, by an anytime-valid test over the whole run
+    health       an agent's scores of this iteration that cannot teach, or that nobody could read
+    divergence   scores rise where success does not, over the run so far
+    unscored     what is missing could bias a task type
+
+Drift has a stated error rate (`drift`). The others are thresholds on what is there, and their
+default values are meant to be rare in a healthy run.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from mappa_core.audit import sql
+from mappa_core.audit.config import AuditConfig, StopOn
+from mappa_core.audit.frame import Frame
+from mappa_core.audit.health import Health, health, missing
+from mappa_core.audit.running_sums import SoFar
+from mappa_core.audit.watch import Watched
+from mappa_core.audit.writing import Draft
+
+FEWEST_SCORES = 8
+"""Below this, how scores are spread says nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """One thing that is not as it should be."""
+
+    kind: str
+    """`drift`, `health`, `divergence` or `unscored`; events are called `mappa.audit.<kind>`."""
+    stop: StopOn
+    """What `audit.stop_on` calls it."""
+    subject: str
+    what: str
+    """In one line, for a person."""
+    iteration: int
+    estimate: float
+    unit: str
+    limit: float
+    """What it crossed."""
+    actions: int
+    sql: str
+    """Gives the figure, or the rows it was worked out from."""
+    since: int | None = None
+    """The iteration a drift set in."""
+
+    def draft(self) -> Draft:
+        """The alert as a finding."""
+        return Draft(
+            kind="alert",
+            subject=f"{self.kind}: {self.subject}",
+            verdict=self.stop,
+            estimate=self.estimate,
+            unit=self.unit,
+            margin=self.limit,
+            actions=self.actions,
+            iteration=self.iteration,
+            sql=self.sql,
+            detail={"what": self.what, "since": self.since},
+        )
+
+
+def alerts(
+    latest: Frame, iteration: int, so_far: SoFar, watched: Watched, config: AuditConfig
+) -> Iterator[Alert]:
+    """Everything to be said after one iteration.
+
+    Args:
+        latest: The actions of that iteration.
+        iteration: Its number.
+        so_far: The run up to it.
+        watched: The drift test's state.
+        config: The limits.
+    """
+    yield from _drift(watched, iteration, so_far)
+    for code in latest.agent.present():
+        rows = latest.take(latest.agent.codes == code)
+        described = health(rows)
+        if described is not None and described.actions >= FEWEST_SCORES:
+            yield from _health(latest.agent.names[code], described, iteration, config)
+    yield from _divergence(so_far, iteration, config)
+    yield from _unscored(latest, iteration, config)
+
+
+def _drift(watched: Watched, iteration: int, so_far: SoFar) -> Iterator[Alert]:
+    if watched.cause == "none":
+        return
+    wealth = watched.stream if watched.cause == "policy" else watched.anchors
+    yield Alert(
+        kind="drift",
+        stop=watched.cause,
+        subject=watched.cause,
+        what=f"the {watched.cause} has drifted since iteration {watched.since}",
+        iteration=iteration,
+        estimate=float(wealth.e_values.max()),
+        unit="largest e-value",
+        limit=wealth.threshold,
+        actions=so_far.stream.actions,
+        sql=sql.STREAM if watched.cause == "policy" else sql.ANCHORS,
+        since=watched.since,
+    )
+
+
+def _health(agent: str, found: Health, iteration: int, config: AuditConfig) -> Iterator[Alert]:
+    bits = found.entropy_bits
+    checks = (
+        (
+            found.at_mode,
+            config.most_at_mode,
+            f"{found.at_mode:.0%} of its scores are {found.mode:g}",
+        ),
+        (found.at_ceiling, config.most_at_ceiling, f"{found.at_ceiling:.0%} of its scores are 10"),
+        (
+            found.unparsed,
+            config.most_unparsed,
+            f"{found.unparsed:.0%} of its replies are unreadable",
+        ),
+        # Turned round: entropy is to be high.
+        (-bits, -config.least_entropy_bits, f"its scores have {bits:.2f} bits of entropy"),
+    )
+    for name, (value, limit, says) in zip(_CHECKS, checks, strict=True):
+        if value > limit:
+            where = f"agent = {sql.quoted(agent)} AND iteration = {iteration}"
+            yield Alert(
+                kind="health",
+                stop="health",
+                subject=f"{agent}, {name}",
+                what=f"{agent}: {says} (limit {abs(limit):g})",
+                iteration=iteration,
+                estimate=abs(value),
+                unit=name,
+                limit=abs(limit),
+                actions=found.actions,
+                sql=sql.health(where, estimate=_CHECKS[name]),
+            )
+
+
+_CHECKS = {
+    "share at the mode": "at_mode",
+    "share at the ceiling": "at_ceiling",
+    "share unparsed": "unparsed",
+    "bits of entropy": "entropy_bits",
+}
+"""What is checked, and what the query calls it."""
+
+
+def _divergence(so_far: SoFar, iteration: int, config: AuditConfig) -> Iterator[Alert]:
+    for found in so_far.divergences():
+        low, _ = found.estimate.interval()
+        if np.isfinite(low) and low > config.divergence:
+            yield Alert(
+                kind="divergence",
+                stop="divergence",
+                subject=f"{found.agent}, {found.task_type}",
+                what=f"{found.agent}'s scores on {found.task_type} rise where success does not, by "
+                f"{10 * found.estimate.value:.1f} points over the run",
+                iteration=iteration,
+                estimate=found.estimate.value,
+                unit="change of score / 10 minus success",
+                limit=config.divergence,
+                actions=found.actions,
+                sql=found.sql,
+            )
+
+
+def _unscored(latest: Frame, iteration: int, config: AuditConfig) -> Iterator[Alert]:
+    """The type with the most missing; the bounds of the others speak of the same gaps."""
+    found = {code: missing(latest, code) for code in latest.task_type.present()}
+    bounds = {code: one for code, one in found.items() if one is not None}
+    if not bounds:
+        return
+    code = max(bounds, key=lambda code: bounds[code].share)
+    worst, name = bounds[code], latest.task_type.names[code]
+    if worst.possible_bias > config.unscored_points:
+        yield Alert(
+            kind="unscored",
+            stop="unscored",
+            subject=name,
+            what=f"{worst.share:.0%} of {name} is unscored, which could hide a bias of "
+            f"{worst.possible_bias:.1f} points",
+            iteration=iteration,
+            estimate=worst.possible_bias,
+            unit="points of possible bias",
+            limit=config.unscored_points,
+            actions=int((latest.task_type.codes == code).sum()),
+            sql=sql.unscored(name, f"iteration = {iteration}", estimate="possible_bias"),
+        )

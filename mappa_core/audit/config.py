@@ -1,0 +1,56 @@
+"""How a coach is watched while it teaches."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from mappa_core.core.section import Fraction, Section
+
+StopOn = Literal["coach", "rubric", "policy", "health", "divergence", "unscored"]
+"""What an audit may stop a run for."""
+
+
+class AuditConfig(Section):
+    """How the coach is watched while it teaches."""
+
+    anchors: int = Field(
+        default=8, ge=0, description="Actions scored again every iteration; 0 for no watch."
+    )
+    repeats: int = Field(
+        default=3, ge=2, description="Scorings of each anchor that say what its score is."
+    )
+    stop_on: tuple[StopOn, ...] = Field(
+        default=(),
+        description="Stop the run when coach, rubric or policy has drifted, or on an alert about "
+        "score health, divergence or unscored actions; a resumed run may change it.",
+    )
+    most_at_mode: Fraction = Field(
+        default=0.95, description="Share of an agent's scores at one value that raises an alert."
+    )
+    most_at_ceiling: Fraction = Field(
+        default=0.9, description="Share of an agent's scores at 10 that raises an alert."
+    )
+    least_entropy_bits: float = Field(
+        default=0.3,
+        ge=0,
+        description="Entropy of an agent's scores below which an alert is raised.",
+    )
+    most_unparsed: Fraction = Field(
+        default=0.05, description="Share of replies nobody could read that raises an alert."
+    )
+    divergence: float = Field(
+        default=0.1,
+        ge=0,
+        description="Change of score / 10 minus success over the run that raises an alert, once "
+        "its interval lies above.",
+    )
+    unscored_points: float = Field(
+        default=1.0,
+        gt=0,
+        description="Points by which missing scores could bias a task type that raise an alert.",
+    )
+    correction: str = Field(
+        default="",
+        description="Take a bias off before scores teach: a correction's id, or the name of the "
+        "run it was estimated on (`mappa audit RUN --debias`).",
+    )

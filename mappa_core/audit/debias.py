@@ -1,0 +1,134 @@
+"""Taking the bias off before it teaches: shrunk, capped, and off where it is not proven.
+
+    points = (1 - (se / estimate)^2) * estimate, at most 2 either way, 0 unless it is `biased`
+
+The factor is the positive-part shrinkage of a normal mean (James & Stein 1961): a well-measured
+bias is taken off whole, a barely significant one by three quarters.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from uuid import UUID
+
+import numpy as np
+
+from mappa_core.audit import sql
+from mappa_core.audit.design import Effect
+from mappa_core.audit.frame import Floats, Frame
+from mappa_core.audit.records import Correction, CorrectionTerm, Stratum
+from mappa_core.core import ids
+
+CAP_POINTS = 2.0
+"""More than this is not a bias to be corrected but a coach to be replaced."""
+LOWEST, HIGHEST = 0.0, 10.0
+DIFFERENT_Z = 1.96
+"""Standard errors by which the outcomes' biases must differ to be corrected one by one."""
+
+_STRATA: dict[str, Stratum] = {"all": "all", "right": "right", "wrong": "wrong"}
+
+
+def correction(
+    effects: Sequence[Effect], *, run_id: UUID, iteration: int, coach: str, rubric_sha256: str
+) -> Correction:
+    """A correction from an audit's task-type effects.
+
+    Where a type's bias differs between right and wrong episodes, each is corrected by its own;
+    elsewhere both by what was found over all.
+
+    Args:
+        effects: Of `design.task_type_effects`.
+        run_id: The run they were estimated on.
+        iteration: The last iteration they were estimated on.
+        coach: Whose scores they are.
+        rubric_sha256: Of the rubric it used.
+    """
+    subjects = dict.fromkeys(effect.subject for effect in effects)
+    terms = tuple(
+        term
+        for subject in subjects
+        for term in _terms([effect for effect in effects if effect.subject == subject])
+    )
+    content = [(term.task_type, term.stratum, round(term.points, 6)) for term in terms]
+    return Correction(
+        id=ids.content_id("correction", run_id, iteration, coach, rubric_sha256, content),
+        run_id=run_id,
+        iteration=iteration,
+        coach=coach,
+        rubric_sha256=rubric_sha256,
+        terms=terms,
+    )
+
+
+def points_off(correction: Correction, frame: Frame) -> Floats:
+    """What is subtracted from the score of each action; (N,) points.
+
+    Where an episode has no outcome, only what was found over all episodes counts.
+    """
+    points = np.zeros(len(frame))
+    for term in correction.terms:
+        if term.points and term.task_type in frame.task_type.names:
+            member = frame.task_type.codes == frame.task_type.names.index(term.task_type)
+            if term.stratum != "all":
+                member = member & (frame.success == (term.stratum == "right"))
+            points[member] += term.points
+    return points
+
+
+def points_off_sql(correction: Correction) -> str:
+    """What `points_off` gives, as an expression on the columns of `audit.action_scores`."""
+    terms = [
+        f"{term.points!r} * (task_type = {sql.quoted(term.task_type)}{_WHEN[term.stratum]})::int"
+        for term in correction.terms
+        if term.points
+    ]
+    return f"({' + '.join(terms) or '0'})"
+
+
+_WHEN = {
+    "all": "",
+    "right": " AND success IS NOT DISTINCT FROM true",
+    "wrong": " AND success IS NOT DISTINCT FROM false",
+}
+
+
+def corrected(correction: Correction, frame: Frame) -> Floats:
+    """The scores with the correction taken off, within [0, 10]; (N,), NaN stays NaN."""
+    return (frame.score - points_off(correction, frame)).clip(LOWEST, HIGHEST)
+
+
+def shrunk(estimate: float, standard_error: float) -> float:
+    """The estimate pulled to zero by how unsure it is, and capped."""
+    if abs(estimate) <= standard_error:
+        return 0.0
+    factor = 1 - (standard_error / estimate) ** 2
+    return float(np.clip(factor * estimate, -CAP_POINTS, CAP_POINTS))
+
+
+def _terms(effects: Sequence[Effect]) -> Iterator[CorrectionTerm]:
+    by_outcome = _outcomes_differ(effects)
+    for effect in effects:
+        term = _term(effect)
+        yield term if (effect.stratum != "all") is by_outcome else replace(term, points=0.0)
+
+
+def _outcomes_differ(effects: Sequence[Effect]) -> bool:
+    estimates = {effect.stratum: effect.judged.estimate for effect in effects}
+    if not {"right", "wrong"} <= estimates.keys():
+        return False
+    right, wrong = estimates["right"], estimates["wrong"]
+    error = float(np.hypot(right.standard_error, wrong.standard_error))
+    return bool(abs(right.value - wrong.value) > DIFFERENT_Z * error)
+
+
+def _term(effect: Effect) -> CorrectionTerm:
+    estimate = effect.judged.estimate
+    share = effect.excess / estimate.value if estimate.value else 0.0
+    proven = effect.judged.verdict == "biased"
+    points = share * shrunk(estimate.value, estimate.standard_error) if proven else 0.0
+    return CorrectionTerm(
+        task_type=effect.subject,
+        stratum=_STRATA[effect.stratum],
+        estimate=estimate.value,
+        points=points,
+        verdict=effect.judged.verdict,
+    )

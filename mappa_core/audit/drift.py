@@ -1,0 +1,178 @@
+"""Has the coach drifted? A test that may be looked at after every iteration.
+
+Anchors are fixed actions with known scores that are scored again each iteration. The null: at no
+call is the expected score more than a tolerance away from the known one. A gambler bets against
+it, and under the null her wealth is a non-negative supermartingale, so by Ville's inequality it
+ever reaches 1/alpha with probability alpha at most, whenever one looks (betting on bounded means:
+Waudby-Smith & Ramdas, arXiv 2010.09686; sequential tests by betting: Shekhar & Ramdas,
+arXiv 2112.09162).
+
+    M_t = (M_(t-1) + w_t) * prod over anchors of (1 + l * (sign * (s - known) - tolerance))
+    E_t = mean over bets l and both signs of M_t, plus the capital not yet laid, 1 / (t + 1)
+
+`w_t` = 1 / (t (t + 1)) is the share of the capital that enters at iteration t, so that a drift
+that sets in late is not paid for with what was lost before (a mixture over start times is an
+e-process again). The bets are a fixed grid (ibid., section B.3), so the whole is a function of the
+stored scores and can be computed again from SQL.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from scipy import stats
+
+from mappa_core.audit.frame import Floats
+
+ALPHA_ANCHORS = 0.04
+ALPHA_STREAM = 0.01
+"""Together 5 %, that any alarm is false at any time."""
+MOST = 690.0
+"""Log of the largest e-value written down; more is not more convincing, and overflows."""
+TOLERANCE_POINTS = 0.25
+"""A coach this close to its known scores has not drifted."""
+BETS = (0.1, 0.2, 0.4, 0.6, 0.8)
+"""Shares of the largest bet that cannot go bankrupt."""
+BASELINE_ALPHA = 0.001
+"""Chance that the known scores, themselves measured, are off by more than what is added for it."""
+
+Cause: TypeAlias = Literal["coach", "policy", "rubric", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wealth:
+    """How the bets went; (T,) after each iteration."""
+
+    e_values: Floats
+    onset: int | None
+    """0-based position at which the capital that won was laid; None before the alarm."""
+    alarm: int | None
+    """0-based position of the first e-value at the threshold."""
+    threshold: float
+
+    @property
+    def alarmed(self) -> bool:
+        """Whether the null was refused at any time."""
+        return self.alarm is not None
+
+
+def bet(rounds: Sequence[Floats], known: Floats, baseline_error: float = 0.0) -> Wealth:
+    """Bet against the anchors' scores staying where they were.
+
+    Args:
+        rounds: T arrays (A,) of scores in [0, 10], NaN where there was none.
+        known: (A,) the scores expected.
+        baseline_error: Standard error of the mean of `known`, in points; 0 where it is given.
+
+    Returns:
+        E-values; refuse at 1/alpha, with the part of alpha kept for the baseline taken off.
+    """
+    measured = baseline_error > 0
+    reach = float(stats.norm.isf(BASELINE_ALPHA / 2)) if measured else 0.0
+    tolerance = (TOLERANCE_POINTS + reach * baseline_error) / 10
+    growth = [log_growth(scores, known, tolerance) for scores in rounds]
+    return _played(growth, 1 / (ALPHA_ANCHORS - (BASELINE_ALPHA if measured else 0.0)))
+
+
+def bet_on_stream(rounds: Sequence[Floats], seed: int = 0) -> Wealth:
+    """Bet against the scores of what the policies do being exchangeable over the iterations.
+
+    Each value's rank among all earlier ones is uniform under the null, ties broken at random, and
+    ranks of successive values are independent (conformal test martingales: Vovk, Gammerman &
+    Shafer, Algorithmic Learning in a Random World, 2nd ed. 2022, chapter 8). The bets are
+    1 + l * sign * (2 p - 1).
+
+    Args:
+        rounds: T arrays of scores, e.g. each problem's mean in one iteration.
+        seed: Of the tie-breaking.
+    """
+    rng = np.random.default_rng(seed)
+    bets = np.array(BETS)
+    seen: list[float] = []
+    growth: list[Floats] = []
+    for scores in rounds:
+        log = np.zeros((2, len(bets)))
+        for score in scores[~np.isnan(scores)]:
+            rank = 2 * _rank(seen, float(score), rng.random()) - 1
+            log += np.log1p(np.stack([bets * rank, -bets * rank]))
+        growth.append(log)
+    return _played(growth, 1 / ALPHA_STREAM)
+
+
+def _rank(seen: list[float], score: float, tie: float) -> float:
+    """Smoothed rank in [0, 1] of a new value among those seen, which it then joins."""
+    below, upto = bisect_left(seen, score), bisect_right(seen, score)
+    seen.insert(below, score)
+    return (below + tie * (upto - below + 1)) / len(seen)
+
+
+def _played(growth: Sequence[Floats], threshold: float) -> Wealth:
+    """Lay the capital in shares, let it grow, look after every iteration."""
+    capital = np.full((2, len(BETS)), -np.inf)
+    e_values = np.empty(len(growth))
+    for position, log in enumerate(growth):
+        laid = -np.log((position + 1.0) * (position + 2.0))
+        capital = np.logaddexp(capital, laid) + log
+        e_values[position] = np.exp(np.minimum(capital, MOST)).mean() + 1 / (position + 2)
+    alarm = next((int(i) for i in np.flatnonzero(e_values >= threshold)), None)
+    onset = None if alarm is None else _best_start(np.array(growth[: alarm + 1]))
+    return Wealth(e_values=e_values, onset=onset, alarm=alarm, threshold=threshold)
+
+
+def known_scores(repeats: Floats) -> tuple[Floats, float]:
+    """Anchors' known scores from repeated scoring before training, and how sure their mean is.
+
+    Args:
+        repeats: (A, K) scores of A anchors, K >= 2 times each.
+
+    Returns:
+        (A,) means, and the standard error of their mean in points.
+
+    Raises:
+        ValueError: Fewer than two repeats.
+    """
+    if repeats.ndim != 2 or repeats.shape[1] < 2:
+        raise ValueError("known scores need at least two repeats of every anchor")
+    within = float(repeats.var(axis=1, ddof=1).mean())
+    return repeats.mean(axis=1), float(np.sqrt(within / repeats.size))
+
+
+def attribute(
+    anchors: Wealth, stream: Wealth, rubric_changes: Sequence[int] = (), slack: int = 1
+) -> Cause:
+    """Who changed.
+
+    Anchors are the same actions all along: where they moved, the coach did, or its rubric where
+    that changed at the same time. Where only the stream of new scores moved, the policy did.
+
+    Args:
+        anchors: Bets on the anchors.
+        stream: Bets on the scores of what the policies did.
+        rubric_changes: 0-based positions at which the rubric's hash changed.
+        slack: Iterations by which the onset may be misjudged.
+    """
+    if anchors.alarmed:
+        onset = anchors.onset if anchors.onset is not None else anchors.alarm
+        assert onset is not None
+        near = any(abs(onset - change) <= slack for change in rubric_changes)
+        return "rubric" if near else "coach"
+    return "policy" if stream.alarmed else "none"
+
+
+def log_growth(scores: Floats, known: Floats, tolerance: float) -> Floats:
+    """Log factor of one iteration for both signs and every bet; (2, L)."""
+    there = ~np.isnan(scores)
+    moved, expected = (scores[there] - known[there]) / 10, known[there] / 10
+    # The worst a bet can meet is the score falling to 0 (or rising to 10), less the tolerance.
+    most = np.stack([1 / (expected + tolerance), 1 / (1 - expected + tolerance)])
+    gains = np.stack([moved - tolerance, -moved - tolerance])
+    bets = np.array(BETS)[:, None, None]
+    return np.log1p(bets * most * gains).sum(axis=2).T
+
+
+def _best_start(growth: Floats) -> int:
+    """The iteration at which the bets that won were best begun."""
+    remaining = growth[::-1].cumsum(axis=0)[::-1].reshape(len(growth), -1)
+    return int(np.unravel_index(np.argmax(remaining), remaining.shape)[0])

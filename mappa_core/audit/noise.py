@@ -1,0 +1,98 @@
+"""How much of a score is the coach's mood: repeats of the same actions.
+
+One-way random effects: score = action's worth + noise. ICC(1) and its F interval are Shrout &
+Fleiss (1979); the repeats recommended follow from the Spearman-Brown formula.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from mappa_core.audit.frame import Floats
+
+WANTED_RELIABILITY = 0.9
+MOST_REPEATS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    """What repeats say about a coach."""
+
+    within_deviation: float
+    """Points between two scorings of one action are this times the root of 2, typically."""
+    reliability: float
+    """ICC(1): the share of a score's variance that is the action's; below 0 it is all noise."""
+    low: float
+    high: float
+    """95 % interval of the reliability."""
+    flips: float
+    """Share of pairs of different actions whose order changes from one scoring to the next."""
+    repeats: int | None
+    """K whose mean reaches a reliability of 0.9; None where 64 do not."""
+    actions: int
+
+
+def noise(table: Floats) -> Noise | None:
+    """Describe repeated scores; None below two actions with a full set of repeats.
+
+    Args:
+        table: (A, K) scores of A actions, K times each; incomplete rows are left out.
+    """
+    table = table[~np.isnan(table).any(axis=1)] if table.size else table
+    if table.ndim != 2 or len(table) < 2 or table.shape[1] < 2:
+        return None
+    actions, repeats = table.shape
+    between = repeats * float(table.mean(axis=1).var(ddof=1))
+    within = float(table.var(axis=1, ddof=1).mean())
+    low, high = _interval(between, within, actions, repeats)
+    reliability = _icc(between, within, repeats)
+    return Noise(
+        within_deviation=within**0.5,
+        reliability=reliability,
+        low=low,
+        high=high,
+        flips=_flips(table),
+        repeats=_recommended(reliability),
+        actions=actions,
+    )
+
+
+def _icc(between: float, within: float, repeats: int) -> float:
+    """(MSB - MSW) / (MSB + (K - 1) MSW); 0 where nothing varies."""
+    total = between + (repeats - 1) * within
+    return (between - within) / total if total > 0 else 0.0
+
+
+def _interval(between: float, within: float, actions: int, repeats: int) -> tuple[float, float]:
+    if within == 0:
+        value = _icc(between, within, repeats)
+        return value, value
+    ratio, top, bottom = between / within, actions - 1, actions * (repeats - 1)
+    low = ratio / float(stats.f.ppf(0.975, top, bottom))
+    high = ratio * float(stats.f.ppf(0.975, bottom, top))
+    return _icc(low, 1.0, repeats), _icc(high, 1.0, repeats)
+
+
+def _flips(table: Floats) -> float:
+    """Over all pairs of actions and neighbouring repeats, how often the better one changes."""
+    first, second = np.triu_indices(len(table), 1)
+    if len(first) > MOST_PAIRS:
+        chosen = np.random.default_rng(0).choice(len(first), MOST_PAIRS, replace=False)
+        first, second = first[chosen], second[chosen]
+    order = np.sign(table[first] - table[second])
+    before, after = order[:, :-1], order[:, 1:]
+    return float((before * after < 0).mean())
+
+
+MOST_PAIRS = 100_000
+
+
+def _recommended(reliability: float) -> int | None:
+    """K with K r / (1 + (K - 1) r) >= 0.9."""
+    if reliability <= 0:
+        return None
+    odds = WANTED_RELIABILITY / (1 - WANTED_RELIABILITY)
+    needed = math.ceil(odds * (1 - reliability) / reliability - 1e-9)
+    return max(needed, 1) if needed <= MOST_REPEATS else None

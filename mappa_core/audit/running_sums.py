@@ -1,0 +1,93 @@
+"""What a watch keeps of the iterations it has read: it grows with problems, not with actions.
+
+    frame of one iteration ─▶ SoFar.then ─▶ drift of the stream, divergence of score and success
+
+Sums are enough: the regression of `health.divergences` is a function of each problem's X'X and X'y,
+so adding an iteration's gives the same figures as reading the whole run again.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from mappa_core.audit.effects import ClusterSums
+from mappa_core.audit.frame import Floats, Frame
+from mappa_core.audit.health import HIGHEST, Divergence, change, divergence
+from mappa_core.audit.watch import Stream, stream
+
+Cell: TypeAlias = tuple[str, str]
+"""Agent and task type."""
+Sums: TypeAlias = Mapping[str, Floats]
+"""By problem: (5,) actions, and the sums of t, t^2, d and t d for iteration t and gap d."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoFar:
+    """A run up to some iteration."""
+
+    stream: Stream
+    sums: Mapping[Cell, Sums]
+
+    def then(self, frame: Frame) -> "SoFar":
+        """With the iterations of a further frame, which come after these."""
+        later = so_far(frame)
+        return SoFar(
+            stream=self.stream.then(frame),
+            sums={
+                cell: _added(self.sums.get(cell, {}), later.sums.get(cell, {}))
+                for cell in {**self.sums, **later.sums}
+            },
+        )
+
+    def divergences(self) -> Iterator[Divergence]:
+        """As `health.divergences` of all actions so far."""
+        iterations = self.stream.iterations
+        span = iterations[-1] - iterations[0] if iterations else 0
+        for (agent, task_type), sums in sorted(self.sums.items()):
+            table = np.array(list(sums.values()))
+            found = change(_cluster_sums(table), span) if span else None
+            if found is not None:
+                yield divergence(
+                    found,
+                    agent=agent,
+                    task_type=task_type,
+                    actions=int(table[:, 0].sum()),
+                    problems=len(table),
+                )
+
+
+def so_far(frame: Frame) -> SoFar:
+    """What there is to know of a frame of any number of iterations."""
+    judged = frame.judged()
+    cells = {
+        (judged.agent.names[agent], judged.task_type.names[kind]): _sums(
+            judged.take((judged.agent.codes == agent) & (judged.task_type.codes == kind))
+        )
+        for agent in judged.agent.present()
+        for kind in judged.task_type.present()
+    }
+    found = {cell: sums for cell, sums in cells.items() if sums}
+    return SoFar(stream=stream(frame), sums=found)
+
+
+def _sums(rows: Frame) -> Sums:
+    time = rows.iteration.astype(float)
+    gap = rows.score / HIGHEST - rows.success
+    columns = (np.ones(len(rows)), time, time**2, gap, time * gap)
+    codes = rows.problem.codes
+    size = len(rows.problem.names)
+    table = np.column_stack([np.bincount(codes, weights=c, minlength=size) for c in columns])
+    return {rows.problem.names[code]: table[code] for code in rows.problem.present()}
+
+
+def _added(one: Sums, other: Sums) -> Sums:
+    nothing = np.zeros(5)
+    return {key: one.get(key, nothing) + other.get(key, nothing) for key in {**one, **other}}
+
+
+def _cluster_sums(table: Floats) -> ClusterSums:
+    count, time, square, gap, product = table.T
+    xx = np.stack([np.stack([count, time], axis=1), np.stack([time, square], axis=1)], axis=1)
+    return ClusterSums(xx=xx, xy=np.stack([gap, product], axis=1), counts=count.astype(np.int64))

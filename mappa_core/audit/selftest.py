@@ -1,0 +1,231 @@
+"""How often is the audit itself wrong? Planted biases, found or not, counted.
+
+Every rate comes with its exact binomial interval (Clopper & Pearson 1934).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+from scipy import stats
+
+from mappa_core.audit import drift
+from mappa_core.audit.design import Effect, task_type_effects
+from mappa_core.audit.frame import Frame
+from mappa_core.audit.simulate import FAVOURED, World, simulate
+from mappa_core.audit.verdicts import MARGIN_POINTS
+
+LEVEL = 0.05
+POWER = 0.9
+RUNS = 1_000
+MOST_PROBLEMS, MOST_ACTIONS = 100, 20
+"""Of each type, and of each problem, in a simulated run of a given run's shape."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """How often something happened in simulation, and whether that is what was promised."""
+
+    name: str
+    hits: int
+    runs: int
+    promise: str
+    kept: bool
+
+    @property
+    def share(self) -> float:
+        """In [0, 1]."""
+        return self.hits / self.runs
+
+    def interval(self) -> tuple[float, float]:
+        """The exact 95 % interval of the rate."""
+        found = stats.binomtest(self.hits, self.runs).proportion_ci(0.95)
+        return float(found.low), float(found.high)
+
+
+Check = Callable[[np.random.Generator], bool]
+
+
+def self_test(runs: int = RUNS, seed: int = 0, margin: float = MARGIN_POINTS) -> tuple[Rate, ...]:
+    """Measure the audit's false alarms and power by simulation.
+
+    Args:
+        runs: Simulated runs of each kind.
+        seed: Of the simulation.
+        margin: Of the verdicts.
+    """
+    return tuple(
+        measured_rate(name, check, promise, runs, np.random.default_rng([seed, number]))
+        for number, (name, check, promise) in enumerate(_checks(margin))
+    )
+
+
+def shape_of(frame: Frame) -> World:
+    """A simulated run of the same size and noise: what the rates beside a verdict are about.
+
+    Deviation and likeness are those of scores of one type and outcome (one-way analysis of
+    variance over problems). Large runs are simulated smaller, which makes their power look worse,
+    never better.
+    """
+    frame = frame.judged()
+    cells = frame.task_type.codes * 2 + frame.success.astype(np.int64)
+    counts = np.maximum(np.bincount(cells), 1)
+    rest = frame.score - (np.bincount(cells, weights=frame.score) / counts)[cells]
+    _, index, sizes = np.unique(frame.problem.codes, return_inverse=True, return_counts=True)
+    problems, count = len(sizes), len(frame)
+    means = np.bincount(index, weights=rest) / sizes
+    within = float(((rest - means[index]) ** 2).sum()) / max(count - problems, 1)
+    typical = (count - float((sizes**2).sum()) / count) / max(problems - 1, 1)
+    spread = float((sizes * means**2).sum()) / max(problems - 1, 1)
+    own = max((spread - within) / max(typical, 1.0), 0.0)
+    total = own + within
+    return World(
+        problems=int(np.clip(problems // 2, 2, MOST_PROBLEMS)),
+        actions=int(np.clip(round(count / max(problems, 1)), 1, MOST_ACTIONS)),
+        iterations=len(np.unique(frame.iteration)),
+        deviation=total**0.5,
+        likeness=min(own / total, 0.99) if total > 0 else 0.0,
+        agents=frame.agent.names,
+    )
+
+
+def power_at(world: World, runs: int, margin: float, seed: int = 0) -> Rate:
+    """How often a bias of the size of `margin` would be found in a run of this shape.
+
+    Printed beside a verdict: `world` has the run's problems, actions, deviation and likeness.
+    """
+    planted = replace(world, planted="constant", points=margin)
+    check = partial(_finds, planted, margin, "any")
+    name = f"a bias of {margin:g} is found"
+    return measured_rate(name, check, "power", runs, np.random.default_rng([seed, 1]))
+
+
+def false_alarms_at(world: World, runs: int, margin: float, seed: int = 0) -> Rate:
+    """How often a run of this shape without bias would be called biased."""
+    check = partial(any_alarm, replace(world, planted="none", points=0.0), margin)
+    return measured_rate("false alarm", check, "level", runs, np.random.default_rng([seed, 2]))
+
+
+def _checks(margin: float) -> Sequence[tuple[str, Check, str]]:
+    plain = World()
+    few = World(problems=10, actions=30)
+    some = World(problems=30, actions=10)
+    return (
+        ("no bias, 100 problems: false alarm", partial(any_alarm, plain, margin), "level"),
+        ("no bias, 60 problems: false alarm", partial(any_alarm, some, margin), "level"),
+        ("no bias, 20 problems: false alarm", partial(any_alarm, few, margin), "level"),
+        (
+            "+0.5, 300 actions a type: found",
+            partial(_finds, replace(plain, planted="constant", points=0.5), margin, "any"),
+            "power",
+        ),
+        (
+            "+1 when right, -1 when wrong: found",
+            partial(_finds, replace(plain, planted="cancelling", points=1.0), margin, "right"),
+            "power",
+        ),
+        (
+            "grows to +1.5 over the run: found",
+            partial(_finds, replace(plain, planted="drift", points=1.5), margin, "all"),
+            "power",
+        ),
+        ("no drift, 200 looks: false alarm", partial(_drifts, DriftWorld()), "level"),
+        ("coach drifts by 1: found in 30", partial(_found_in_time, _COACH), "power"),
+        ("coach drifts by 1: attributed", partial(_attributed, _COACH, "coach"), "power"),
+        ("rubric shifts by 1: attributed", partial(_attributed, _RUBRIC, "rubric"), "power"),
+        ("policy gains 1: attributed", partial(_attributed, _POLICY, "policy"), "power"),
+    )
+
+
+def measured_rate(
+    name: str, check: Check, promise: str, runs: int, rng: np.random.Generator
+) -> Rate:
+    """Run a check `runs` times; `promise` is `level` (at most 5 %) or `power` (at least 90 %)."""
+    hits = sum(check(child) for child in rng.spawn(runs))
+    rate = Rate(name=name, hits=hits, runs=runs, promise=promise, kept=True)
+    low, high = rate.interval()
+    # A false-alarm rate is kept where 5 % is in its interval or above it; a power where 90 % is
+    # in its interval or below it.
+    kept = low <= LEVEL if promise == "level" else high >= POWER
+    promised = "at most 5 %" if promise == "level" else "at least 90 %"
+    return replace(rate, promise=promised, kept=kept)
+
+
+def any_alarm(world: World, margin: float, rng: np.random.Generator) -> bool:
+    """Whether the audit of one simulated run cries bias."""
+    found = task_type_effects(simulate(world, rng), margin)
+    return any(effect.judged.verdict == "biased" for effect in found)
+
+
+def _finds(world: World, margin: float, stratum: str, rng: np.random.Generator) -> bool:
+    found = task_type_effects(simulate(world, rng), margin)
+    return any(_right_call(effect, stratum) for effect in found)
+
+
+def _right_call(effect: Effect, stratum: str) -> bool:
+    return (
+        effect.judged.verdict == "biased"
+        and stratum in ("any", effect.stratum)
+        and effect.subject == FAVOURED
+        and effect.judged.estimate.value > 0
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftWorld:
+    """A run seen by the drift test."""
+
+    iterations: int = 200
+    start: int | None = None
+    """0-based iteration from which something is different."""
+    points: float = 0.0
+    coach: bool = False
+    """Whether the anchors move too, or only the policies' scores."""
+    rubric: bool = False
+    """Whether the rubric's hash changes at `start`."""
+    anchors: int = 12
+    repeats: int = 5
+    deviation: float = 0.7
+    """Of repeated scores of one action, in points."""
+    problems: int = 12
+    """Per iteration, in the stream."""
+    spread: float = 1.5
+    """Of the problems' mean scores in the stream, in points."""
+
+
+_COACH = DriftWorld(start=40, iterations=71, points=1.0, coach=True)
+_RUBRIC = replace(_COACH, rubric=True)
+_POLICY = replace(_COACH, coach=False)
+
+
+def watch_drift(world: DriftWorld, rng: np.random.Generator) -> tuple[drift.Wealth, drift.Wealth]:
+    """The bets on one simulated run: on its anchors, and on its stream of scores."""
+    truth = rng.uniform(2, 8, world.anchors)
+    repeats = truth[:, None] + rng.normal(0, world.deviation, (world.anchors, world.repeats))
+    known, error = drift.known_scores(repeats.clip(0, 10))
+    shift = np.zeros(world.iterations)
+    if world.start is not None:
+        shift[world.start :] = world.points
+    noise = rng.normal(0, world.deviation, (world.iterations, world.anchors))
+    moved = truth + noise + (shift[:, None] if world.coach else 0.0)
+    stream = 5 + rng.normal(0, world.spread, (world.iterations, world.problems)) + shift[:, None]
+    return (
+        drift.bet(list(moved.clip(0, 10)), known, error),
+        drift.bet_on_stream(list(stream.clip(0, 10))),
+    )
+
+
+def _drifts(world: DriftWorld, rng: np.random.Generator) -> bool:
+    return any(wealth.alarmed for wealth in watch_drift(world, rng))
+
+
+def _found_in_time(world: DriftWorld, rng: np.random.Generator) -> bool:
+    alarm = watch_drift(world, rng)[0].alarm
+    return alarm is not None and world.start is not None and 0 <= alarm - world.start < 30
+
+
+def _attributed(world: DriftWorld, cause: drift.Cause, rng: np.random.Generator) -> bool:
+    anchors, stream = watch_drift(world, rng)
+    changes = [world.start] if world.rubric and world.start is not None else []
+    return drift.attribute(anchors, stream, changes) == cause

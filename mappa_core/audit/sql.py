@@ -1,0 +1,265 @@
+"""The queries behind the figures; `{run}` is the run's id. All run as `mappa_auditor`.
+
+A query whose first column is `estimate` gives the finding's figure itself, its other columns those
+beside it. A regression's effect is linear in what it explains, so its query is a weighted sum: the
+weights are written out, everything else is read. Intervals, an onset and e-values are worked out
+from rows; their queries give those rows, and `stored` what came out.
+"""
+
+# ruff: noqa: S608 (the words are ours, and values that are not are quoted)
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mappa_core.audit.frame import Floats
+
+TRAINED = """FROM audit.action_scores
+WHERE run_id = '{run}' AND trained AND phase = 'train'"""
+
+JUDGED = f"{TRAINED} AND score IS NOT NULL AND success IS NOT NULL"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightedSum:
+    """An effect as a sum of `value` over rows, each times `weights @ columns`."""
+
+    weights: Floats
+    """(k,): (X'X)^-1 c."""
+    columns: Sequence[str]
+    """(k,): the regression's columns in SQL."""
+
+
+def of_run(query: str, run_id: object) -> str:
+    """A query with the run in it."""
+    return query.replace("{run}", str(run_id)).strip()
+
+
+def quoted(value: str) -> str:
+    """A text as SQL spells it."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def effect(found: WeightedSum, value: str, rows: str = JUDGED, counted: str = "true") -> str:
+    """A regression's effect.
+
+    Args:
+        found: The effect.
+        value: What is explained.
+        rows: Those that were fitted.
+        counted: Which of them the finding counts.
+    """
+    terms = [
+        f"{float(weight)!r} * {column}"
+        for weight, column in zip(found.weights, found.columns, strict=True)
+        if weight
+    ]
+    return f"""
+SELECT sum(({value}) * (
+           {(chr(10) + "         + ").join(terms)})) AS estimate,
+       count(*) FILTER (WHERE {counted}) AS actions,
+       count(DISTINCT problem_id) FILTER (WHERE {counted}) AS problems
+{rows}
+"""
+
+
+def gap_by_iteration(task_type: str) -> str:
+    """Mean scores of a type and of the others, by iteration and outcome."""
+    return f"""
+SELECT iteration, task_type = {quoted(task_type)} AS subject, success,
+       count(*) AS n, avg(score) AS mean_score
+{JUDGED}
+GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+"""
+
+
+def health(where: str, estimate: str = "at_mode") -> str:
+    """The distribution of some scores; `estimate` is the figure that is asked for."""
+    return f"""
+WITH rows AS (
+    SELECT *
+    {TRAINED} AND {where}
+), shares AS (
+    SELECT round(2 * score) / 2 AS point, count(*) / sum(count(*)) OVER () AS share
+    FROM rows WHERE score IS NOT NULL GROUP BY 1
+), described AS (
+SELECT (SELECT max(share) FROM shares)::float8 AS at_mode,
+       count(score) AS actions, count(DISTINCT problem_id) AS problems,
+       (SELECT point FROM shares ORDER BY share DESC, point LIMIT 1) AS mode,
+       avg(score) AS mean, coalesce(stddev_samp(score), 0) AS deviation,
+       avg((score >= 10)::int)::float8 AS at_ceiling,
+       (SELECT -sum(share * ln(share)) / ln(2.0) FROM shares)::float8 AS entropy_bits,
+       avg((unscored_reason IS NOT DISTINCT FROM 'unparsable')::int)::float8 AS unparsed
+FROM rows
+)
+SELECT {estimate} AS estimate, * FROM described
+"""
+
+
+def unscored(task_type: str, where: str = "true", estimate: str = "share") -> str:
+    """What the missing scores of a type and of the others could hide."""
+    return f"""
+WITH sides AS (
+    SELECT task_type = {quoted(task_type)} AS subject, count(*)::float8 AS asked,
+           count(*) - count(score) AS missing, sum(score) / count(*) AS lowest, avg(score) AS mean,
+           (sum(score) + 10 * (count(*) - count(score))) / count(*) AS highest,
+           count(DISTINCT problem_id) AS problems
+    {TRAINED} AND {where}
+    GROUP BY 1
+), bounds AS (
+SELECT mine.missing / mine.asked AS share, mine.asked AS actions, mine.problems,
+       mine.mean - other.mean AS gap, mine.lowest - other.highest AS lowest_gap,
+       mine.highest - other.lowest AS highest_gap,
+       greatest(mine.mean - other.mean - mine.lowest + other.highest,
+                mine.highest - other.lowest - mine.mean + other.mean) AS possible_bias
+FROM sides AS mine, sides AS other
+WHERE mine.subject AND NOT other.subject
+)
+SELECT {estimate} AS estimate, * FROM bounds
+"""
+
+
+def update_share(agent: str, iteration: int, bias: str, *, by_problem: bool) -> str:
+    """The part of one update's advantages that goes with the bias.
+
+    Args:
+        agent: Whose update.
+        iteration: Of it.
+        bias: Points too much, as an expression.
+        by_problem: Whether advantages are relative to the problem's mean score.
+    """
+    group = "PARTITION BY problem_id" if by_problem else ""
+    return f"""
+WITH rows AS (
+    SELECT advantage, {bias} AS bias, weight / sum(weight) OVER () AS w,
+           score - avg(score) OVER ({group}) AS s,
+           {bias} - avg({bias}) OVER ({group}) AS b
+    {TRAINED} AND agent = {quoted(agent)} AND iteration = {iteration}
+        AND score IS NOT NULL AND advantage IS NOT NULL
+), centred AS (
+    SELECT advantage, bias, w, s - sum(w * s) OVER () AS s, b - sum(w * b) OVER () AS b FROM rows
+), scaled AS (
+    SELECT advantage, bias, w,
+           coalesce(b * sum(w * s * advantage) OVER () / nullif(sum(w * s * s) OVER (), 0), 0) AS b
+    FROM centred
+)
+SELECT coalesce(sum(w * b * advantage) / nullif(sum(w * advantage * advantage), 0), 0) AS estimate,
+       count(*) AS actions, coalesce(sum(w * b) FILTER (WHERE bias > 0), 0) AS pull
+FROM scaled
+"""
+
+
+SCORER = "concat(coach, ' ', coach_model, ' ', coach_model_version, ', rubric ', rubric_version)"
+
+SEVERAL = f"""
+WITH several AS (
+    SELECT action_id, {SCORER} AS scorer, repeat_index, score
+    FROM audit.action_scores
+    WHERE run_id = '{{run}}' AND phase = 'train' AND action_id IN (
+        SELECT action_id FROM audit.action_scores WHERE run_id = '{{run}}' AND NOT trained)
+)"""
+
+
+def repeats(scorer: str) -> str:
+    """The deviation of a scorer's repeats within an action, of actions with all of them."""
+    return f"""{SEVERAL}, spread AS (
+    SELECT var_samp(score) AS variance, count(score) AS n, max(repeat_index) AS last
+    FROM several WHERE scorer = {quoted(scorer)} GROUP BY action_id
+)
+SELECT sqrt(avg(variance)) AS estimate, count(*) AS actions
+FROM spread WHERE n = (SELECT max(last) + 1 FROM spread)
+"""
+
+
+def second(trainer: str, other: str) -> str:
+    """Krippendorff's alpha of two scorers, and their mean difference."""
+    return f"""{SEVERAL}, means AS (
+    SELECT avg(score) FILTER (WHERE scorer = {quoted(trainer)}) AS a,
+           avg(score) FILTER (WHERE scorer = {quoted(other)}) AS b
+    FROM several GROUP BY action_id
+), {_alpha("means WHERE a IS NOT NULL AND b IS NOT NULL")}
+"""
+
+
+LABELLED = f"""
+WITH several AS (
+    SELECT s.score AS a, l.b, l.at_random
+    FROM (SELECT action_id, score {TRAINED} AND score IS NOT NULL) AS s
+    LEFT JOIN (
+        SELECT action_id, avg(label_score) AS b, bool_or(picked = 'random') AS at_random
+        FROM audit.human_labels WHERE run_id = '{{run}}' GROUP BY action_id
+    ) AS l USING (action_id)
+)"""
+
+
+def _alpha(pairs: str) -> str:
+    return f"""pairs AS (
+    SELECT a, b, round(2 * a) / 2 AS ra, round(2 * b) / 2 AS rb FROM {pairs}
+), pooled AS (
+    SELECT ra AS r FROM pairs UNION ALL SELECT rb FROM pairs
+)
+SELECT 1 - avg((ra - rb) ^ 2) / (2 * (SELECT nullif(var_samp(r), 0) FROM pooled)) AS estimate,
+       count(*) AS actions, avg(a - b) AS difference
+FROM pairs"""
+
+
+LABELS = f"{LABELLED}, {_alpha('several WHERE b IS NOT NULL')}\n"
+
+PEOPLES_MEAN = f"""{LABELLED}, sized AS (
+    SELECT count(*) FILTER (WHERE at_random) AS n,
+           count(*) FILTER (WHERE at_random IS NOT TRUE) AS rest,
+           covar_samp(a, b) FILTER (WHERE at_random) AS together, var_samp(a) AS spread
+    FROM several
+), trusted AS (
+    SELECT CASE WHEN rest < 2 OR spread = 0 THEN 0
+           ELSE least(greatest(together / ((1 + n::float8 / rest) * spread), 0), 1) END AS trust
+    FROM sized
+)
+SELECT avg(b - trust * a) FILTER (WHERE at_random)
+           + coalesce(trust * avg(a) FILTER (WHERE at_random IS NOT TRUE), 0) AS estimate,
+       count(*) FILTER (WHERE at_random) AS actions, trust
+FROM several, trusted GROUP BY trust
+"""
+
+ANCHORS = """
+SELECT iteration, count(score) AS n, avg(score) AS mean_score, min(rubric_sha256) AS rubric
+FROM audit.anchor_scores
+WHERE run_id = '{run}'
+GROUP BY iteration ORDER BY iteration
+"""
+
+STREAM = f"""
+SELECT iteration, problem_id, avg(score) AS mean_score
+{TRAINED}
+GROUP BY iteration, problem_id ORDER BY iteration, problem_id
+"""
+
+SCORES_BY_TYPE = f"""
+SELECT task_type, round(2 * score) / 2 AS point, count(*) AS n
+{TRAINED} AND score IS NOT NULL
+GROUP BY 1, 2 ORDER BY 1, 2
+"""
+
+OUTCOMES_BY_SCORE = f"""
+SELECT task_type, round(score) AS point, avg(success::int) AS share_right, count(*) AS n
+{JUDGED}
+GROUP BY 1, 2 ORDER BY 1, 2
+"""
+
+REPEATS = f"""{SEVERAL}
+SELECT * FROM several ORDER BY action_id, scorer, repeat_index
+"""
+
+SIZE = f"""
+SELECT count(*) AS actions, count(DISTINCT problem_id) AS problems
+{TRAINED}
+"""
+
+FINDING = """
+SELECT estimate, low, high, p_value, actions, problems, detail
+FROM audit.findings WHERE finding_id = '{finding}'
+"""
+
+
+def stored(finding: object) -> str:
+    """The row of a finding."""
+    return FINDING.replace("{finding}", str(finding)).strip()

@@ -1,0 +1,51 @@
+"""Findings in words: for a terminal, for a Prefect artifact, for the report."""
+
+from collections.abc import Mapping, Sequence
+
+from mappa_core.audit.audit import Audit, Material
+from mappa_core.audit.records import Finding
+from mappa_core.audit.selftest import Rate
+
+TITLES: Mapping[str, str] = {
+    "task_type": "Does the coach prefer a task type, for equal work?",
+    "onset": "Since when?",
+    "update_share": "How much of each update came from the bias?",
+    "specialisation": "Did the favoured type then grow?",
+    "drift": "Has somebody changed?",
+    "alert": "What was said while it trained",
+    "unscored": "What could the missing scores hide?",
+    "health": "Can these scores teach?",
+    "divergence": "Do scores rise where success does not?",
+    "noise": "How much is the coach's mood?",
+    "second_coach": "Would another coach have said so?",
+    "people": "Would people have said so?",
+    "association": "What else goes with the score? (It may be deserved.)",
+}
+
+
+def markdown(material: Material, result: Audit, rates: Sequence[Rate]) -> str:
+    """The same in a few lines, for a Prefect artifact."""
+    family = [finding for finding in result.findings if finding.kind in ("task_type", "onset")]
+    rows = "\n".join(
+        f"| {f.kind} | {f.subject} against {f.against or 'before'} | {f.stratum} "
+        f"| {interval(f)} | {f.verdict} |"
+        for f in family
+    )
+    said = "\n".join(f"* {rate.name}: {rate.share:.1%}" for rate in rates)
+    return (
+        f"# {material.run.name}: {result.verdict}\n\n"
+        f"| figure | of | episodes | estimate, 95 % interval | verdict |\n|---|---|---|---|---|\n"
+        f"{rows}\n\nHow often such an audit is wrong or right, by simulation:\n\n{said}\n"
+    )
+
+
+def interval(finding: Finding) -> str:
+    """An estimate with its interval, in words."""
+    if finding.estimate is None:
+        return "-"
+    whole = finding.unit == "iteration"
+    form = "{:.0f}" if whole else "{:+.2f}" if finding.low is not None else "{:.3g}"
+    text = form.format(finding.estimate)
+    if finding.low is None or finding.high is None:
+        return text
+    return f"{text} ({form.format(finding.low)} to {form.format(finding.high)})"

@@ -1,0 +1,1 @@
+"""Scoring actions: evidence, rubrics, rules, providers, budget."""

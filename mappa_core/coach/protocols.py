@@ -1,0 +1,36 @@
+"""Who scores actions."""
+
+from typing import Protocol, runtime_checkable
+
+from mappa_core.core.records import CoachCase, CoachIdentity, CoachScore, Spending, Unscored
+
+
+class Coach(Protocol):
+    """Reads one action and its evidence, and judges it."""
+
+    @property
+    def identity(self) -> CoachIdentity:
+        """Who scores, with which rubric."""
+        ...
+
+    async def score(self, case: CoachCase) -> CoachScore | Unscored:
+        """A score in [0, 10] with a rationale, or the reason there is none.
+
+        Raises:
+            CoachError: The coach cannot work at all.
+        """
+        ...
+
+
+@runtime_checkable
+class BudgetedCoach(Protocol):
+    """A coach that costs money, beside `Coach`."""
+
+    @property
+    def spent(self) -> Spending:
+        """What it has taken so far, with what it was told to begin with."""
+        ...
+
+    def resume_budget(self, spent: Spending) -> None:
+        """Begin with what the run has spent already."""
+        ...

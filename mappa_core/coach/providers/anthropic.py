@@ -1,0 +1,81 @@
+"""Anthropic's Messages API; the rubric is marked to be cached."""
+
+import anthropic
+from anthropic.types import Message, ThinkingConfigParam
+
+from mappa_core.coach.config import CoachModelConfig
+from mappa_core.coach.prices import Usage
+from mappa_core.coach.providers.provider import (
+    Final,
+    Passing,
+    ProviderReply,
+    retry_after,
+    safe,
+    status_error,
+)
+
+
+class AnthropicProvider:
+    """One model of Anthropic's; the client's own retries stay off."""
+
+    name = "anthropic"
+
+    def __init__(self, config: CoachModelConfig, api_key: str) -> None:
+        self._config, self._key = config, api_key
+        self._client = anthropic.AsyncAnthropic(
+            api_key=api_key,
+            base_url=config.base_url,
+            timeout=config.attempt_seconds,
+            max_retries=0,
+        )
+
+    async def ask(self, system: str, user: str, *, seed: int) -> ProviderReply:  # noqa: ARG002
+        """Send one request, without any retry; this provider takes no seed.
+
+        Raises:
+            ProviderError: There is no reply.
+        """
+        thinking = self._thinking()
+        try:
+            answer = await self._client.messages.create(
+                model=self._config.model,
+                max_tokens=self._config.max_output_tokens + (self._config.thinking_budget or 0),
+                system=[{"type": "text", "text": system, "cache_control": {"type": "ephemeral"}}],
+                messages=[{"role": "user", "content": user}],
+                # A thinking model samples at 1 and refuses anything else.
+                extra_body={"temperature": 1.0 if thinking else self._config.temperature},
+                thinking=thinking or anthropic.omit,
+            )
+        except anthropic.APIStatusError as error:
+            wish = retry_after(error.response.headers.get("retry-after"))
+            raise status_error(error.status_code, self._safe(error), wish) from None
+        except anthropic.APITimeoutError:
+            raise Passing("timeout", "the connection timed out") from None
+        except (anthropic.APIError, ValueError) as error:
+            raise Passing("error", self._safe(error)) from None
+        return _reply(answer)
+
+    async def close(self) -> None:
+        """Give connections back."""
+        await self._client.close()
+
+    def _thinking(self) -> ThinkingConfigParam | None:
+        budget = self._config.thinking_budget
+        return {"type": "enabled", "budget_tokens": budget} if budget else None
+
+    def _safe(self, error: Exception) -> str:
+        return safe(str(error), self._key)
+
+
+def _reply(answer: Message) -> ProviderReply:
+    counted = answer.usage
+    cached = counted.cache_read_input_tokens or 0
+    usage = Usage(
+        prompt=counted.input_tokens + cached + (counted.cache_creation_input_tokens or 0),
+        cached=cached,
+        reply=counted.output_tokens,
+    )
+    if answer.stop_reason == "refusal":
+        raise Final("blocked", "the model refused to answer", usage=usage)
+    text = "".join(block.text for block in answer.content if block.type == "text")
+    return ProviderReply(text=text, usage=usage, model_version=answer.model)

@@ -1,0 +1,103 @@
+"""Any server that speaks OpenAI's chat protocol: OpenAI, vLLM, llama.cpp, and many others."""
+
+import openai
+from openai.types.chat import ChatCompletion
+from openai.types.chat.completion_create_params import ResponseFormat
+
+from mappa_core.coach.config import CoachModelConfig
+from mappa_core.coach.prices import Usage
+from mappa_core.coach.providers.provider import (
+    Final,
+    Passing,
+    ProviderReply,
+    retry_after,
+    safe,
+    status_error,
+)
+from mappa_core.coach.replies import REPLY_SCHEMA
+
+_FORMAT: ResponseFormat = {
+    "type": "json_schema",
+    "json_schema": {"name": "judgement", "schema": dict(REPLY_SCHEMA), "strict": False},
+}
+NO_KEY = "none"
+"""What a local server is sent, which asks for no key."""
+
+
+class OpenAiProvider:
+    """One model behind an OpenAI-compatible address; the client's own retries stay off."""
+
+    name = "openai"
+
+    def __init__(self, config: CoachModelConfig, api_key: str | None) -> None:
+        self._config, self._key = config, api_key
+        self._client = openai.AsyncOpenAI(
+            api_key=api_key or NO_KEY,
+            base_url=config.base_url,
+            timeout=config.attempt_seconds,
+            max_retries=0,
+        )
+
+    async def ask(self, system: str, user: str, *, seed: int) -> ProviderReply:
+        """Send one request, without any retry.
+
+        Raises:
+            ProviderError: There is no reply.
+        """
+        try:
+            answer = await self._client.chat.completions.create(
+                model=self._config.model,
+                messages=[
+                    {"role": "system", "content": system},
+                    {"role": "user", "content": user},
+                ],
+                temperature=self._config.temperature,
+                max_completion_tokens=self._config.max_output_tokens,
+                reasoning_effort=self._config.reasoning_effort or openai.omit,
+                response_format=_FORMAT,
+                seed=seed,
+            )
+        except openai.APIStatusError as error:
+            wish = retry_after(error.response.headers.get("retry-after"))
+            raise status_error(error.status_code, self._safe(error), wish) from None
+        except openai.APITimeoutError:
+            raise Passing("timeout", "the connection timed out") from None
+        except (openai.APIError, ValueError) as error:
+            raise Passing("error", self._safe(error)) from None
+        return _reply(answer)
+
+    async def close(self) -> None:
+        """Give connections back."""
+        await self._client.close()
+
+    def _safe(self, error: Exception) -> str:
+        return safe(str(error), self._key or "")
+
+
+def _reply(answer: ChatCompletion) -> ProviderReply:
+    usage = usage_of(answer)
+    if not answer.choices:
+        raise Final("blocked", "the answer has no choice", usage=usage)
+    choice = answer.choices[0]
+    if choice.finish_reason == "content_filter" or choice.message.refusal:
+        raise Final("blocked", f"refused: {safe(choice.message.refusal or 'filter')}", usage=usage)
+    return ProviderReply(
+        text=choice.message.content or "", usage=usage, model_version=answer.model or "unknown"
+    )
+
+
+def usage_of(answer: ChatCompletion) -> Usage | None:
+    """What the server says the call took, if it does."""
+    counted = answer.usage
+    if counted is None:
+        return None
+    prompt, reply = counted.prompt_tokens_details, counted.completion_tokens_details
+    thought = (reply.reasoning_tokens if reply else None) or 0
+    # Most count thoughts among the completion, some (xAI) beside it; the total holds both.
+    total = getattr(counted, "total_tokens", None) or 0
+    return Usage(
+        prompt=counted.prompt_tokens,
+        cached=(prompt.cached_tokens if prompt else None) or 0,
+        reply=max(counted.completion_tokens, total - counted.prompt_tokens, thought) - thought,
+        thought=thought,
+    )

@@ -1,0 +1,1 @@
+"""The rule coach: scores from the evidence alone, without a network."""

@@ -1,1 +1,0 @@
-"""Judging actions from their evidence: reading a story's words, rules per role; pure."""

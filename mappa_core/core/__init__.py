@@ -1,0 +1,1 @@
+"""Records, ids, errors, concurrency, and retry after an outage."""

@@ -1,0 +1,123 @@
+"""Addresses and secrets, from the environment; never recorded with a run.
+
+These variables are read; an empty one is as one that is not set:
+    MAPPA_HOME            embedded state; default ~/.mappa, for root /var/lib/mappa
+    MAPPA_DATABASE_URL    Postgres to use instead of the embedded one, for the store alone
+    MLFLOW_TRACKING_URI   MLflow server, or database, to use instead of one in MAPPA_HOME
+    MAPPA_OUTAGE_SECONDS   how long a run waits for a database that went away; default 600
+    MAPPA_SANDBOXFUSION_URL   SandboxFusion server for sandbox.backend=sandbox-fusion
+    PREFECT_API_URL       Prefect server to use instead of one started for the command
+    GOOGLE_API_KEY        key of the Gemini API
+    VERTEX_PROJECT        project of Vertex AI; VERTEX_LOCATION its region, default global;
+                          GOOGLE_APPLICATION_CREDENTIALS names the service account's file
+    OPENAI_API_KEY        key of an OpenAI-compatible server; a local one needs none
+    ANTHROPIC_API_KEY     key of Anthropic's API
+    WANDB_API_KEY         key of Weights & Biases, for tracking.also=[wandb]; WANDB_PROJECT, default
+                          mappa; WANDB_MODE=offline keeps everything on this machine
+"""
+
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from mappa_core.core.errors import ConfigError
+
+
+def _default_home() -> Path:
+    return Path("/var/lib/mappa") if os.geteuid() == 0 else Path.home() / ".mappa"
+
+
+def _whole(path: Path) -> Path:
+    # Paths below it are written into databases, which are read from other folders too.
+    return path.expanduser().absolute()
+
+
+class Settings(BaseSettings):
+    """Where things are.
+
+    Raises:
+        ConfigError: A variable has a value it cannot have; the message names it.
+    """
+
+    model_config = SettingsConfigDict(frozen=True, extra="ignore", env_ignore_empty=True)
+
+    home: Annotated[Path, AfterValidator(_whole)] = Field(
+        default_factory=_default_home, validation_alias="MAPPA_HOME"
+    )
+    database_url: str | None = Field(default=None, validation_alias="MAPPA_DATABASE_URL")
+    mlflow_tracking_uri: str | None = Field(default=None, validation_alias="MLFLOW_TRACKING_URI")
+    outage_seconds: float = Field(default=600.0, ge=0, validation_alias="MAPPA_OUTAGE_SECONDS")
+    sandboxfusion_url: str | None = Field(default=None, validation_alias="MAPPA_SANDBOXFUSION_URL")
+    sandbox_image: str = Field(
+        default="mappa-sandbox:local", validation_alias="MAPPA_SANDBOX_IMAGE"
+    )
+    prefect_api_url: str | None = Field(default=None, validation_alias="PREFECT_API_URL")
+    google_api_key: SecretStr | None = Field(default=None, validation_alias="GOOGLE_API_KEY")
+    vertex_project: str | None = Field(default=None, validation_alias="VERTEX_PROJECT")
+    vertex_location: str = Field(default="global", validation_alias="VERTEX_LOCATION")
+    google_credentials: Path | None = Field(
+        default=None, validation_alias="GOOGLE_APPLICATION_CREDENTIALS"
+    )
+    openai_api_key: SecretStr | None = Field(default=None, validation_alias="OPENAI_API_KEY")
+    anthropic_api_key: SecretStr | None = Field(default=None, validation_alias="ANTHROPIC_API_KEY")
+    wandb_api_key: SecretStr | None = Field(default=None, validation_alias="WANDB_API_KEY")
+    wandb_mode: str = Field(default="online", validation_alias="WANDB_MODE")
+    wandb_project: str = Field(default="mappa", validation_alias="WANDB_PROJECT")
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _named(cls, given: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return handler(given)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False)[0]
+            name = ".".join(str(part) for part in first["loc"])
+            raise ConfigError(
+                f"{name}={first['input']} in the environment: {first['msg']}"
+            ) from None
+
+    @cached_property
+    def models(self) -> Path:
+        """Converted models."""
+        return self.home / "models"
+
+    @cached_property
+    def checkpoints(self) -> Path:
+        """Adapters and optimiser states, one folder per run, agent and step."""
+        return self.home / "checkpoints"
+
+    @cached_property
+    def workspaces(self) -> Path:
+        """Files of episodes, turn by turn."""
+        return self.home / "workspaces"
+
+    @cached_property
+    def postgres(self) -> Path:
+        """The embedded Postgres."""
+        return self.home / "postgres"
+
+    @cached_property
+    def mlflow(self) -> Path:
+        """MLflow's artifacts, where no server is named."""
+        return self.home / "mlflow"
+
+    @cached_property
+    def mlflow_file(self) -> Path:
+        """MLflow's records, where neither its server nor the embedded Postgres has them."""
+        return self.mlflow / "mlflow.db"
+
+    @cached_property
+    def logs(self) -> Path:
+        """What the servers print."""
+        return self.home / "logs"

@@ -1,0 +1,1 @@
+"""Whether policies got better: comparison, report, promotion."""

@@ -1,0 +1,297 @@
+"""Promotion: a run's candidates against the champions, and the alias that says who serves.
+
+    candidates (last update of a run) ─┐
+    champions (or the run's base)     ─┴▶ paired on held-out problems ─┐
+    findings of the audit             ─────────────────────────────────┴▶ objections ─▶ alias
+
+Teams are measured as wholes, so the champions of a team are compared as they were measured: all
+from one run, after the same update.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from mappa_core.audit.records import Finding
+from mappa_core.core.counting import counted
+from mappa_core.core.errors import ConfigError, NotFound, PromotionRefused
+from mappa_core.core.records import RegisteredVersion, Run
+from mappa_core.evaluate.comparison import Comparison, compare
+from mappa_core.evaluate.report import successes_of
+from mappa_core.store.protocols import Store
+from mappa_core.tracking.protocols import ModelRegistry
+from mappa_core.train.update import registered_name
+
+CHAMPION = "champion"
+NOTE = "mappa.promotion."
+"""Prefix of the tags that say on a model version why it was promoted."""
+RESAMPLES = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """A team after some of a run's updates; 0 is its base."""
+
+    run: Run
+    step: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.run.name} after {counted(self.step, 'update')}"
+            if self.step
+            else "the base model"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What there is to decide, and what speaks against it."""
+
+    candidate: Side
+    champion: Side | None
+    """None where the champions were never measured together."""
+    moved: tuple[RegisteredVersion, ...]
+    """The versions that would become champions."""
+    comparison: Comparison | None
+    """None where there is no common ground to compare on."""
+    verdict: str
+    """The audit's, on the candidate's coach."""
+    objections: tuple[str, ...]
+    """Empty where the promotion is certified."""
+
+
+def build_case(
+    run: Run,
+    agent: str | None,
+    *,
+    store: Store,
+    registry: ModelRegistry,
+    findings: Sequence[Finding],
+) -> Case:
+    """Compare a run's last registered team with the champions.
+
+    Args:
+        run: Whose candidates are to be promoted.
+        agent: Only this agent's; None for the whole team.
+        store: Where the held-out episodes are.
+        registry: Where the versions are.
+        findings: Of the run's audit.
+
+    Raises:
+        NotFound: The run has no finished update, or it is not registered, or no such agent.
+        ConfigError: The candidates are the champions already.
+    """
+    candidate = Side(run=run, step=_last_step(run, store))
+    versions = {name: registry.versions(name) for name in _names(run, store)}
+    candidates = [_registered(candidate, name, found) for name, found in versions.items()]
+    moved = _moved(candidates, agent)
+    champion, objections = _champion(versions, candidate, moved, store)
+    comparison = None
+    if champion is not None:
+        comparison, against = _compared(candidate, champion, store)
+        objections = (*objections, *against)
+    verdict = _verdict(findings)
+    return Case(
+        candidate=candidate,
+        champion=champion,
+        moved=moved,
+        comparison=comparison,
+        verdict=verdict,
+        objections=(*objections, *_audit_objections(run, findings, verdict)),
+    )
+
+
+def promote(case: Case, registry: ModelRegistry, *, override: str | None) -> None:
+    """Make the candidates champions.
+
+    Args:
+        case: What was found.
+        registry: Where the alias is.
+        override: Why to promote in spite of objections; kept with the versions.
+
+    Raises:
+        PromotionRefused: There are objections, and nobody overrides them.
+    """
+    if case.objections and override is None:
+        raise PromotionRefused(
+            f"{case.candidate} is not promoted: {'; '.join(case.objections)} "
+            '(--override "why" promotes anyway and is recorded)'
+        )
+    for version in case.moved:
+        registry.point(version.name, CHAMPION, version.version, _notes(case, override))
+
+
+def roll_back(registry: ModelRegistry, name: str, version: str) -> str:
+    """Make an earlier version champion again; returns the version that was.
+
+    Raises:
+        NotFound: No such model or version, or the model has no champion.
+        ConfigError: It is the champion.
+    """
+    versions = registry.versions(name)
+    if not versions:
+        raise NotFound(f"no registered model {name}: see `mappa promote --list`")
+    if version not in {each.version for each in versions}:
+        raise NotFound(f"{name} has versions 1 to {versions[-1].version}, not {version}")
+    current = next((each for each in versions if CHAMPION in each.aliases), None)
+    if current is None:
+        raise NotFound(f"{name} has no champion to roll back: promote a run first")
+    if current.version == version:
+        raise ConfigError(f"version {version} of {name} is the champion already")
+    registry.point(name, CHAMPION, version, {f"{NOTE}rolled_back_from": current.version})
+    return current.version
+
+
+def _names(run: Run, store: Store) -> tuple[str, ...]:
+    agents = dict.fromkeys(policy.agent for policy, _ in store.checkpoints(run.id))
+    return tuple(registered_name(run.team, agent) for agent in agents)
+
+
+def _last_step(run: Run, store: Store) -> int:
+    steps: dict[str, int] = {}
+    for policy, _ in store.checkpoints(run.id):
+        steps[policy.agent] = max(policy.step, steps.get(policy.agent, 0))
+    if not steps:
+        raise NotFound(f"run {run.name} has not finished an update yet: nothing to promote")
+    return min(steps.values())
+
+
+def _registered(side: Side, name: str, versions: Sequence[RegisteredVersion]) -> RegisteredVersion:
+    for version in versions:
+        if (version.run_id, version.step) == (side.run.id, side.step):
+            return version
+    raise NotFound(
+        f"{name} has no version of {side}: resume the run, which registers its checkpoints"
+    )
+
+
+def _moved(
+    candidates: Sequence[RegisteredVersion], agent: str | None
+) -> tuple[RegisteredVersion, ...]:
+    chosen = tuple(each for each in candidates if agent in (None, each.agent))
+    if not chosen:
+        agents = ", ".join(each.agent for each in candidates)
+        raise NotFound(f"no agent is called {agent}: there are {agents}")
+    if all(CHAMPION in each.aliases for each in chosen):
+        raise ConfigError("the candidates are the champions already: there is nothing to promote")
+    return chosen
+
+
+def _champion(
+    versions: Mapping[str, Sequence[RegisteredVersion]],
+    candidate: Side,
+    moved: Sequence[RegisteredVersion],
+    store: Store,
+) -> tuple[Side | None, tuple[str, ...]]:
+    """The team to beat, and what is wrong with comparing to it."""
+    ours = (candidate.run.id, candidate.step)
+    champions = {
+        name: (each.run_id, each.step)
+        for name, found in versions.items()
+        for each in found
+        if CHAMPION in each.aliases
+    }
+    staying = set(versions) - {each.name for each in moved}
+    strangers = sorted(name for name in staying if champions.get(name) != ours)
+    objections: tuple[str, ...] = ()
+    if strangers:
+        objections = (
+            f"the team was measured as a whole, not beside the {', '.join(strangers)} that would "
+            "stay",
+        )
+    to_beat = set(champions.values()) - {ours}
+    if not to_beat:
+        return Side(run=candidate.run, step=0), objections
+    if len(to_beat) > 1 or len(champions) < len(versions):
+        apart = "the champions come from several runs and were never measured together"
+        return None, (*objections, apart)
+    ((run_id, step),) = to_beat
+    return Side(run=store.run(str(run_id)), step=step), objections
+
+
+def _compared(
+    candidate: Side, champion: Side, store: Store
+) -> tuple[Comparison | None, tuple[str, ...]]:
+    """The paired comparison, and why it does not certify a gain."""
+    after, before = (
+        successes_of(store.held_out_episodes(side.run.id, side.step))
+        for side in (candidate, champion)
+    )
+    for side, outcomes in ((candidate, after), (champion, before)):
+        if not outcomes:
+            return None, (
+                f"{side} was not measured on held-out problems: `mappa evaluate {side.run.name}`",
+            )
+    common = sorted(set(after) & set(before))
+    if not common:
+        return None, ("candidate and champion were measured on different problems",)
+    comparison = compare(
+        _only(before, common), _only(after, common), resamples=RESAMPLES, seed=candidate.run.seed
+    )
+    return comparison, tuple(_objections(candidate, champion, comparison, len(after)))
+
+
+def _objections(
+    candidate: Side, champion: Side, comparison: Comparison, problems: int
+) -> Sequence[str]:
+    found: list[str] = []
+    if comparison.problems < problems:
+        found.append(
+            f"the champion was measured on {comparison.problems} of the candidate's {problems} "
+            "held-out problems"
+        )
+    temperatures = [_temperature(side.run) for side in (candidate, champion)]
+    if temperatures[0] != temperatures[1]:
+        found.append(
+            f"the candidate was measured at temperature {temperatures[0]}, the champion at "
+            f"{temperatures[1]}"
+        )
+    if comparison.verdict != "better":
+        changed = counted(comparison.changed, "problem")
+        found.append(
+            f"the gain over {champion} is not certified: {100 * comparison.difference:+.1f} points"
+            f" on {counted(comparison.problems, 'problem')}, 95 % interval "
+            f"{100 * comparison.low:+.1f} to {100 * comparison.high:+.1f}, {changed} changed"
+        )
+    return found
+
+
+def _temperature(run: Run) -> object:
+    evaluation = run.config.get("evaluation")
+    return evaluation.get("temperature") if isinstance(evaluation, Mapping) else None
+
+
+def _only(
+    outcomes: Mapping[UUID, Sequence[bool]], problems: Sequence[UUID]
+) -> dict[UUID, Sequence[bool]]:
+    return {problem: outcomes[problem] for problem in problems}
+
+
+def _verdict(findings: Sequence[Finding]) -> str:
+    """The audit's verdict on the coach: that of its task-type family."""
+    found = [each.verdict for each in findings if each.kind == "task_type"]
+    if "biased" in found:
+        return "biased"
+    return "equivalent" if found and set(found) == {"equivalent"} else "cannot tell"
+
+
+def _audit_objections(run: Run, findings: Sequence[Finding], verdict: str) -> Sequence[str]:
+    if not findings:
+        return (f"the coach of {run.name} was not audited: `mappa audit {run.name}`",)
+    if verdict != "biased":
+        return ()
+    subjects = dict.fromkeys(each.subject for each in findings if each.verdict == "biased")
+    return (f"the audit says that its coach is biased for {', '.join(subjects)}",)
+
+
+def _notes(case: Case, override: str | None) -> dict[str, str]:
+    notes = {"against": str(case.champion or "several runs"), "audit": case.verdict}
+    if case.comparison is not None:
+        notes["gain"] = f"{case.comparison.difference:.4f}"
+        notes["gain_low"] = f"{case.comparison.low:.4f}"
+        notes["gain_high"] = f"{case.comparison.high:.4f}"
+        notes["problems"] = str(case.comparison.problems)
+    if override is not None:
+        notes["override"] = override
+        notes["objections"] = "; ".join(case.objections)
+    return {f"{NOTE}{key}": value for key, value in notes.items()}

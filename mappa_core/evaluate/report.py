@@ -1,0 +1,157 @@
+"""One team on the held-out problems: what it came to, with the failures beside every mean.
+
+    success     share of episodes that succeeded
+    pass@k      chance that one of k samples of a problem succeeds (`samples`)
+    majority    share of problems whose most frequent answer is right; where answers can be compared
+    skill       mean over problems of the mean skill of their episodes; where tasks are measured
+
+Every episode counts in every mean: one that failed outside or handed in nothing that can be
+measured is no success and has skill 0.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from mappa_core.core.records import AgentFigures, HeldOutEpisode
+from mappa_core.evaluate.samples import majority, pass_at_k
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The held-out episodes of one policy step."""
+
+    step: int
+    """Updates the policies had had."""
+    problems: int
+    episodes: int
+    failed: int
+    """Episodes that something outside ended."""
+    invalid: int
+    """Episodes that handed in nothing that could be measured."""
+    success: float
+    pass_at: Mapping[int, float]
+    """By k, for 1, 2, 4, ... and all samples."""
+    majority: float | None
+    skill: float | None
+    agents: tuple[AgentFigures, ...]
+
+    def metrics(self) -> dict[str, float]:
+        """For the tracker and for scripts."""
+        named: dict[str, float | None] = {
+            "held_out/episodes": float(self.episodes),
+            "held_out/failed": float(self.failed),
+            "held_out/invalid": float(self.invalid),
+            "held_out/success": self.success,
+            "held_out/majority": self.majority,
+            "held_out/skill": self.skill,
+        }
+        named |= {f"held_out/pass_at_{k}": value for k, value in self.pass_at.items()}
+        for agent in self.agents:
+            named |= {f"{agent.agent}/held_out/{k}": v for k, v in _rates(self, agent).items()}
+        return {name: value for name, value in named.items() if value is not None}
+
+    def table(self) -> list[dict[str, str | float]]:
+        """For people: each mean with what it is over and what failed in it."""
+        means: dict[str, float | None] = {
+            "success": self.success,
+            **{f"pass@{k}": value for k, value in self.pass_at.items() if k > 1},
+            "majority vote": self.majority,
+            "skill (fair mean)": self.skill,
+        }
+        beside: dict[str, str | float] = {
+            "problems": self.problems,
+            "episodes": self.episodes,
+            "failed": self.failed,
+            "invalid": self.invalid,
+        }
+        return [
+            {"figure": name, "mean": round(value, 4), **beside}
+            for name, value in means.items()
+            if value is not None
+        ]
+
+    def agents_table(self) -> list[dict[str, str | float]]:
+        """For people: what each agent does, whether it succeeds or not."""
+        return [{"agent": agent.agent, **_rates(self, agent)} for agent in self.agents]
+
+
+def report(step: int, episodes: Sequence[HeldOutEpisode], agents: Sequence[AgentFigures]) -> Report:
+    """Sum up the episodes of one policy step.
+
+    Args:
+        step: Updates the policies had had.
+        episodes: All of them, each problem's in the order they were drawn.
+        agents: What their agents did.
+
+    Raises:
+        ValueError: There are no episodes.
+    """
+    if not episodes:
+        raise ValueError("no held-out episode has been played")
+    by_problem, successes = _by_problem(episodes), successes_of(episodes)
+    fewest = min(map(len, successes.values()))
+    skills = skills_of(episodes)
+    return Report(
+        step=step,
+        problems=len(by_problem),
+        episodes=len(episodes),
+        failed=sum(one.failed for one in episodes),
+        invalid=sum(one.invalid for one in episodes),
+        success=_mean([_mean(drawn) for drawn in successes.values()]),
+        pass_at={k: pass_at_k(successes, k) for k in _powers_up_to(fewest)},
+        majority=_majority(by_problem),
+        skill=_mean([_mean(values) for values in skills.values()]) if skills else None,
+        agents=tuple(agents),
+    )
+
+
+def skills_of(episodes: Sequence[HeldOutEpisode]) -> Mapping[UUID, Sequence[float]]:
+    """Skill of each problem's episodes, 0 for failures; empty where nothing is measured."""
+    if not any(one.metric for one in episodes):
+        return {}
+    return {
+        id_: [one.skill or 0.0 for one in drawn] for id_, drawn in _by_problem(episodes).items()
+    }
+
+
+def successes_of(episodes: Sequence[HeldOutEpisode]) -> Mapping[UUID, Sequence[bool]]:
+    """Success of each problem's episodes."""
+    return {id_: [one.success for one in drawn] for id_, drawn in _by_problem(episodes).items()}
+
+
+def _by_problem(episodes: Sequence[HeldOutEpisode]) -> Mapping[UUID, list[HeldOutEpisode]]:
+    grouped: dict[UUID, list[HeldOutEpisode]] = defaultdict(list)
+    for one in episodes:
+        grouped[one.problem_id].append(one)
+    return grouped
+
+
+def _majority(by_problem: Mapping[UUID, Sequence[HeldOutEpisode]]) -> float | None:
+    """None where what is handed in is measured: two files are never the same answer."""
+    if any(one.metric for drawn in by_problem.values() for one in drawn):
+        return None
+    return _mean([_elects_right(drawn) for drawn in by_problem.values()])
+
+
+def _elects_right(drawn: Sequence[HeldOutEpisode]) -> float:
+    elected = majority([one.answer for one in drawn])
+    return float(any(one.success for one in drawn if one.answer == elected))
+
+
+def _rates(told: Report, agent: AgentFigures) -> dict[str, float]:
+    return {
+        "actions_per_episode": agent.actions / told.episodes,
+        "tool_calls_per_action": agent.tool_calls / agent.actions,
+        "tokens_per_action": agent.tokens / agent.actions,
+    }
+
+
+def _powers_up_to(most: int) -> list[int]:
+    powers = [2**n for n in range(most.bit_length()) if 2**n <= most]
+    return sorted({*powers, most} - {0})
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

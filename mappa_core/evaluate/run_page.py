@@ -1,0 +1,228 @@
+"""A run as one HTML page that needs nothing else and reads on a phone.
+
+RunStory ─▶ headline, curves (inline SVG), examples of the best, worst and most contested actions
+"""
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from typing import TYPE_CHECKING
+
+from mappa_core.core.counting import counted
+from mappa_core.core.records import AgentFigures, IterationFigures, Run
+from mappa_core.core.text import clipped
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Series = Mapping[str, Mapping[int, float]]
+"""Curves by name, each a value by iteration."""
+TEXT_CHARS = 1500
+"""Kept of each text of an example."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """One action worth looking at."""
+
+    why: str
+    """`best`, `worst` or `most contested`."""
+    episode_id: str
+    agent: str
+    task_type: str
+    statement: str
+    text: str
+    output: str | None
+    """What its program wrote; None where it ran none."""
+    scores: tuple[tuple[str, float, str], ...]
+    """Who scored, how much of 10, and why in words; the training score first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStory:
+    """What the page tells."""
+
+    run: Run
+    iterations: tuple[IterationFigures, ...]
+    held_out: Mapping[int, float]
+    """Share of held-out episodes that were right, by updates."""
+    kl: Series
+    """Divergence from the base policy by agent; empty where the run did not compute it."""
+    cost_usd: Mapping[int, float]
+    """Dollars of the coach by iteration."""
+    examples: tuple[Example, ...]
+
+
+def html(story: RunStory) -> str:
+    """The whole page."""
+    name = escape(story.run.name)
+    figures = "".join(
+        f"<figure><figcaption>{escape(title)}</figcaption>{_svg(draw)}</figure>"
+        for title, draw in _curves(story)
+    )
+    examples = "".join(_example(each) for each in story.examples)
+    return (
+        "<!doctype html><html lang=en><head><meta charset=utf-8>"
+        '<meta name=viewport content="width=device-width, initial-scale=1">'
+        f"<title>{name}</title><style>{_CSS}</style></head><body><h1>{name}</h1>"
+        f"{_headline(story)}<section class=plots>{figures}</section>{_absent(story)}"
+        f"<h2>Actions worth reading</h2>{examples or '<p>No action was scored.</p>'}"
+        f"</body></html>"
+    )
+
+
+def _headline(story: RunStory) -> str:
+    run, held_out = story.run, story.held_out
+    facts = {
+        "team": run.team,
+        "status": run.status.value,
+        "iterations": str(len(story.iterations)),
+        "episodes": str(sum(each.episodes for each in story.iterations)),
+        "coach": f"{sum(story.cost_usd.values()):.4f} dollars",
+        "code": run.code_version,
+    }
+    if held_out:
+        first, last = min(held_out), max(held_out)
+        facts["held out, before"] = f"{held_out[first]:.1%}"
+        if last != first:
+            facts[f"held out, after {counted(last, 'update')}"] = f"{held_out[last]:.1%}"
+    rows = "".join(f"<dt>{escape(key)}</dt><dd>{escape(said)}</dd>" for key, said in facts.items())
+    return f"<dl>{rows}</dl>"
+
+
+def _curves(story: RunStory) -> list[tuple[str, Callable[["Axes"], None]]]:
+    """Title and drawing of every curve that there are values for."""
+    success = {
+        each.iteration: each.success_rate
+        for each in story.iterations
+        if each.success_rate is not None
+    }
+    wanted: list[tuple[str, Series]] = [
+        ("Mean score, 0 to 10", _by_agent(story, lambda agent: agent.mean_score)),
+        (
+            "Share of episodes that were right",
+            {"training": success, "held out": story.held_out},
+        ),
+        ("Divergence from the base policy (KL, nats per token)", story.kl),
+        ("Sampled tokens per action", _by_agent(story, lambda a: _share(a.tokens, a.actions))),
+        ("Tool calls per action", _by_agent(story, lambda a: _share(a.tool_calls, a.actions))),
+        ("Unscored share", _by_agent(story, lambda a: _share(a.unscored, a.actions))),
+        ("Coach, dollars", {"cost": story.cost_usd}),
+    ]
+    return [(title, _lines(series)) for title, series in wanted if any(series.values())]
+
+
+def _absent(story: RunStory) -> str:
+    if story.kl:
+        return ""
+    return (
+        "<p class=faint>No divergence from the base policy is on record: it is computed with "
+        "every update unless <code>algorithm.kl=none</code>.</p>"
+    )
+
+
+def _by_agent(story: RunStory, value: Callable[[AgentFigures], float | None]) -> Series:
+    series: dict[str, dict[int, float]] = {}
+    for figures in story.iterations:
+        for agent in figures.agents:
+            if (found := value(agent)) is not None:
+                series.setdefault(agent.agent, {})[figures.iteration] = found
+    return series
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+def _lines(series: Series) -> Callable[["Axes"], None]:
+    from matplotlib.ticker import MaxNLocator
+
+    def draw(axes: "Axes") -> None:
+
+        for name, values in series.items():
+            if values:
+                steps = sorted(values)
+                axes.plot(steps, [values[step] for step in steps], "o-", markersize=3, label=name)
+        axes.set_xlabel("iteration")
+        axes.set_ylim(bottom=0)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axes.legend(frameon=False, fontsize=9)
+
+    return draw
+
+
+def _svg(draw: Callable[["Axes"], None]) -> str:
+    # Half a second to import, and every command imports this module.
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.8, 2.8), layout="constrained")
+    axes = figure.subplots()
+    draw(axes)
+    axes.spines[["top", "right"]].set_visible(False)
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    written = text.getvalue()
+    return written[written.index("<svg") :]
+
+
+def _example(example: Example) -> str:
+    value = example.scores[0][1]
+    parts = [("problem", example.statement), (example.agent, example.text)]
+    if example.output is not None:
+        parts.append(("its program", example.output))
+    shown = "".join(
+        f"<h4>{escape(title)}</h4><pre>{escape(clipped(text, TEXT_CHARS))}</pre>"
+        for title, text in parts
+    )
+    opinions = "".join(
+        f"<li><b>{score:.1f}</b> {escape(who)}: {escape(clipped(why, TEXT_CHARS))}</li>"
+        for who, score, why in example.scores
+    )
+    return (
+        f"<details><summary><b>{escape(example.why)}</b> {value:.1f} · {escape(example.agent)} · "
+        f"{escape(example.task_type)}</summary>{shown}<ul>{opinions}</ul>"
+        f"<p class=faint>mappa show {escape(example.episode_id)}</p></details>"
+    )
+
+
+def extremes(examples: Sequence[Example], each: int) -> tuple[Example, ...]:
+    """The best, worst and most contested of scored actions, `each` of a kind, none twice."""
+    chosen: dict[tuple[str, str, str], Example] = {}
+    contested = [example for example in examples if spread(example) > 0]
+    ranked = [
+        ("most contested", sorted(contested, key=spread, reverse=True)),
+        ("best", sorted(examples, key=lambda e: -e.scores[0][1])),
+        ("worst", sorted(examples, key=lambda e: e.scores[0][1])),
+    ]
+    for why, order in ranked:
+        fresh = [e for e in order if _key(e) not in chosen][:each]
+        chosen |= {_key(e): replace(e, why=why) for e in fresh}
+    return tuple(chosen.values())
+
+
+def spread(example: Example) -> float:
+    """Points between the highest and the lowest score of an action."""
+    values = [score for _, score, _ in example.scores]
+    return max(values) - min(values)
+
+
+def _key(example: Example) -> tuple[str, str, str]:
+    return example.episode_id, example.agent, example.text
+
+
+_CSS = """
+:root { color-scheme: light; }
+body { font: 16px/1.5 system-ui, sans-serif; color: #1f2937; max-width: 68rem;
+  margin: 0 auto; padding: 1rem; overflow-wrap: anywhere; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; } h4 { margin: .8rem 0 .2rem; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem; }
+dt { color: #6b7280; } dd { margin: 0; }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr));
+  gap: 1rem; }
+figure { margin: 0; } figcaption { font-weight: 600; }
+figure svg { width: 100%; height: auto; }
+details { border-top: 1px solid #e5e7eb; padding: .5rem 0; } summary { cursor: pointer; }
+pre { white-space: pre-wrap; background: #f3f4f6; padding: .6rem; margin: 0; font-size: .85rem; }
+.faint { color: #6b7280; font-size: .85rem; }
+"""

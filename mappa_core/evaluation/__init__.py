@@ -1,1 +1,0 @@
-"""Measurement: is an answer right, and did the policies get better; pure."""

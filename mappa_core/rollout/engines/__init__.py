@@ -1,0 +1,1 @@
+"""Engines sample actions from the agents' weights."""

@@ -1,0 +1,141 @@
+"""The engine on plain transformers: in this process, one request at a time.
+
+Slow (tens of tokens a second), but it needs nothing beyond torch, and a request gives the same
+tokens bit for bit whatever else is asked for.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from transformers import PreTrainedModel
+
+from mappa_core.core.errors import EngineError
+from mappa_core.core.records import Completion, GenerationRequest, PolicyVersion
+from mappa_core.models.device import resolve_device, resolve_dtype
+from mappa_core.models.weights import is_whole_model, load_base, read_adapter
+from mappa_core.rollout.config import EngineConfig
+from mappa_core.rollout.engines.transformers.sampling import sample
+
+
+class TransformersEngine:
+    """Samples from models in memory: the base, and one merged copy per trained agent."""
+
+    def __init__(
+        self, model: Path | str, config: EngineConfig, end_token_ids: Sequence[int]
+    ) -> None:
+        """Describe the engine; nothing is loaded.
+
+        Args:
+            model: Directory of the base weights.
+            config: Device, number type and longest sequence.
+            end_token_ids: Tokens that end a turn.
+        """
+        self._path = model
+        self._device = resolve_device(config.device)
+        self._dtype = resolve_dtype(config.dtype, self._device)
+        self._max_length = config.max_model_length
+        self._end_token_ids = frozenset(end_token_ids)
+        self._base: PreTrainedModel | None = None
+        self._served: dict[str, tuple[PolicyVersion, PreTrainedModel]] = {}
+        self._turn = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Read the base weights.
+
+        Raises:
+            EngineError: They cannot be read.
+        """
+        async with self._turn:
+            if self._base is None:
+                self._base = await asyncio.to_thread(self._read_base)
+
+    async def load(self, policy: PolicyVersion) -> None:
+        """Serve `policy` for its agent from now on.
+
+        Raises:
+            EngineError: The engine is not started, or the adapter does not fit.
+        """
+        async with self._turn:
+            base = self._started()
+            served, _ = self._served.get(policy.agent, (None, base))
+            if served is not None and served.id == policy.id:
+                return
+            merged = base
+            if policy.adapter_uri is not None:
+                merged = await asyncio.to_thread(self._merged, Path(policy.adapter_uri))
+            self._served[policy.agent] = (policy, merged)
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        """Sample one action, after the requests that came earlier.
+
+        Raises:
+            EngineError: Another version is served, or the prompt leaves no room for an answer.
+        """
+        async with self._turn:
+            started = time.perf_counter()
+            token_ids, logprobs, finish_reason = await asyncio.to_thread(
+                sample,
+                self._model_for(request.policy),
+                request.prompt_token_ids,
+                replace(request.sampling, max_tokens=self._room(request)),
+                seed=request.seed,
+                end_token_ids=self._end_token_ids,
+            )
+        return Completion(
+            token_ids=token_ids,
+            logprobs=logprobs,
+            finish_reason=finish_reason,
+            seconds=time.perf_counter() - started,
+        )
+
+    async def close(self) -> None:
+        """Let the memory go; safe to call twice."""
+        async with self._turn:
+            self._served.clear()
+            self._base = None
+
+    def _read_base(self) -> PreTrainedModel:
+        try:
+            return load_base(self._path, self._dtype, self._device)
+        except (OSError, ValueError) as error:
+            raise EngineError(f"cannot read the model at {self._path}: {error}") from error
+
+    def _merged(self, adapter: Path) -> PreTrainedModel:
+        try:
+            if is_whole_model(adapter):
+                return load_base(adapter, self._dtype, self._device)
+            model = self._read_base()
+            for name, update in read_adapter(adapter).items():
+                weight = model.get_parameter(name)
+                weight.data = update.to(weight.device).added_to(weight.data, self._dtype)
+        except (OSError, ValueError, AttributeError, RuntimeError) as error:
+            raise EngineError(f"cannot serve the weights {adapter}: {error}") from error
+        return model
+
+    def _model_for(self, policy: PolicyVersion) -> PreTrainedModel:
+        self._started()
+        served, model = self._served.get(policy.agent, (None, None))
+        if served is None or model is None or served.id != policy.id:
+            serves = "nothing" if served is None else f"step {served.step}"
+            raise EngineError(
+                f"{policy.agent} was asked for at step {policy.step} and the engine serves "
+                f"{serves} for it: load the policy first"
+            )
+        return model
+
+    def _room(self, request: GenerationRequest) -> int:
+        room = self._max_length - len(request.prompt_token_ids)
+        if room < 1:
+            raise EngineError(
+                f"a prompt of {len(request.prompt_token_ids)} tokens leaves no room in "
+                f"{self._max_length}: raise engine.max_model_length"
+            )
+        return min(room, request.sampling.max_tokens)
+
+    def _started(self) -> PreTrainedModel:
+        if self._base is None:
+            raise EngineError("the transformers engine is not running: call start() first")
+        return self._base

@@ -1,0 +1,231 @@
+"""One vLLM server process: start it, wait until it answers, know when it has died, stop it.
+
+It listens on a Unix socket in a directory of this user alone: no port to collide on, and vLLM's
+development endpoints, which change weights, are out of everybody else's reach.
+"""
+
+import asyncio
+import json
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import httpx
+
+from mappa_core.core.errors import EngineError
+from mappa_core.models.device import resolve_device
+from mappa_core.rollout.config import EngineConfig
+from mappa_core.rollout.engines.vllm import command
+
+REPLY_SECONDS = 900.0
+"""A reply that takes longer means a server that hangs."""
+
+_STOP_SECONDS = 15.0
+_POLL_SECONDS = 0.25
+
+_VLLM_ZYGOTE = Path(__file__).with_name("fork_server.py")
+
+
+class ServerDied(Exception):
+    """The server is gone; what it was asked for may be asked again after a restart."""
+
+
+class ForkServer:
+    """The process that forks servers; started when the first is asked for, or before."""
+
+    def __init__(self, script: Path, environment: Mapping[str, str], log: Path) -> None:
+        """Describe it: `script` with `environment`, printing to `log`."""
+        self._script = script
+        self._environment = dict(environment)
+        self.log = log
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process, if it was started."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> socket.socket:
+        """Start it, unless it runs; returns the socket that carries requests."""
+        if self._process is not None and self._control is not None and self._process.poll() is None:
+            return self._control
+        self.close()
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                # Its own directory is not on its path: there are modules with common names in it.
+                (sys.executable, "-P", str(self._script)),
+                stdin=theirs.fileno(),
+                stdout=log,
+                stderr=log,
+                env=self._environment,
+                start_new_session=True,
+            )
+        return self._control
+
+    def fork(self, arguments: Sequence[str], log: Path) -> socket.socket:
+        """Ask for a server; returns its lifeline.
+
+        The server is ended when the returned end is closed or shut down; the other end closes
+        when the server has ended.
+
+        Raises:
+            EngineError: The fork_server ended before it could be asked.
+        """
+        control = self.start()
+        request = json.dumps({"arguments": list(arguments), "log": str(log)})
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                socket.send_fds(control, [request.encode()], [theirs.fileno()])
+            except OSError as error:
+                ours.close()
+                raise EngineError(f"what starts vLLM's servers ended: read {self.log}") from error
+        return ours
+
+    def close(self) -> None:
+        """Let it end; its servers live on. Safe to call twice."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+def open_fork_server(config: EngineConfig, log_directory: Path) -> ForkServer:
+    """What the engine's servers come from; starting it before the rest is ready saves time."""
+    environment = command.environment(
+        os.environ, device=resolve_device(config.device), weight_sync=config.weight_sync
+    )
+    return ForkServer(_VLLM_ZYGOTE, environment, log_directory / "vllm.log")
+
+
+class Server:
+    """A vLLM server of our own, and the only client of it."""
+
+    def __init__(self, fork_server: ForkServer, arguments: Sequence[str], log: Path) -> None:
+        self._fork_server = fork_server
+        self._arguments = tuple(arguments)
+        self._lifeline: socket.socket | None = None
+        self._directory: Path | None = None
+        self._client: httpx.AsyncClient | None = None
+        self.log = log
+
+    @property
+    def address(self) -> Path:
+        """The Unix socket it listens on.
+
+        Raises:
+            EngineError: It is not running.
+        """
+        if self._directory is None:
+            raise EngineError("the vLLM server is not running: call start() first")
+        return self._directory / "socket"
+
+    async def start(self, seconds: float) -> None:
+        """Start the process and wait until it answers.
+
+        Raises:
+            EngineError: It ended early or took longer than `seconds`; the message names the log.
+        """
+        self._directory = Path(tempfile.mkdtemp(prefix="mappa-vllm-"))
+        transport = httpx.AsyncHTTPTransport(
+            uds=str(self.address),
+            # A connection kept alive may be closed by the server just as it is used again, which
+            # would look like a death; a new one costs nothing on this machine.
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
+        )
+        self._client = httpx.AsyncClient(
+            transport=transport, base_url="http://vllm", timeout=httpx.Timeout(REPLY_SECONDS)
+        )
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        arguments = (*self._arguments, "--uds", str(self.address))
+        self._lifeline = self._fork_server.fork(arguments, self.log)
+        await self._until_healthy(self._lifeline, seconds)
+
+    async def _until_healthy(self, lifeline: socket.socket, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not await self.healthy():
+            if _has_ended(lifeline):
+                raise EngineError(
+                    f"the vLLM server ended while starting: read {self.log}, or, where that is "
+                    f"missing, {self._fork_server.log}"
+                )
+            if time.monotonic() > deadline:
+                raise EngineError(
+                    f"the vLLM server did not answer within {seconds:.0f} s: read {self.log}, "
+                    "or raise engine.start_seconds"
+                )
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def healthy(self) -> bool:
+        """Whether the server answers and its engine lives."""
+        try:
+            response = await self._open_client().get("/health", timeout=10)
+        except httpx.TransportError:
+            return False
+        return response.is_success
+
+    async def post(self, path: str, body: Mapping[str, object]) -> httpx.Response:
+        """Send `body` as JSON.
+
+        Raises:
+            ServerDied: No answer will come.
+            EngineError: The server lives and refuses.
+        """
+        try:
+            response = await self._open_client().post(path, json=body)
+        except httpx.TransportError as error:
+            raise ServerDied(f"{type(error).__name__} at {path}") from error
+        if response.is_server_error and not await self.healthy():
+            raise ServerDied(f"HTTP {response.status_code} at {path}")
+        if response.is_error:
+            raise EngineError(
+                f"vLLM refused {path} with HTTP {response.status_code}: "
+                f"{' '.join(response.text.split())[:300]} (log: {self.log})"
+            )
+        return response
+
+    def _open_client(self) -> httpx.AsyncClient:
+        if self._client is None:
+            raise EngineError("the vLLM server is not running: call start() first")
+        return self._client
+
+    async def stop(self) -> None:
+        """End the process and all it started; safe to call twice, or before `start`."""
+        # Forgotten before anything is waited for: cancelled here, it is stopped all the same.
+        client, self._client = self._client, None
+        lifeline, self._lifeline = self._lifeline, None
+        directory, self._directory = self._directory, None
+        try:
+            if lifeline is not None:
+                await asyncio.to_thread(_end, lifeline)
+            if client is not None:
+                await client.aclose()
+        finally:
+            if directory is not None:
+                shutil.rmtree(directory, ignore_errors=True)
+
+
+def _has_ended(lifeline: socket.socket, *, within_seconds: float = 0) -> bool:
+    # Not `select.select`: it refuses descriptors from 1024 on.
+    poll = select.poll()
+    poll.register(lifeline, select.POLLIN)
+    return bool(poll.poll(within_seconds * 1000))
+
+
+def _end(lifeline: socket.socket) -> None:
+    with lifeline:
+        lifeline.shutdown(socket.SHUT_WR)
+        _has_ended(lifeline, within_seconds=_STOP_SECONDS)

@@ -1,0 +1,141 @@
+"""Problems from JSON files in the AIME and AMC layout: a list of {prompt, answer, ...}.
+
+Answers may be text or numbers; 142.0 means 142. An answer in prose is kept as it is: it will match
+no boxed answer, so such a problem counts as unsolved.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, StringConstraints, TypeAdapter, ValidationError
+
+from mappa_core.core import ids
+from mappa_core.core.errors import ConfigError
+from mappa_core.core.records import Problem
+from mappa_core.rollout.config import ProblemsConfig
+from mappa_core.rollout.problems.overlap import shared
+
+_DEGREES = re.compile(r"\^\s*(?:\{\s*)?\\(?:circ|degree)(?:\s*\})?|°")
+
+
+def _answer_text(answer: object) -> str:
+    match answer:
+        case str():
+            return _DEGREES.sub("", answer)
+        case float() if answer.is_integer():
+            return str(int(answer))
+        case float() if math.isfinite(answer):
+            return str(answer)
+        case int() if not isinstance(answer, bool):
+            return str(answer)
+        case _:
+            raise ValueError("should be text or a finite number")
+
+
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+class _Row(BaseModel):
+    prompt: Text
+    answer: Annotated[Text, BeforeValidator(_answer_text)]
+
+
+_ROWS = TypeAdapter(list[_Row])
+
+
+class JsonProblems:
+    """Files as a problem source."""
+
+    def __init__(self, config: ProblemsConfig) -> None:
+        """Read all files.
+
+        Raises:
+            ConfigError: A file is missing or not in the layout, or the sets share problems and
+                may not, or share all of them.
+        """
+        if not config.train_files or not config.held_out_files:
+            raise ConfigError(
+                "problems.source=json needs problems.train_files and problems.held_out_files"
+            )
+        train = _unique(_read_all(config.train_files))
+        held_out = _unique(_read_all(config.held_out_files))
+        twins = shared(train, held_out)
+        repeated = sum(problem in twins for problem in held_out)
+        if repeated and not config.drop_overlap:
+            raise ConfigError(
+                f"{repeated} held-out problems are also in the training files: choose other "
+                "files, or set problems.drop_overlap=true to leave them out of training"
+            )
+        disjoint = [problem for problem in train if problem not in twins]
+        if not disjoint:
+            raise ConfigError(
+                "every training problem is also held out: nothing is left to train on; choose "
+                "other problems.train_files"
+            )
+        self._train = tuple(disjoint[: config.train_size])
+        self._held_out = tuple(held_out[: config.held_out_size])
+
+    def train(self) -> tuple[Problem, ...]:
+        """Problems to learn from, in a fixed order."""
+        return self._train
+
+    def held_out(self) -> tuple[Problem, ...]:
+        """Problems to measure on, in a fixed order."""
+        return self._held_out
+
+
+def _unique(problems: Iterator[Problem]) -> list[Problem]:
+    return list({problem.id: problem for problem in problems}.values())
+
+
+def _read_all(paths: Sequence[Path]) -> Iterator[Problem]:
+    for path in paths:
+        yield from (_problem(path, row) for row in _rows(path))
+
+
+def _rows(path: Path) -> list[_Row]:
+    try:
+        rows = _ROWS.validate_python(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ConfigError(f"problem file {path} cannot be read: {error.strerror}") from None
+    except ValidationError as error:
+        raise ConfigError(f"problem file {path}{_first(error)}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"problem file {path} is not UTF-8 text: save it as UTF-8") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"problem file {path} is not JSON that can be read: {error}; it should be a list of "
+            '{"prompt": ..., "answer": ...}'
+        ) from None
+    if not rows:
+        raise ConfigError(f"problem file {path} holds no problems: it is an empty list")
+    return rows
+
+
+def _first(error: ValidationError) -> str:
+    """The first thing that is wrong; rows are counted from 1."""
+    first = error.errors(include_url=False)[0]
+    message = first["msg"].removeprefix("Value error, ").lower()
+    match first["loc"]:
+        case (int(row), *keys):
+            key = ".".join(map(str, keys))
+            reason = f"{key}: {message}" if key else 'should be {"prompt": ..., "answer": ...}'
+            return f", row {row + 1}: {reason}"
+        case _:
+            return ' should be a list of {"prompt": ..., "answer": ...}'
+
+
+def _problem(path: Path, row: _Row) -> Problem:
+    dataset = path.stem.lower().split("_")[0]
+    return Problem(
+        id=ids.problem_id(row.prompt),
+        dataset=dataset,
+        task_type=dataset,
+        level=0,
+        statement=row.prompt,
+        answer=row.answer,
+    )

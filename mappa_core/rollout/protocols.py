@@ -1,0 +1,175 @@
+"""What an agent acts with: its engine, its sandbox, its problem and its workspace."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from mappa_core.core.records import (
+    Completion,
+    Episode,
+    GenerationRequest,
+    Limits,
+    Message,
+    PolicyVersion,
+    Problem,
+    Tool,
+    ToolCall,
+    ToolResult,
+)
+
+
+class Tokenizer(Protocol):
+    """Turns chat messages into the ids a model reads, and sampled ids into text."""
+
+    def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """The prompt ids of `messages` in the model's own chat template, ready for a reply.
+
+        Content can never become a control token; a message with `token_ids` is spliced in as
+        it was sampled.
+        """
+        ...
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of sampled ids, control tokens left out."""
+        ...
+
+
+class Engine(Protocol):
+    """Samples actions from the agents' current weights."""
+
+    async def start(self) -> None:
+        """Bring the engine up.
+
+        Raises:
+            EngineError: It does not start; the message names the log.
+        """
+        ...
+
+    async def load(self, policy: PolicyVersion) -> None:
+        """Serve `policy` for its agent from now on, without a restart.
+
+        Raises:
+            EngineError: The weights cannot be loaded.
+        """
+        ...
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        """Sample one action from the loaded version of the request's agent.
+
+        The same request gives the same tokens (exactly so in float32). A dead engine is
+        restarted, its policies are loaded again and the request is repeated.
+
+        Raises:
+            EngineError: It cannot be brought back, or serves another version than asked for.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Stop it; safe to call twice."""
+        ...
+
+
+@runtime_checkable
+class SleepingEngine(Protocol):
+    """An engine that can leave a GPU to the learner, beside `Engine`. Both raise `EngineError`."""
+
+    async def sleep(self) -> None:
+        """Give the GPU's memory up; nothing may be asked of it until `wake`."""
+        ...
+
+    async def wake(self) -> None:
+        """Take the memory again, with the policies it served."""
+        ...
+
+
+class Sandbox(Protocol):
+    """Runs model-written Python where it can do no harm."""
+
+    @property
+    def tier(self) -> str:
+        """Which isolation holds, e.g. `bubblewrap+cgroup+seccomp`."""
+        ...
+
+    async def run(self, code: str, workspace: Path | None, limits: Limits) -> ToolResult:
+        """Run `code` as `main.py`; a program that fails is data.
+
+        Args:
+            code: Python source.
+            workspace: Directory that persists between turns, or None for an empty one.
+            limits: Bounds on time, memory, processes, files and output.
+
+        Raises:
+            SandboxError: The sandbox itself failed.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Leave nothing behind; safe to call twice."""
+        ...
+
+
+class Toolbox(Protocol):
+    """Tools beyond Python, on servers of their own."""
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """All that the servers offer, as they said when they were opened."""
+        ...
+
+    async def call(self, call: ToolCall, limits: Limits) -> ToolResult:
+        """Make `call`; one that fails, or takes too long, is data.
+
+        Args:
+            call: Of one of `tools`.
+            limits: Bounds on wall clock and output.
+
+        Raises:
+            ToolServerError: The server died; the next call opens it again.
+        """
+        ...
+
+
+class ProblemSource(Protocol):
+    """Where problems come from; train and held-out sets are disjoint by content."""
+
+    def train(self) -> tuple[Problem, ...]:
+        """Problems to learn from, in a fixed order."""
+        ...
+
+    def held_out(self) -> tuple[Problem, ...]:
+        """Problems to measure on, in a fixed order."""
+        ...
+
+
+@runtime_checkable
+class TaskSource(ProblemSource, Protocol):
+    """Problems that come with files and are graded by hidden labels."""
+
+    def files(self, problem: Problem) -> Mapping[str, bytes]:
+        """What the agents find in their workspace, by name."""
+        ...
+
+    def labels(self, problem: Problem) -> bytes:
+        """CSV of the right predictions; never given to agents, sandboxes or coaches."""
+        ...
+
+
+class Workspaces(Protocol):
+    """The files of an episode between its turns. All methods raise `OutsideError`."""
+
+    def open(self, episode: Episode, files: Mapping[str, bytes]) -> Path:
+        """A folder as the episode's last turn left it.
+
+        Args:
+            episode: With the turns so far.
+            files: What lies there before the first turn.
+        """
+        ...
+
+    def keep(self, episode: Episode, folder: Path) -> None:
+        """Keep what the next turn of `episode` left in `folder`, and take the folder away."""
+        ...
+
+    def content(self, sha256: str) -> bytes:
+        """The bytes of a file that was kept."""
+        ...

@@ -1,0 +1,101 @@
+"""The strongest tier: own user, mount, process, network, IPC and host-name namespaces.
+
+The program sees /usr and a Python standard library read-only, an empty /tmp, its workspace, and
+nothing else; it is process 2 or so of a machine without a network.
+"""
+
+import os
+import shutil
+from pathlib import Path
+from typing import NoReturn
+
+from mappa_core.core.errors import SandboxUnavailable
+from mappa_core.rollout.sandboxes import launch
+from mappa_core.rollout.sandboxes.launch import Launch, Tier
+from mappa_core.rollout.sandboxes.rooms import Interpreter, Room
+from mappa_core.rollout.sandboxes.seccomp import deny_filter
+
+_PYTHON, _ENVIRONMENT, _WORKSPACE = "/opt/python", "/opt/environment", "/workspace"
+_STARTED = 3
+"""Descriptor that tells the supervisor that the walls stand; one digit, for /bin/sh."""
+_SEARCHED = "/usr/local/bin:/usr/bin:/bin"
+_SYSTEM_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_SHARED_MEMORY_BYTES = 16 * 2**20
+
+
+def _execute(start: Launch) -> NoReturn:
+    # First of all, lest another file take the number.
+    os.dup2(start.started, _STARTED)
+    os.set_inheritable(_STARTED, True)
+    python = _python_inside(start.room)
+    rules = _readable(deny_filter(namespaces=True))
+    options = [*_namespaces(), *_file_system(start.room), "--seccomp", str(rules)]
+    for name, value in start.variables("/tmp", f"{_ENVIRONMENT}/bin", python).items():  # noqa: S108
+        options += ["--setenv", name, value]
+    # Passed through a file, because the program can read the command line of process 1.
+    listed = _readable(b"".join(os.fsencode(option) + b"\0" for option in options))
+    program = launch.arguments(f"{_ENVIRONMENT}/bin/python")
+    announce = ["/bin/sh", "-c", f'echo >&{_STARTED}; exec "$@" {_STARTED}>&-', "sh", *program]
+    binary = shutil.which("bwrap", path=_SEARCHED)
+    if binary is None:
+        raise SandboxUnavailable("bwrap is not installed")
+    os.execve(binary, [binary, "--args", str(listed), "--", *announce], {})  # noqa: S606
+
+
+def _namespaces() -> list[str]:
+    return [
+        "--unshare-all",
+        "--unshare-user",
+        *("--uid", "1000", "--gid", "1000", "--hostname", "sandbox"),
+        *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"),
+    ]
+
+
+def _file_system(room: Room) -> list[str]:
+    return [
+        *("--ro-bind", "/usr", "/usr"),
+        *_system_folders(),
+        *("--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"),
+        *("--ro-bind-try", "/etc/alternatives", "/etc/alternatives"),
+        *("--ro-bind", str(room.python.home), _PYTHON),
+        *("--ro-bind", str(room.environment), _ENVIRONMENT),
+        *("--proc", "/proc", "--ro-bind", "/dev/null", "/proc/cmdline"),
+        *("--dev", "/dev", "--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"),  # noqa: S108
+        *("--remount-ro", "/dev"),
+        *("--bind", str(room.scratch), "/tmp"),  # noqa: S108
+        *("--bind", str(room.workspace), _WORKSPACE, "--chdir", _WORKSPACE),
+        *("--remount-ro", "/"),
+    ]
+
+
+def _system_folders() -> list[str]:
+    """/bin and /lib as this distribution has them: links into /usr, or folders."""
+    options: list[str] = []
+    for path in (Path("/") / name for name in _SYSTEM_FOLDERS):
+        if path.is_symlink():
+            options += ["--symlink", str(path.readlink()), str(path)]
+        elif path.is_dir():
+            options += ["--ro-bind", str(path), str(path)]
+    return options
+
+
+def _readable(data: bytes) -> int:
+    """A descriptor to read `data` from, which the started program inherits."""
+    descriptor = os.memfd_create("options", 0)
+    os.write(descriptor, data)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _python_inside(room: Room) -> Interpreter:
+    return room.python.moved(Path(_PYTHON))
+
+
+TIER = Tier(
+    name="bubblewrap",
+    seccomp=True,
+    private_room=True,
+    python_inside=_python_inside,
+    execute=_execute,
+    signal_base=128,
+)

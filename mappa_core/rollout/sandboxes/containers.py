@@ -1,0 +1,316 @@
+"""One hardened container: made, started, talked to, gone.
+
+    create ─▶ attach ─▶ start ─▶ our source ─▶ "ready" ─▶ a run ─▶ its reply ─▶ gone by itself
+
+Everything goes through its standard input and output, so nothing of the host is mounted and the
+engine may be on another machine.
+"""
+
+import asyncio
+import io
+import secrets
+import select
+import socket
+import struct
+import time
+import zipfile
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Executor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import ParamSpec, TypeVar
+
+from docker.api.client import APIClient
+from docker.errors import APIError, DockerException, NotFound
+from docker.types import Ulimit
+from requests.exceptions import RequestException
+
+from mappa_core.core.errors import SandboxError
+from mappa_core.core.records import Limits
+from mappa_core.rollout.sandboxes import container, parcel
+
+P = ParamSpec("P")
+T = TypeVar("T")
+LABEL = "mappa.sandbox"
+_BOOT = f"""
+import sys
+size = int.from_bytes(sys.stdin.buffer.read({container.LENGTH_BYTES}))
+with open("{container.HOME}/source.zip", "wb") as file:
+    file.write(sys.stdin.buffer.read(size))
+sys.path.insert(0, file.name)
+from mappa_core.rollout.sandboxes import container
+container.main()
+"""
+_CONFLICT = 409
+_STALE_SECONDS = 300
+_START_SECONDS, _END_SECONDS = 60, 10
+_STDOUT = 1
+_FRAME = struct.Struct(">BxxxL")
+_READ_BYTES = 2**16
+_MIB = 2**20
+_SUPERVISOR_BYTES, _SUPERVISOR_PROCESSES, _SUPERVISOR_FILES = 64 * _MIB, 8, 256
+_SLACK_BYTES, _SLACK_INODES = 4 * _MIB, 1024
+_SHARED_MEMORY_BYTES = 16 * _MIB
+_ONE_CPU = 10**9
+_FIRST_USER, _USERS = 0x7100_0000, 2**24
+_FIRST_MAPPED_USER, _MAPPED_USERS = 10_000, 50_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """A Docker Engine and what we make containers of."""
+
+    client: APIClient
+    threads: Executor
+    """The client blocks."""
+    image: str
+    few_users: bool
+    """Whether it maps only some 65,000 users into its containers (rootless, userns-remap)."""
+    owner: str
+    """Marks the containers of one sandbox."""
+
+
+_TROUBLE = (DockerException, RequestException, OSError)
+"""What the engine's client raises; a socket's errors and lateness are among the last."""
+
+
+@contextmanager
+def told_as_ours() -> Generator[None]:
+    """What goes wrong between us and the engine, as the one error of a sandbox.
+
+    Raises:
+        SandboxError: In place of what the engine's client raised.
+    """
+    try:
+        yield
+    except _TROUBLE as error:
+        said = " ".join(str(error).split()) or "no answer in time"
+        raise SandboxError(f"docker: {said}") from None
+
+
+class Ended(SandboxError):
+    """A container came to its end before it had said everything."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Container:
+    """A container whose supervisor waits for its run."""
+
+    id: str
+    engine: Engine
+    connection: socket.socket
+    said: bytearray = field(default_factory=bytearray)
+    """What it wrote on standard error."""
+    _unread: bytearray = field(default_factory=bytearray)
+
+    async def send(self, data: bytes) -> None:
+        """Send one message.
+
+        Raises:
+            OSError: The connection is gone.
+        """
+        loop, length = asyncio.get_running_loop(), len(data).to_bytes(container.LENGTH_BYTES)
+        await loop.sock_sendall(self.connection, length + data)
+
+    async def read(self, size: int) -> bytes:
+        """Exactly `size` bytes of its standard output.
+
+        Raises:
+            Ended: It ended before.
+            OSError: The connection is gone.
+        """
+        while len(self._unread) < size:
+            kind, length = _FRAME.unpack(await self._received(_FRAME.size))
+            data = await self._received(length)
+            (self._unread if kind == _STDOUT else self.said).extend(data)
+        taken = bytes(self._unread[:size])
+        del self._unread[:size]
+        return taken
+
+    async def message(self, limit_bytes: int) -> bytes:
+        """One message of it.
+
+        Raises:
+            SandboxError: It ended before, or wants to send more than `limit_bytes`.
+            OSError: The connection is gone.
+        """
+        size = int.from_bytes(await self.read(container.LENGTH_BYTES))
+        if size > limit_bytes:
+            raise SandboxError(f"the container sends {size} bytes")
+        return await self.read(size)
+
+    def waits(self) -> bool:
+        """Whether it is still there; while it waits it says nothing."""
+        poller = select.poll()
+        poller.register(self.connection, select.POLLIN)
+        return not poller.poll(0)
+
+    async def see_it_ended(self) -> None:
+        """Have the engine say that it ended, and that not only its connection did.
+
+        Raises:
+            SandboxError: The engine does not answer, or says that it goes on.
+        """
+        with told_as_ours(), suppress(NotFound):
+            wait = self.engine.client.wait
+            await _in_thread(self.engine, wait, self.id, timeout=_END_SECONDS)
+
+    async def _received(self, size: int) -> bytes:
+        loop, data = asyncio.get_running_loop(), bytearray()
+        while len(data) < size:
+            chunk = await loop.sock_recv(self.connection, min(size - len(data), _READ_BYTES))
+            if not chunk:
+                said = self.said.decode("utf-8", "backslashreplace").strip()[-300:]
+                raise Ended(f"the container ended: {said or 'no word'}")
+            data += chunk
+        return bytes(data)
+
+    def leave(self) -> None:
+        """Let go of it: its standard input ends, so it ends, and the engine removes it."""
+        self.connection.close()
+
+    async def remove(self) -> None:
+        """Have it gone, whatever it does; safe to call twice.
+
+        An engine that does not answer is no error of its own: whoever lets go of a container has
+        one already, and where its standard input has ended, so does the container.
+        """
+        self.leave()
+        with suppress(*_TROUBLE):
+            await _in_thread(self.engine, _remove, self.engine.client, self.id)
+
+
+async def start_container(engine: Engine, limits: Limits) -> Container:
+    """A container with room for a run of `limits`, ready to be sent one.
+
+    Raises:
+        SandboxError: The engine refuses, or the supervisor does not start in there.
+    """
+    with told_as_ours():
+        made = await _in_thread(engine, _start, engine, limits)
+    try:
+        with told_as_ours():
+            async with asyncio.timeout(_START_SECONDS):
+                await made.send(_source())
+                await made.read(len(container.READY))
+    except BaseException:
+        await asyncio.shield(made.remove())
+        raise
+    return made
+
+
+async def remove_all(engine: Engine) -> None:
+    """Have every container of this owner gone.
+
+    Raises:
+        SandboxError: The engine does not answer.
+    """
+    mine = {"label": f"{LABEL}={engine.owner}"}
+    with told_as_ours():
+        await _in_thread(engine, _remove_listed, engine.client, mine, 0)
+
+
+def sweep(client: APIClient) -> None:
+    """Remove containers whose owner died between making and starting them."""
+    _remove_listed(client, {"label": LABEL, "status": ["created", "dead"]}, _STALE_SECONDS)
+
+
+def _remove_listed(
+    client: APIClient, filters: Mapping[str, str | list[str]], seconds: float
+) -> None:
+    for listed in client.containers(all=True, filters=filters):
+        if time.time() - listed["Created"] >= seconds:
+            _remove(client, listed["Id"])
+
+
+async def _in_thread(engine: Engine, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    work = partial(call, *args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(engine.threads, work)
+
+
+def hardening(limits: Limits, user: int) -> Mapping[str, object]:
+    """What `HostConfig` says of a container: no network, nothing writable but two tmpfs, no rights.
+
+    Its memory is that of the run plus our supervisor's, which keeps the workspace a second time.
+    """
+    memory = limits.memory_bytes + limits.workspace_bytes + _SUPERVISOR_BYTES
+    files = max(limits.open_files, _SUPERVISOR_FILES)
+    owned = f"uid={user},gid={user},mode=0700,nosuid,nodev"
+    size = limits.workspace_bytes + _SLACK_BYTES
+    tmpfs = f"size={size},nr_inodes={limits.inodes + _SLACK_INODES},{owned}"
+    return {
+        "network_mode": "none",
+        "read_only": True,
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges"],
+        "ipc_mode": "private",
+        "shm_size": _SHARED_MEMORY_BYTES,
+        "mem_limit": memory,
+        "memswap_limit": memory,
+        "pids_limit": limits.processes + _SUPERVISOR_PROCESSES,
+        "nano_cpus": _ONE_CPU,
+        "tmpfs": {"/tmp": tmpfs, container.HOME: tmpfs},  # noqa: S108 (inside the container)
+        "ulimits": [
+            Ulimit(name="core", soft=0, hard=0),
+            Ulimit(name="nofile", soft=files, hard=files),
+        ],
+        "log_config": {"Type": "none", "Config": {}},
+        "auto_remove": True,
+    }
+
+
+def _start(engine: Engine, limits: Limits) -> Container:
+    client, user = engine.client, _user(engine)
+    made = client.create_container(
+        image=engine.image,
+        command=["python3", "-I", "-S", "-B", "-c", _BOOT],
+        entrypoint=[],
+        user=f"{user}:{user}",
+        working_dir="/",
+        hostname="sandbox",
+        stdin_open=True,
+        labels={LABEL: engine.owner},
+        host_config=client.create_host_config(**hardening(limits, user)),
+    )
+    try:
+        attached = client.attach_socket(
+            made["Id"], params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
+        )
+        connection = socket.socket(fileno=socket.dup(attached.fileno()))
+        attached.close()
+        connection.setblocking(False)
+        client.start(made["Id"])
+    except BaseException:
+        _remove(client, made["Id"])
+        raise
+    return Container(id=made["Id"], engine=engine, connection=connection)
+
+
+def _user(engine: Engine) -> int:
+    """Another one for each container: the kernel counts processes by user, over all containers."""
+    if engine.few_users:
+        return _FIRST_MAPPED_USER + secrets.randbelow(_MAPPED_USERS)
+    return _FIRST_USER + secrets.randbelow(_USERS)
+
+
+def _remove(client: APIClient, name: str) -> None:
+    try:
+        client.remove_container(name, force=True)
+    except NotFound:
+        return
+    except APIError as error:
+        if error.response is None or error.response.status_code != _CONFLICT:
+            raise
+        # It is being removed already: wait until it is.
+        with suppress(NotFound):
+            client.wait(name, condition="removed")
+
+
+@cache
+def _source() -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, data in parcel.source().items():
+            archive.writestr(name, data)
+    return packed.getvalue()

@@ -1,0 +1,239 @@
+"""A hardened Docker container for each run, some of them started ahead of time.
+
+    run ─▶ a waiting container, or a new one ─▶ request ─▶ reply, files ─▶ the container is gone
+
+A container serves one run, so nothing of a run can reach the next. Starting one takes longer than
+most programs, so while runs with the same limits keep coming, a few wait in reserve. Inside, our
+supervisor keeps the promise of every sandbox (`container`), in Landlock where the kernel has it.
+"""
+
+import asyncio
+import json
+import logging
+import secrets
+from collections import deque
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from docker.api.client import APIClient
+from docker.errors import DockerException, ImageNotFound
+from docker.utils import kwargs_from_env
+from requests.exceptions import RequestException
+
+from mappa_core.core.errors import SandboxError, SandboxUnavailable
+from mappa_core.core.records import Limits, ToolResult, ToolStatus
+from mappa_core.rollout.sandboxes import containers, parcel, wire
+from mappa_core.rollout.sandboxes.containers import Container, Engine
+
+_log = logging.getLogger(__name__)
+NAME = "docker"
+IMAGE = "mappa-sandbox:local"
+_IN_RESERVE = 4
+GRACE_SECONDS = 30.0
+_CALL_SECONDS = 60
+_POOLS = 16
+_REPLY_SLACK_BYTES, _ESCAPED = 2**22, 6
+_FEW_USERS = ("name=rootless", "name=userns")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reply:
+    result: ToolResult | wire.Failure
+    contents: bytes
+
+
+class DockerSandbox:
+    """A `ports.Sandbox` whose walls are a container's; the engine is the one of DOCKER_HOST."""
+
+    def __init__(
+        self,
+        concurrency: int,
+        *,
+        packages: bool = False,
+        image: str = IMAGE,
+        grace_seconds: float = GRACE_SECONDS,
+    ) -> None:
+        """Prepare it; `start` asks the engine.
+
+        Args:
+            concurrency: Containers with a program in them at once.
+            packages: Whether programs may import the packages of the image's Python.
+            image: What containers are made of; see infra/sandbox/Dockerfile.
+            grace_seconds: What a container may take beyond a program's wall clock.
+        """
+        self._grace_seconds = grace_seconds
+        self._image = image
+        self._packages = packages
+        self._turns = asyncio.Semaphore(concurrency)
+        self._in_reserve = min(concurrency, _IN_RESERVE)
+        self._threads = ThreadPoolExecutor(2 * self._in_reserve, thread_name_prefix=NAME)
+        self._engine: Engine | None = None
+        self._reserve: deque[Container] = deque()
+        self._reserved_for: Limits | None = None
+        self._starts: set[asyncio.Task[None]] = set()
+        self._tier = NAME
+
+    @property
+    def tier(self) -> str:
+        """Which isolation holds, e.g. `docker+landlock+cgroup+tmpfs+seccomp`."""
+        return self._tier
+
+    async def start(self) -> None:
+        """See that there is an engine with our image, and what holds in its containers.
+
+        Raises:
+            SandboxUnavailable: There is none, or it does not let us.
+        """
+        loop = asyncio.get_running_loop()
+        self._engine = await loop.run_in_executor(
+            self._threads, _connect, self._threads, self._image
+        )
+        try:
+            self._tier = (await self.run("print(1)", None, Limits())).tier
+        except SandboxError as error:
+            raise SandboxUnavailable(str(error)) from None
+
+    async def run(self, code: str, workspace: Path | None, limits: Limits) -> ToolResult:
+        """Run `code` as `main.py`; see `ports.Sandbox`. Cancelling it ends the program.
+
+        Raises:
+            SandboxError: The engine or the container failed.
+        """
+        if self._engine is None:
+            raise SandboxError("the sandbox is closed")
+        files = await asyncio.to_thread(
+            parcel.packed, code, workspace, limits, packages=self._packages
+        )
+        request = json.dumps(parcel.as_text(files)).encode("ascii")
+        async with self._turns:
+            reply = await self._converse(self._engine, request, limits)
+        if isinstance(reply.result, wire.Failure):
+            raise SandboxError(f"{NAME}: {reply.result.reason}; see docs/security.md")
+        if workspace:
+            await asyncio.to_thread(parcel.bring_back, reply.result, reply.contents, workspace)
+        inside = reply.result.tier
+        tier = f"{NAME}+{inside}" if inside else self._tier
+        return replace(reply.result, code=code, tier=tier)
+
+    async def close(self) -> None:
+        """End and remove every container of ours; safe to call twice, and without an engine."""
+        engine, self._engine = self._engine, None
+        if engine is None:
+            return
+        for start in self._starts:
+            start.cancel()
+        await asyncio.gather(*self._starts, return_exceptions=True)
+        self._empty_reserve()
+        try:
+            await containers.remove_all(engine)
+        except SandboxError as error:
+            _log.warning("%s; containers that still run end by themselves", error)
+        finally:
+            self._threads.shutdown(wait=False)
+
+    async def _converse(self, engine: Engine, request: bytes, limits: Limits) -> _Reply:
+        container = await self._take(engine, limits)
+        try:
+            with containers.told_as_ours():
+                async with asyncio.timeout(limits.wall_seconds + self._grace_seconds):
+                    await container.send(request)
+                    reply = await _read_reply(container, limits)
+        except BaseException:
+            # Whether cancelled, late or broken: it is not to go on.
+            await asyncio.shield(container.remove())
+            raise
+        container.leave()
+        return reply
+
+    async def _take(self, engine: Engine, limits: Limits) -> Container:
+        """A container out of the reserve, or a new one.
+
+        The reserve is for the limits that were asked for last, from their second time on.
+        """
+        if limits != self._reserved_for:
+            self._empty_reserve()
+            self._reserved_for = limits
+            return await containers.start_container(engine, limits)
+        while self._reserve:
+            container = self._reserve.popleft()
+            if container.waits():
+                self._refill(engine, limits)
+                return container
+            container.leave()
+        self._refill(engine, limits)
+        return await containers.start_container(engine, limits)
+
+    def _refill(self, engine: Engine, limits: Limits) -> None:
+        if len(self._reserve) + len(self._starts) < self._in_reserve:
+            start = asyncio.create_task(self._add_to_reserve(engine, limits))
+            self._starts.add(start)
+            start.add_done_callback(self._starts.discard)
+
+    async def _add_to_reserve(self, engine: Engine, limits: Limits) -> None:
+        try:
+            container = await containers.start_container(engine, limits)
+        except SandboxError:
+            return  # whoever finds the reserve empty starts one, and is told
+        if limits == self._reserved_for:
+            self._reserve.append(container)
+        else:
+            container.leave()
+
+    def _empty_reserve(self) -> None:
+        while self._reserve:
+            self._reserve.popleft().leave()
+
+
+async def _read_reply(container: Container, limits: Limits) -> _Reply:
+    """What the supervisor says; a program that took it down was killed.
+
+    Raises:
+        SandboxError: It says what no supervisor says, or more than a run of `limits` can have to
+            say; or the engine does not confirm that it ended.
+    """
+    longest = _REPLY_SLACK_BYTES + _ESCAPED * 2 * limits.output_bytes
+    try:
+        result = parcel.reply_in(await container.message(longest))
+        written = result.written if isinstance(result, ToolResult) else ()
+        size = sum(file.size_bytes for file in written)
+        if size > limits.workspace_bytes:
+            raise SandboxError(f"{NAME}: the container sends {size} bytes of files")
+        return _Reply(result=result, contents=await container.read(size))
+    except containers.Ended as end:
+        # The stream of an engine that stops ends as well, and that is no program's fault.
+        await container.see_it_ended()
+        result = parcel.without_reply(ToolStatus.KILLED, str(end), limits)
+        return _Reply(result=result, contents=b"")
+
+
+def _connect(threads: Executor, image: str) -> Engine:
+    """The engine that DOCKER_HOST names, or the machine's own.
+
+    Raises:
+        SandboxUnavailable: It does not answer, or lacks the image.
+    """
+    try:
+        options = kwargs_from_env()
+        if "tls" in options:
+            raise SandboxUnavailable(
+                f"{NAME}: the engine is reached over TLS, which this backend does not speak: "
+                "set DOCKER_HOST to a unix:// or tcp:// address, e.g. of an ssh tunnel"
+            )
+        client = APIClient(**options, version="auto", timeout=_CALL_SECONDS, num_pools=_POOLS)
+        security = client.info()["SecurityOptions"]
+        client.inspect_image(image)
+        containers.sweep(client)
+    except ImageNotFound:
+        raise SandboxUnavailable(
+            f"{NAME}: there is no image {image}: docker build -t {image} infra/sandbox"
+        ) from None
+    except (DockerException, RequestException, OSError, ValueError) as error:
+        raise SandboxUnavailable(f"{NAME}: {' '.join(str(error).split())}") from None
+    return Engine(
+        client=client,
+        threads=threads,
+        image=image,
+        few_users=any(option.startswith(_FEW_USERS) for option in security or []),
+        owner=secrets.token_hex(8),
+    )

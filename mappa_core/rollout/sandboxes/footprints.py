@@ -1,0 +1,75 @@
+"""Which of the earlier turns' files a program read, seen from outside by inotify(7).
+
+The kernel tells the supervisor, who owns the workspace; nothing runs inside the sandbox for it, so
+a program can neither hide a read nor make one up (it can only really read). A file is followed by
+its inode, not by its name: after a rename an earlier turn's bytes still count, and bytes that the
+program wrote itself do not. Each file gives one event, so no flood of reads can drown another.
+"""
+
+import os
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mappa_core.rollout.sandboxes import linux
+
+_ACCESS, _MODIFY, _CLOSE_WRITE, _CLOSE_NOWRITE = 0x1, 0x2, 0x8, 0x10
+_READ = _ACCESS | _CLOSE_WRITE | _CLOSE_NOWRITE
+"""Reading, or closing with nothing written before: a mapped file is never `read`. So whoever opens
+a file to write and writes nothing counts as a reader, because one who maps it looks the same."""
+_EVENT = struct.Struct("iIII")
+_BUFFER_BYTES = 2**16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprints:
+    """What was there before a program, under watch."""
+
+    descriptor: int
+    names: dict[int, str]
+    """By watch."""
+    stamps: dict[str, tuple[int, int]]
+    """Inode and time of the last write, by name."""
+
+    def read(self) -> set[str]:
+        """The names whose old bytes were read before anything overwrote them; ask once."""
+        try:
+            events = os.read(self.descriptor, _BUFFER_BYTES)
+        except BlockingIOError:
+            return set()
+        finally:
+            os.close(self.descriptor)
+        return {self.names[watch] for watch, mask in _parsed(events) if mask & _READ}
+
+    def touched(self, room: Path) -> set[str]:
+        """The names that were written anew, be it with the same bytes."""
+        return {name for name, stamp in self.stamps.items() if _stamp(room / name) != stamp}
+
+
+def watch(room: Path, names: Iterable[str]) -> Footprints:
+    """Begin to watch the files `names` of a room, before its program starts.
+
+    Raises:
+        OSError: The machine has no more watches to give.
+    """
+    descriptor = linux.watch_queue()
+    watched = {linux.watch_once(descriptor, room / name, _READ | _MODIFY): name for name in names}
+    stamps = {name: stamp for name in watched.values() if (stamp := _stamp(room / name))}
+    return Footprints(descriptor=descriptor, names=watched, stamps=stamps)
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.lstat()
+    except OSError:  # gone, or its folder is a file now
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def _parsed(events: bytes) -> Iterator[tuple[int, int]]:
+    position = 0
+    while position < len(events):
+        watched, mask, _, length = _EVENT.unpack_from(events, position)
+        position += _EVENT.size + length
+        yield watched, mask

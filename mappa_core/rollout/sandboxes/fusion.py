@@ -1,0 +1,215 @@
+"""SandboxFusion over HTTP: a thin client of `POST /run_code`, and our own supervisor behind it.
+
+The service alone would lose what a team needs: it truncates output silently, has no globs, caps no
+process tree, and tells nothing about files read. So each request brings our supervisor along
+(`remote`), and the service gives the walls. What those hold is in docs/security.md.
+
+A program is never run twice: only a connection that was refused is tried again.
+"""
+
+import asyncio
+import base64
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from mappa_core.core.errors import SandboxError, SandboxUnavailable
+from mappa_core.core.records import Limits, ToolResult, ToolStatus
+from mappa_core.rollout.sandboxes import parcel, remote, unsafe, wire
+
+NAME = "sandbox-fusion"
+GRACE_SECONDS = 30.0
+_NETWORK_SHARE = 1.5
+"""How much longer than the service we wait, in units of its grace."""
+_CONNECT_TRIES, _CONNECT_PAUSE_SECONDS = 3, 0.3
+_ANSWER_SLACK_BYTES = 2**28
+_BOOT = (
+    "import os, sys; sys.path.insert(0, os.path.abspath('.mappa/source')); "
+    "from mappa_core.rollout.sandboxes import remote; remote.main(os.getcwd())"
+)
+
+
+class _Command(BaseModel):
+    status: Literal["Finished", "Error", "TimeLimitExceeded"]
+    return_code: int | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+
+
+class _Answer(BaseModel):
+    status: Literal["Success", "Failed", "SandboxError"]
+    message: str = ""
+    run_result: _Command | None = None
+    files: dict[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reply:
+    result: ToolResult
+    contents: bytes
+
+
+class FusionSandbox:
+    """A `ports.Sandbox` whose walls are a SandboxFusion server's."""
+
+    def __init__(
+        self,
+        url: str,
+        concurrency: int,
+        *,
+        packages: bool = False,
+        grace_seconds: float = GRACE_SECONDS,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        """Prepare it; `start` asks the server.
+
+        Args:
+            url: Of the server, e.g. http://127.0.0.1:8080.
+            concurrency: Requests at once; the server itself has no bound.
+            packages: Whether programs may import the packages of the server's Python.
+            grace_seconds: What the service may take beyond a program's wall clock.
+            transport: Instead of the network.
+
+        Raises:
+            SandboxUnavailable: `url` is no address.
+        """
+        try:
+            self._client = httpx.AsyncClient(base_url=url, trust_env=False, transport=transport)
+        except httpx.InvalidURL as error:
+            raise SandboxUnavailable(f"MAPPA_SANDBOXFUSION_URL={url}: {error}") from None
+        self._grace_seconds = grace_seconds
+        self._turns = asyncio.Semaphore(concurrency)
+        self._packages = packages
+        self._url = url
+        self._tier = NAME
+        self._closed = False
+
+    @property
+    def tier(self) -> str:
+        """Which isolation holds, e.g. `sandbox-fusion+cgroup+tmpfs`."""
+        return self._tier
+
+    async def start(self) -> None:
+        """See that the server answers, and what holds there.
+
+        Raises:
+            SandboxUnavailable: Nothing that speaks the protocol answers at the address.
+        """
+        try:
+            result = await self.run("print(1)", None, Limits())
+        except SandboxError as error:
+            raise SandboxUnavailable(f"{error}; see MAPPA_SANDBOXFUSION_URL") from None
+        self._tier = result.tier
+
+    async def run(self, code: str, workspace: Path | None, limits: Limits) -> ToolResult:
+        """Run `code` as `main.py`; see `ports.Sandbox`.
+
+        Raises:
+            SandboxError: The server failed, or did not answer in time.
+        """
+        if self._closed:
+            raise SandboxError("the sandbox is closed")
+        files = await asyncio.to_thread(_sent, code, workspace, limits, packages=self._packages)
+        async with self._turns:
+            answer = await self._ask(files, limits)
+        reply = _opened(answer, limits)
+        if isinstance(reply, ToolResult):
+            return replace(reply, code=code, tier=self._tier)
+        if workspace:
+            await asyncio.to_thread(parcel.bring_back, reply.result, reply.contents, workspace)
+        held = reply.result.tier.removeprefix(unsafe.TIER.name).removeprefix("+")
+        tier = f"{NAME}+{held}" if held else NAME
+        return replace(reply.result, code=code, tier=tier)
+
+    async def close(self) -> None:
+        """Give connections back; safe to call twice."""
+        self._closed = True
+        await self._client.aclose()
+
+    async def _ask(self, files: Mapping[str, str], limits: Limits) -> _Answer:
+        ours = limits.wall_seconds + _NETWORK_SHARE * self._grace_seconds
+        body = {
+            "language": "python",
+            "code": _BOOT,
+            "files": files,
+            "fetch_files": [remote.REPLY, remote.CONTENTS],
+            "run_timeout": limits.wall_seconds + self._grace_seconds,
+        }
+        try:
+            async with asyncio.timeout(ours):
+                response = await self._post(body)
+        except TimeoutError:
+            raise SandboxError(
+                f"{self._url} did not answer in {ours:.0f} s; the program "
+                "may have run, so it is not sent again"
+            ) from None
+        if response.is_error:
+            said = " ".join(response.text.split())[:200]
+            raise SandboxError(f"{self._url} answered {response.status_code}: {said}")
+        if len(response.content) > _ANSWER_SLACK_BYTES + 2 * limits.workspace_bytes:
+            raise SandboxError(f"{self._url} answered {len(response.content)} bytes")
+        try:
+            return _Answer.model_validate_json(response.content)
+        except ValidationError:
+            raise SandboxError(f"{self._url} does not speak SandboxFusion's protocol") from None
+
+    async def _post(self, body: Mapping[str, object]) -> httpx.Response:
+        for attempt in range(_CONNECT_TRIES):
+            try:
+                return await self._client.post("/run_code", json=body, timeout=None)
+            except httpx.ConnectError as error:
+                # Nothing was sent, so trying again cannot run a program twice.
+                if attempt == _CONNECT_TRIES - 1:
+                    raise SandboxError(f"{self._url} cannot be reached: {error}") from None
+                await asyncio.sleep(_CONNECT_PAUSE_SECONDS * 2**attempt)
+            except httpx.HTTPError as error:
+                name = type(error).__name__
+                raise SandboxError(f"{self._url} broke off: {error or name}") from None
+        raise SandboxError(f"{self._url} cannot be reached")
+
+
+def _sent(code: str, workspace: Path | None, limits: Limits, *, packages: bool) -> dict[str, str]:
+    """Everything the service puts into its folder, in base64."""
+    source = {f"{remote.FOLDER}/source/{name}": data for name, data in parcel.source().items()}
+    return parcel.as_text(parcel.packed(code, workspace, limits, packages=packages) | source)
+
+
+def _opened(answer: _Answer, limits: Limits) -> _Reply | ToolResult:
+    """The sealed reply, or what happened to a program that left none.
+
+    Raises:
+        SandboxError: The service failed.
+    """
+    ran = answer.run_result
+    if answer.status == "SandboxError" or ran is None or ran.status == "Error":
+        raise SandboxError(f"SandboxFusion failed: {' '.join(answer.message.split()) or 'no word'}")
+    if ran.status == "TimeLimitExceeded":
+        return parcel.without_reply(ToolStatus.TIMEOUT, "the service ended it", limits)
+    reply = _fetched(answer, remote.REPLY)
+    sealed = f"{remote.SEAL}{hashlib.sha256(reply).hexdigest()}"
+    if (ran.stdout or "").rstrip("\n").rpartition("\n")[2] != sealed:
+        said = f"it left no sealed reply {(ran.stderr or '').strip()[-300:]}".strip()
+        if _ended_by_signal(ran.return_code):
+            return parcel.without_reply(ToolStatus.KILLED, said, limits)
+        raise SandboxError(f"SandboxFusion: {' '.join(said.split())}")
+    result = parcel.reply_in(reply)
+    if isinstance(result, wire.Failure):
+        raise SandboxError(f"SandboxFusion: {result.reason}")
+    return _Reply(result=result, contents=_fetched(answer, remote.CONTENTS))
+
+
+def _ended_by_signal(code: int | None) -> bool:
+    """Whether the program took its supervisor down, which itself has no reason to be killed."""
+    return code is None or code < 0 or code > remote.SIGNAL_BASE
+
+
+def _fetched(answer: _Answer, name: str) -> bytes:
+    try:
+        return base64.b64decode(answer.files.get(name, ""), validate=True)
+    except ValueError:
+        raise SandboxError(f"SandboxFusion sent {name} in no base64") from None

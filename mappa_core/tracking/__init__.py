@@ -1,0 +1,1 @@
+"""Metrics, traces and registered models: MLflow, TensorBoard, Weights & Biases."""

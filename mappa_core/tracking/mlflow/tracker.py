@@ -1,0 +1,214 @@
+"""Runs in MLflow: one experiment per team, one MLflow run per MAPPA run."""
+
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mappa_core.core.outage import OutageRetry
+from mappa_core.core.records import Episode, Phase, Run, RunStatus, ScoreEntry
+from mappa_core.tracking.mlflow import traces
+from mappa_core.tracking.mlflow.client import boundary, is_server, open_client, open_tracing
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+VALUE_CHARACTERS = 6000
+"""MLflow refuses longer parameters; the whole configuration is in the store."""
+PARAMETERS_PER_BATCH = 100
+TRACES_PER_PAGE = 500
+METRICS_PER_BATCH = 1000
+
+ENDED = {
+    RunStatus.COMPLETED: "FINISHED",
+    RunStatus.INTERRUPTED: "KILLED",
+    RunStatus.FAILED: "FAILED",
+}
+
+
+class MlflowTracker:
+    """`ports.Tracker` on an MLflow server, or straight on a database and a directory."""
+
+    def __init__(
+        self, tracking_uri: str, artifacts: Path, outage_retry: OutageRetry | None = None
+    ) -> None:
+        """Nothing is opened before first use.
+
+        Args:
+            tracking_uri: An MLflow server (`http...`) or a SQLAlchemy database URL.
+            artifacts: Where files go without a server; a server has its own place.
+            outage_retry: For when MLflow goes away; None has none.
+        """
+        self._outage_retry = outage_retry or OutageRetry()
+        self._tracking_uri = tracking_uri
+        self._artifacts = artifacts
+        self._experiments: dict[str, str] = {}
+
+    @cached_property
+    def _client(self) -> "MlflowClient":
+        return open_client(self._tracking_uri)
+
+    def start(self, run: Run) -> str:
+        """Open the run and log its parameters, or find it again; returns MLflow's run id."""
+        with boundary(f"start run {run.name}"):
+            experiment = self._experiment(run.team)
+            mlflow_run_id = self._find(experiment, run) or self._create(experiment, run)
+            self._log_parameters(mlflow_run_id, run.config)
+            if run.prefect_flow_run_id is not None:
+                self._client.set_tag(mlflow_run_id, "prefect.flow_run_id", run.prefect_flow_run_id)
+            return mlflow_run_id
+
+    def _experiment(self, team: str) -> str:
+        name = f"mappa/{team}"
+        found = self._client.get_experiment_by_name(name)
+        if found is not None:
+            return found.experiment_id
+        # Imported once the client is open: before, MLflow would not know that it is to be quiet.
+        from mlflow.exceptions import MlflowException
+
+        location = None if is_server(self._tracking_uri) else str(self._artifacts / team)
+        try:
+            return self._client.create_experiment(name, artifact_location=location)
+        except MlflowException:
+            # Another run may have been first.
+            found = self._client.get_experiment_by_name(name)
+            if found is None:
+                raise
+            return found.experiment_id
+
+    def _find(self, experiment: str, run: Run) -> str | None:
+        found = self._client.search_runs(
+            [experiment], filter_string=f"tags.`mappa.run_id` = '{run.id}'", max_results=1
+        )
+        if not found:
+            return None
+        mlflow_run_id = found[0].info.run_id
+        self._client.update_run(mlflow_run_id, status="RUNNING")
+        return mlflow_run_id
+
+    def _create(self, experiment: str, run: Run) -> str:
+        created = self._client.create_run(
+            experiment,
+            start_time=int(run.started_at.timestamp() * 1000),
+            run_name=run.name,
+            tags={
+                "mappa.run_id": str(run.id),
+                "mappa.run_name": run.name,
+                "mappa.team": run.team,
+                "mappa.seed": str(run.seed),
+                "mappa.code_version": run.code_version,
+                "mappa.sandbox_tier": run.sandbox_tier,
+                "mlflow.source.name": "mappa",
+                "mlflow.source.type": "LOCAL",
+            },
+        )
+        return created.info.run_id
+
+    def _log_parameters(self, mlflow_run_id: str, config: Mapping[str, object]) -> None:
+        from mlflow.entities import Param
+
+        parameters = [Param(key, value) for key, value in flatten(config)]
+        for start in range(0, len(parameters), PARAMETERS_PER_BATCH):
+            batch = parameters[start : start + PARAMETERS_PER_BATCH]
+            self._client.log_batch(mlflow_run_id, params=batch)
+
+    def log(self, tracker_run_id: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Log metrics of one iteration; what is not a finite number is left out, never made up."""
+        from mlflow.entities import Metric
+
+        now_milliseconds = int(time.time() * 1000)
+        finite = [
+            Metric(name, value, now_milliseconds, step)
+            for name, value in metrics.items()
+            if math.isfinite(value)
+        ]
+
+        def log() -> None:
+            with boundary(f"log metrics of step {step}"):
+                for start in range(0, len(finite), METRICS_PER_BATCH):
+                    batch = finite[start : start + METRICS_PER_BATCH]
+                    self._client.log_batch(tracker_run_id, metrics=batch)
+
+        self._outage_retry.run(log)
+
+    def trace(self, tracker_run_id: str, episode: Episode, entries: Sequence[ScoreEntry]) -> None:
+        """Show a finished episode as a trace, its scores as feedback; a repeat changes nothing.
+
+        Raises:
+            TrackerError: MLflow refused.
+        """
+
+        def trace() -> None:
+            with boundary(f"trace episode {episode.id}"):
+                experiment = self._experiment_of(tracker_run_id)
+                tracing = open_tracing(self._tracking_uri)
+                tracing.start_trace(traces.trace_info(episode, entries, experiment, tracker_run_id))
+                tracing.log_spans(experiment, traces.spans(episode))
+
+        self._outage_retry.run(trace)
+
+    def traced(self, tracker_run_id: str, phase: Phase, iteration: int) -> int:
+        """How many episodes of one iteration are there as traces."""
+
+        def count() -> int:
+            with boundary("count traces"):
+                experiment = self._experiment_of(tracker_run_id)
+                found, token = 0, None
+                while True:
+                    page = self._client.search_traces(
+                        locations=[experiment],
+                        filter_string=f"tags.`mappa.phase` = '{phase}' "
+                        f"AND tags.`mappa.iteration` = '{iteration}' "
+                        f"AND metadata.`mlflow.sourceRun` = '{tracker_run_id}'",
+                        max_results=TRACES_PER_PAGE,
+                        page_token=token,
+                        include_spans=False,
+                    )
+                    found, token = found + len(page), page.token
+                    if not token:
+                        return found
+
+        return self._outage_retry.run(count)
+
+    def _experiment_of(self, tracker_run_id: str) -> str:
+        # Asked for every episode, and a run never moves.
+        if tracker_run_id not in self._experiments:
+            found = self._client.get_run(tracker_run_id).info.experiment_id
+            self._experiments[tracker_run_id] = found
+        return self._experiments[tracker_run_id]
+
+    def tag(self, tracker_run_id: str, tags: Mapping[str, str]) -> None:
+        """Set tags, e.g. the ids the run has elsewhere."""
+        with boundary("set tags"):
+            for key, value in tags.items():
+                self._client.set_tag(tracker_run_id, key, value)
+
+    def end(self, tracker_run_id: str, status: RunStatus) -> None:
+        """Close the run."""
+
+        def end() -> None:
+            with boundary("end the run"):
+                self._client.set_terminated(tracker_run_id, ENDED.get(status, "RUNNING"))
+
+        self._outage_retry.run(end)
+
+
+def flatten(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Dotted keys and text values of a nested configuration, as `mappa train` takes them.
+
+    Values are JSON but for text; one that MLflow would refuse ends in an ellipsis.
+    """
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}.")
+            continue
+        text = value if isinstance(value, str) else json.dumps(value, default=str)
+        yield f"{prefix}{key}", shortened(text)
+
+
+def shortened(text: str) -> str:
+    """`text`, cut to what MLflow takes as a parameter."""
+    return text if len(text) <= VALUE_CHARACTERS else text[: VALUE_CHARACTERS - 1] + "…"

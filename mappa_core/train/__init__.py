@@ -1,0 +1,1 @@
+"""From scores to new weights: credit, estimators, objective, learners, the update."""

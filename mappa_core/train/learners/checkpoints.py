@@ -1,0 +1,204 @@
+"""Checkpoints on disk: whole and verified, or not there.
+
+    <checkpoints>/<run id>/<agent>/<step>/
+        adapter_config.json          PEFT's own format, so that any PEFT program can load it
+        adapter_model.safetensors    (full weights: config.json, model.safetensors)
+        optimizer.safetensors        AdamW's moments
+        manifest.json                the SHA-256 of each of the above
+
+A checkpoint is written beside its place, synced to the disk, and renamed. What a killed process
+left beside it goes with the step's next write or removal.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load
+from torch import Tensor
+
+from mappa_core.core.errors import DiskFull, LearnerError
+from mappa_core.models import tensor_files
+from mappa_core.models.layout import ADAPTER, WHOLE_MODEL, layout_of
+from mappa_core.models.tensor_files import sha256_file
+
+OPTIMIZER = "optimizer.safetensors"
+MANIFEST = "manifest.json"
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """What was written, for the checkpoint's record."""
+
+    sha256: str
+    """Of the weights' file."""
+    size_bytes: int
+    """Of all files."""
+
+
+def write(
+    directory: Path,
+    config: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
+    optimizer: Mapping[str, Tensor],
+) -> Saved:
+    """Write a checkpoint, replacing what an update that was not recorded may have left there.
+
+    Args:
+        directory: Its place.
+        config: Of the weights; PEFT's says so itself.
+        weights: An adapter's tensors, or a whole model's.
+        optimizer: Its moments.
+
+    Raises:
+        DiskFull: It does not fit.
+        LearnerError: The directory cannot be written.
+    """
+    layout = ADAPTER if "peft_type" in config else WHOLE_MODEL
+    try:
+        with _replacing(directory) as beside:
+            (beside / layout.config).write_text(json.dumps(config, indent=2, sort_keys=True))
+            tensor_files.write(beside / layout.weights, weights, {"format": "pt"})
+            tensor_files.write(beside / OPTIMIZER, optimizer)
+            hashes = {file.name: sha256_file(file) for file in beside.iterdir()}
+            manifest = json.dumps({"sha256": hashes}, indent=2, sort_keys=True)
+            (beside / MANIFEST).write_text(manifest)
+            size_bytes = sum(file.stat().st_size for file in beside.iterdir())
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            tensors = (*weights.values(), *optimizer.values())
+            raise DiskFull(
+                f"no room for checkpoint {directory}: free "
+                f"{sum(tensor.nbytes for tensor in tensors) / 2**20:.0f} MiB, then resume the run"
+            ) from error
+        raise LearnerError(f"cannot write checkpoint {directory}: {error.strerror}") from error
+    return Saved(sha256=hashes[layout.weights], size_bytes=size_bytes)
+
+
+def remove(directory: Path) -> None:
+    """Remove a checkpoint at once: one half removed is not there.
+
+    Raises:
+        LearnerError: It is there and stays.
+    """
+    _remove_leftovers(directory)
+    aside = directory.with_name(f".{directory.name}-retired")
+    try:
+        directory.rename(aside)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise LearnerError(f"cannot remove checkpoint {directory}: {error.strerror}") from error
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def read_weights(directory: Path) -> dict[str, Tensor]:
+    """The weights' tensors, as they were written.
+
+    Raises:
+        LearnerError: A file is missing or damaged.
+    """
+    return load(_verified(directory, layout_of(directory).weights))
+
+
+def read_optimizer(directory: Path) -> dict[str, Tensor]:
+    """The optimiser's tensors, as they were written.
+
+    Raises:
+        LearnerError: A file is missing or damaged.
+    """
+    return load(_verified(directory, OPTIMIZER))
+
+
+def verify(directory: Path) -> None:
+    """Read all of a checkpoint's files, none of them into memory.
+
+    Raises:
+        LearnerError: A file is missing or damaged.
+    """
+    with _readable(directory):
+        for name, expected in _hashes(directory).items():
+            _check(directory / name, sha256_file(directory / name), expected)
+
+
+def _verified(directory: Path, name: str) -> bytes:
+    """A file's bytes, if they are those the manifest names."""
+    with _readable(directory):
+        expected = _hashes(directory)[name]
+        data = (directory / name).read_bytes()
+        _check(directory / name, hashlib.sha256(data).hexdigest(), expected)
+        return data
+
+
+def _hashes(directory: Path) -> dict[str, str]:
+    return json.loads((directory / MANIFEST).read_bytes())["sha256"]
+
+
+def _check(file: Path, found: str, expected: str) -> None:
+    if found != expected:
+        raise _unusable(file.parent, file, "damaged (its SHA-256 is not the recorded one)")
+
+
+@contextmanager
+def _readable(directory: Path) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        # A disk that cannot read says so without a name.
+        file = Path(error.filename or directory)
+        raise _unusable(directory, file, f"unreadable ({error.strerror})") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise _unusable(directory, directory / MANIFEST, "damaged") from error
+
+
+def _unusable(directory: Path, file: Path, problem: str) -> LearnerError:
+    run = directory.parents[1].name
+    return LearnerError(
+        f"checkpoint file {file} is {problem}: restore it, or go on from the last whole checkpoint "
+        f"in a new run: mappa train --fork {run}"
+    )
+
+
+@contextmanager
+def _replacing(directory: Path) -> Generator[Path]:
+    """A sibling to be filled with files, which is synced and takes the place of `directory`."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers(directory)
+    beside = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+    try:
+        yield beside
+        # Those of safetensors and of `mkdtemp` are for their owner alone.
+        for file in beside.iterdir():
+            file.chmod(0o644)
+            _sync(file)
+        beside.chmod(0o755)
+        _sync(beside)
+        shutil.rmtree(directory, ignore_errors=True)
+        beside.rename(directory)
+        _sync(directory.parent)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _remove_leftovers(directory: Path) -> None:
+    """What a write or a removal that was killed left beside it; an update is computed once."""
+    for left in directory.parent.glob(f".{directory.name}-*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,205 @@
+"""The model that is trained: a frozen base with one LoRA adapter, or all of its weights.
+
+One object serves all agents: their weights are copied into it. It reads prefix trees only.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+import torch
+from peft import LoraConfig as PeftLoraConfig
+from peft import PeftModel, get_peft_model, get_peft_model_state_dict
+from torch import Tensor
+from transformers import AttentionInterface, PreTrainedModel
+
+from mappa_core.core.errors import LearnerError
+from mappa_core.core.records import ScoredAction, TrainingSample
+from mappa_core.models.device import resolve_device
+from mappa_core.models.weights import load_base
+from mappa_core.train.config import LearnerConfig
+from mappa_core.train.learners.lora import fuse
+from mappa_core.train.prefix_tree import PrefixTree, build, micro_batches
+from mappa_core.train.token_logprobs import TokenLogprobs, token_logprobs
+from mappa_core.train.tree_attention import AttentionPlan, attend, plan
+
+ATTENTION = "mappa_prefix_tree"
+ADAPTER = "default"
+
+Trainee: TypeAlias = PeftModel | PreTrainedModel
+
+
+def _tree_attention(
+    _module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    _mask: Tensor | None,
+    *,
+    tree: AttentionPlan,
+    scaling: float | None = None,
+    **_: Any,  # noqa: ANN401
+) -> tuple[Tensor, None]:
+    """The attention interface of transformers: (1, H, N, D) in, (1, N, H, D) out."""
+    return attend(query, key, value, tree, scaling).transpose(1, 2).contiguous(), None
+
+
+def load(base: Path | str, learner: LearnerConfig, *, fused: bool) -> Trainee:
+    """The model at `base`, with LoRA on every linear layer but the output where that is trained.
+
+    What is trained is float32 on every device; a frozen base is bfloat16 on a GPU.
+
+    Args:
+        base: Name or directory.
+        learner: What is trained, and where.
+        fused: Where all is float32, each layer computes with its adapter in one operation. That
+            passes the adapter's own layers by, on whose calls ZeRO gathers what it has partitioned.
+
+    Raises:
+        ConfigError: `learner.device` is cuda and there is no GPU.
+        LearnerError: The model cannot be read.
+    """
+    device = resolve_device(learner.device)
+    full = learner.weights == "full"
+    dtype = torch.float32 if full or device == "cpu" else torch.bfloat16
+    AttentionInterface.register(ATTENTION, _tree_attention)
+    try:
+        model = load_base(base, dtype, device)
+    except (OSError, ValueError) as error:
+        raise LearnerError(f"cannot read the model at {base}: {error}") from error
+    model.set_attn_implementation(ATTENTION)
+    if learner.gradient_checkpointing:
+        # Layers are computed twice in training mode only; a model without dropout is the same.
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.train()
+    if full:
+        return model
+    if learner.gradient_checkpointing:
+        model.enable_input_require_grads()
+    config = PeftLoraConfig(
+        r=learner.lora.rank,
+        lora_alpha=learner.lora.alpha,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+        base_model_name_or_path=str(base),
+    )
+    if fused and device == "cpu":
+        fuse(config)
+    return cast(PeftModel, get_peft_model(model, config))
+
+
+def inner(model: Trainee) -> PreTrainedModel:
+    """The model without the adapter's wrapper."""
+    return cast(PreTrainedModel, model.get_base_model()) if isinstance(model, PeftModel) else model
+
+
+def read(model: Trainee, tree: PrefixTree) -> TokenLogprobs:
+    """Log-probability and entropy of every response token of the tree's sequences, (sum of T,)."""
+    base = inner(model)
+    tree = tree.to(base.device)
+    with torch.autocast(base.device.type, torch.bfloat16, enabled=base.device.type == "cuda"):
+        states = base.base_model(
+            input_ids=tree.token_ids[None],
+            position_ids=tree.depths[None],
+            use_cache=False,
+            tree=plan(tree.ends),
+        ).last_hidden_state[0]
+    edges = token_logprobs(
+        states[tree.predictors],
+        cast(torch.nn.Linear, base.get_output_embeddings()).weight,
+        tree.edge_predictors,
+        tree.edge_tokens,
+    )
+    entropies = None if edges.entropies is None else edges.entropies[tree.reads]
+    return TokenLogprobs(logprobs=edges.logprobs[tree.reads], entropies=entropies)
+
+
+def trained_parameters(model: Trainee) -> dict[str, torch.nn.Parameter]:
+    """The trainable weights by name, in the model's own order; tied ones once."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def reset(model: Trainee, base: Path | str, seed: int) -> None:
+    """Make the policy the base model again.
+
+    A fresh adapter has B zero and A drawn from `seed`.
+    """
+    if not isinstance(model, PeftModel):
+        with torch.no_grad():
+            fresh = dict(load_base(base, torch.float32, "cpu").named_parameters())
+            for name, parameter in model.named_parameters():
+                parameter.copy_(fresh[name])
+        return
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in trained_parameters(model).items():
+        # Drawn on the CPU, so that every device starts from the same numbers.
+        fresh = torch.zeros(parameter.shape)
+        if ".lora_A." in name:
+            torch.nn.init.kaiming_uniform_(fresh, a=5**0.5, generator=generator)
+        parameter.data.copy_(fresh)
+
+
+def tensors(model: Trainee) -> dict[str, Tensor]:
+    """The trained weights under the names of PEFT's or transformers' files, on the CPU."""
+    return {name: t.detach().cpu().contiguous() for name, t in _named(model).items()}
+
+
+def file_names(model: Trainee) -> dict[str, str]:
+    """Each trained parameter's name in the files."""
+    return {name: name.replace(f".{ADAPTER}.", ".") for name in trained_parameters(model)}
+
+
+def copy_tensors(model: Trainee, given: Mapping[str, Tensor]) -> None:
+    """Put an agent's weights into the model.
+
+    Raises:
+        ValueError: They are not this model's: other names or shapes.
+    """
+    mine = _named(model)
+    shapes = {name: tuple(tensor.shape) for name, tensor in mine.items()}
+    if shapes != {name: tuple(tensor.shape) for name, tensor in given.items()}:
+        raise ValueError("its layers or rank are not those of learner.weights and learner.lora")
+    with torch.no_grad():
+        for name, tensor in mine.items():
+            tensor.copy_(given[name])
+
+
+def config(model: Trainee, base_model: str) -> dict[str, Any]:
+    """The contents of the weights' configuration file, the same in every process."""
+    if not isinstance(model, PeftModel):
+        return json.loads(model.config.to_json_string())
+    values = cast(PeftLoraConfig, model.peft_config[ADAPTER]).to_dict()
+    values |= {"base_model_name_or_path": base_model, "inference_mode": True}
+    return {key: _ordered(value) for key, value in values.items()}
+
+
+def _named(model: Trainee) -> Mapping[str, Tensor]:
+    if isinstance(model, PeftModel):
+        return cast(Mapping[str, Tensor], get_peft_model_state_dict(model))
+    return dict(model.named_parameters())
+
+
+def _ordered(value: object) -> object:
+    """Sets come in another order in every process."""
+    if isinstance(value, set | list | tuple):
+        return sorted(cast(Sequence[str], value))
+    return value
+
+
+def read_all(
+    model: Trainee,
+    actions: Sequence[ScoredAction] | Sequence[TrainingSample],
+    budget_tokens: int,
+) -> tuple[tuple[float, ...], ...]:
+    """Log-probabilities of every action's tokens, micro-batch by micro-batch; shapes (N, T)."""
+    prompts = [action.prompt_token_ids for action in actions]
+    responses = [action.token_ids for action in actions]
+    rows: list[tuple[float, ...]] = [()] * len(actions)
+    for part in micro_batches(prompts, responses, budget_tokens):
+        tree = build([prompts[i] for i in part], [responses[i] for i in part])
+        with torch.no_grad():
+            values = read(model, tree).logprobs.cpu()
+        for i, row in zip(part, values.split([len(responses[i]) for i in part]), strict=True):
+            rows[i] = tuple(row.tolist())
+    return tuple(rows)

@@ -1,0 +1,70 @@
+"""When the sampler's probabilities are not quite the trainer's.
+
+An engine in bfloat16, with other kernels or with weights one update old samples from mu while the
+trainer computes with pi. The same token's two log-probs, both known, say how far apart they are:
+
+    r_t = pi_old(a_t) / mu(a_t)          c_t = min(r_t, C) if the action's mean ratio is in band
+"""
+
+import torch
+from torch import Tensor
+
+from mappa_core.train.config import MismatchConfig
+from mappa_core.train.objective import action_means
+
+
+def corrections(
+    old_logprobs: Tensor, sampler_logprobs: Tensor, lengths: Tensor, config: MismatchConfig
+) -> Tensor:
+    """c_t, by which each token's loss is multiplied; all 1 where nothing is corrected.
+
+    Args:
+        old_logprobs: (sum of T,) under the trainer, before the update.
+        sampler_logprobs: (sum of T,) as the sampler stored them.
+        lengths: (B,) int64, T of each action.
+        config: Truncation and mask.
+
+    Returns:
+        (sum of T,), without a gradient.
+    """
+    differences = (old_logprobs - sampler_logprobs).detach()
+    weights = torch.ones_like(differences)
+    if config.importance == "token":
+        weights = truncated(differences, config.threshold)
+    if config.sequence_mask is not None:
+        weights = weights * sequence_mask(differences, lengths, config.sequence_mask)
+    return weights
+
+
+def truncated(differences: Tensor, threshold: float) -> Tensor:
+    """min(r_t, C) of each token (truncated importance sampling, E. L. Ionides, 2008).
+
+    Args:
+        differences: (T,) log pi_old - log mu.
+        threshold: C >= 1.
+    """
+    return differences.exp().clamp_max(threshold)
+
+
+def sequence_mask(differences: Tensor, lengths: Tensor, bound: float) -> Tensor:
+    """1 at the tokens of actions whose ratios' geometric mean lies in [1 / bound, bound], else 0.
+
+    A mean and not a product, so that long actions are not all masked (GSPO, arXiv 2507.18071,
+    eq. 7, taken between trainer and sampler).
+    """
+    means = action_means(differences, lengths)
+    kept = means.abs() <= torch.tensor(bound, dtype=means.dtype).log()
+    return kept.to(differences.dtype).repeat_interleave(lengths)
+
+
+def kl_of_sampler(differences: Tensor) -> Tensor:
+    """KL(mu || pi_old) of each token by k3: r - 1 - log r, unbiased on tokens drawn from mu; (T,).
+
+    J. Schulman, "Approximating KL divergence", 2020.
+    """
+    return torch.expm1(differences) - differences
+
+
+def effective_share(sum_of_ratios: float, sum_of_squares: float, tokens: int) -> float:
+    """(sum r)^2 / (n sum r^2) in (0, 1]: Kish's effective sample size over the sample's size."""
+    return sum_of_ratios**2 / (tokens * sum_of_squares)

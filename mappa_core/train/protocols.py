@@ -1,0 +1,62 @@
+"""Who learns from scored actions."""
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from mappa_core.core.records import (
+    Checkpoint,
+    PolicyVersion,
+    ScoredAction,
+    TrainingSample,
+    UpdateReport,
+)
+from mappa_core.train.config import AlgorithmConfig
+
+
+class Learner(Protocol):
+    """Updates one agent's weights."""
+
+    def logprobs(
+        self, policy: PolicyVersion, actions: Sequence[ScoredAction]
+    ) -> tuple[tuple[float, ...], ...]:
+        """Log-probabilities of each action's tokens under `policy`; shapes (N, T).
+
+        Raises:
+            LearnerError: The weights cannot be loaded or do not match their hash.
+        """
+        ...
+
+    def update(
+        self,
+        policy: PolicyVersion,
+        samples: Sequence[TrainingSample],
+        algorithm: AlgorithmConfig,
+        *,
+        total_steps: int,
+        seed: int,
+    ) -> UpdateReport:
+        """One update of `policy` on `samples`, saved as a checkpoint beside the old one.
+
+        Optimiser state travels in the checkpoint, so a killed run goes on as if undisturbed.
+
+        Args:
+            policy: The weights that sampled; the report's policy is one step further.
+            samples: The agent's scored actions of one iteration.
+            algorithm: Clip, KL and loss averaging.
+            total_steps: Updates of the whole run, for the learning-rate schedule.
+            seed: Order of the minibatches.
+
+        Raises:
+            LearnerError: The loss is not finite, or the weights cannot be read.
+            DiskFull: The checkpoint does not fit; nothing half-written is left.
+        """
+        ...
+
+
+@runtime_checkable
+class RetiringLearner(Protocol):
+    """A learner that can let go of what it saved, beside `Learner`."""
+
+    def retire(self, checkpoint: Checkpoint) -> None:
+        """Remove a checkpoint's files; its record, and a registered copy, stay."""
+        ...

@@ -1,0 +1,174 @@
+"""vLLM for real: the GPU's way of serving, servers that do not start, parents that are killed."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from peft import PeftModel
+
+from mappa_core.core.errors import EngineError
+from mappa_core.core.records import Completion, GenerationRequest, PolicyVersion, Sampling
+from mappa_core.models.weights import load_base
+from mappa_core.rollout.config import EngineConfig
+from mappa_core.rollout.engines.vllm.engine import VllmEngine
+from mappa_core.rollout.engines.vllm.server import open_fork_server
+from tests.builders import make_policy, make_run
+from tests.tiny_model import save_adapter
+
+AGENTS = ("solver", "executor", "verifier")
+CONFIG = EngineConfig(device="cpu", max_model_length=512, kv_cache_gib=0.5)
+PROMPT = (1, 4093, 198, 1780, 314, 216, 39, 1232, 216, 37, 47, 2, 198, 1, 520, 9531, 198)
+
+# Starts an engine, says so, and waits to be killed.
+PARENT = """
+import asyncio, sys
+from pathlib import Path
+from mappa_core.rollout.engines.vllm.engine import VllmEngine
+from mappa_core.rollout.engines.vllm.server import open_fork_server
+from mappa_core.rollout.config import EngineConfig
+
+async def main(model, directory):
+    config = EngineConfig(device="cpu")
+    engine = VllmEngine(
+        model=model, agents=("solver",), end_token_ids=(2,), config=config,
+        work_directory=directory / "work", fork_server=open_fork_server(config, directory / "logs"),
+    )
+    await engine.start()
+    print("started", flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main(sys.argv[1], Path(sys.argv[2])))
+"""
+
+
+def make_engine(model: Path, directory: Path, config: EngineConfig = CONFIG) -> VllmEngine:
+    return VllmEngine(
+        model=model,
+        agents=AGENTS,
+        config=config,
+        end_token_ids=(0, 2),
+        work_directory=directory / "work",
+        fork_server=open_fork_server(config, directory / "logs"),
+        lora_rank=8,
+    )
+
+
+def policy(agent: str, step: int, adapter: Path | None) -> PolicyVersion:
+    made = make_policy(make_run(), agent, step)
+    return replace(made, adapter_uri=None if adapter is None else str(adapter))
+
+
+def request(policy: PolicyVersion) -> GenerationRequest:
+    return GenerationRequest(
+        policy=policy,
+        prompt_token_ids=PROMPT,
+        sampling=Sampling(temperature=1.0, top_p=1.0, max_tokens=16),
+        seed=11,
+    )
+
+
+def difference(model: torch.nn.Module, completion: Completion) -> float:
+    sampled = completion.token_ids
+    with torch.inference_mode():
+        logits = model(torch.tensor([PROMPT + sampled])).logits[0, len(PROMPT) - 1 : -1]
+    expected = logits.log_softmax(-1).gather(1, torch.tensor(sampled)[:, None])[:, 0]
+    return float((expected - torch.tensor(completion.logprobs)).abs().mean())
+
+
+def adapted(model: Path, adapter: Path) -> torch.nn.Module:
+    return PeftModel.from_pretrained(load_base(model, torch.float32, "cpu"), str(adapter)).eval()
+
+
+@pytest.mark.slow  # the GPU's way of serving; on a CPU its prefill takes a minute
+def test_one_server_serves_every_agents_adapter(real_model: Path, tmp_path: Path) -> None:
+    adapters = [save_adapter(real_model, tmp_path / f"a{n}", seed=n, size=0.01) for n in (1, 2)]
+    solver, executor, verifier = (
+        policy("solver", 0, None),
+        policy("executor", 1, adapters[0]),
+        policy("verifier", 1, adapters[1]),
+    )
+    newer = policy("executor", 2, adapters[1])
+
+    async def scenario() -> list[Completion]:
+        engine = make_engine(
+            real_model, tmp_path, CONFIG.model_copy(update={"serving": "adapters"})
+        )
+        await engine.start()
+        try:
+            servers = [p for p in psutil.Process().children(recursive=True) if is_engine(p)]
+            assert len(servers) == 1
+            await asyncio.gather(*map(engine.load, (solver, executor, verifier)))
+            together = await asyncio.gather(
+                *(engine.generate(request(policy)) for policy in (solver, executor, verifier))
+            )
+            await engine.load(newer)
+            with pytest.raises(EngineError, match="asked for at step 1 and the engine serves step"):
+                await engine.generate(request(executor))
+            return [*together, await engine.generate(request(newer))]
+        finally:
+            await engine.close()
+
+    base, first, second, swapped = asyncio.run(scenario())
+    assert difference(load_base(real_model, torch.float32, "cpu"), base) < 1e-4
+    assert difference(adapted(real_model, adapters[0]), first) < 1e-4
+    assert difference(adapted(real_model, adapters[1]), second) < 1e-4
+    assert difference(adapted(real_model, adapters[1]), swapped) < 1e-4
+    assert difference(adapted(real_model, adapters[0]), swapped) > 1e-2
+
+
+def test_a_server_that_cannot_start_names_its_log(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path / "no-model", tmp_path)
+    # Other tests' servers may live as long as the session.
+    before = set(psutil.Process().children(recursive=True))
+    started = time.monotonic()
+    with pytest.raises(EngineError, match=r"ended while starting: read .*vllm-\w+\.log"):
+        asyncio.run(engine.start())
+    assert time.monotonic() - started < CONFIG.start_seconds
+    assert (tmp_path / "logs" / "vllm-solver.log").stat().st_size > 0
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
+def test_no_server_outlives_a_killed_parent(real_model: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PARENT, str(real_model), str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "started\n"
+        family = psutil.Process(parent.pid).children(recursive=True)
+        assert any(map(is_engine, family))
+        parent.send_signal(signal.SIGKILL)
+    gone, alive = psutil.wait_procs(family, timeout=15)
+    assert not alive
+    assert len(gone) == len(family)
+
+
+def is_engine(process: psutil.Process) -> bool:
+    return "VLLM::EngineCore" in process.cmdline()
+
+
+@pytest.mark.gpu
+def test_a_sleeping_server_leaves_the_gpu_and_wakes_with_its_weights(
+    real_model: Path, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        config = EngineConfig(device="cuda", max_model_length=512, colocate=True)
+        engine = make_engine(real_model, tmp_path, config)
+        await engine.start()
+        try:
+            await engine.load(solver := policy("solver", 0, None))
+            before = await engine.generate(request(solver))
+            held = torch.cuda.mem_get_info()[0]
+            await engine.sleep()
+            assert torch.cuda.mem_get_info()[0] > held + 10 * 2**30
+            await engine.wake()
+            assert (await engine.generate(request(solver))).token_ids == before.token_ids
+        finally:
+            await engine.close()
+
+    asyncio.run(scenario())

@@ -1,0 +1,43 @@
+"""What only a GPU can show: `pytest -m gpu tests/integration/deepspeed`."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from mappa_core.train.config import AlgorithmConfig, DeepspeedConfig, LearnerConfig, LoraConfig
+from mappa_core.train.learners.torch_learner import TorchLearner
+from tests.integration.train.learner.samples import BASE, actions, samples
+from tests.tiny_model import save_tiny_model
+
+pytest.importorskip("deepspeed", reason="DeepSpeed is not installed here")
+from mappa_core.train.learners.deepspeed import DeepspeedLearner
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("weights", ["lora", "full"])
+def test_nccl_and_bfloat16_learn_what_the_torch_learner_learns(
+    tmp_path: Path, stage: int, weights: str
+) -> None:
+    ranks = torch.cuda.device_count()
+    base = save_tiny_model(tmp_path / "tiny")
+    config = LearnerConfig(
+        device="cuda",
+        weights=weights,
+        lora=LoraConfig(rank=4, alpha=8),
+        learning_rate=1e-3,
+        deepspeed=DeepspeedConfig(ranks=ranks, stage=stage, offload=stage > 1),
+    )
+    given = actions(8)
+    batch = samples(given, [(-5.0,) * len(one.token_ids) for one in given], [1.0, -1.0] * 4)
+    algorithm = AlgorithmConfig()
+    ours = DeepspeedLearner(base, tmp_path / "zero", config)
+    theirs = TorchLearner(base, tmp_path / "torch", config)
+    spread = ours.update(BASE, batch, algorithm, total_steps=2, seed=1)
+    alone = theirs.update(BASE, batch, algorithm, total_steps=2, seed=1)
+    assert spread.metrics["loss"] == pytest.approx(alone.metrics["loss"], abs=0.05)
+    assert spread.metrics["grad_norm"] == pytest.approx(alone.metrics["grad_norm"], rel=0.1)
+    after = ours.logprobs(spread.policy, given)
+    for mine, other in zip(after, theirs.logprobs(alone.policy, given), strict=True):
+        assert mine == pytest.approx(other, abs=0.1)

@@ -1,0 +1,290 @@
+"""What is particular to the torch learner: its checkpoints, and that it repeats itself exactly."""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from mappa_core.core.errors import ConfigError, DiskFull, LearnerError
+from mappa_core.core.records import PolicyVersion, ScoredAction, TrainingSample, UpdateReport
+from mappa_core.train.config import AlgorithmConfig, GuardConfig, LoraConfig, MismatchConfig
+from mappa_core.train.learners import checkpoints
+from mappa_core.train.learners.torch_learner import TorchLearner
+from tests.full_disk import largest_file
+from tests.integration.train.learner.conftest import MakeLearner
+from tests.integration.train.learner.samples import BASE, actions, samples
+
+ALGORITHM = AlgorithmConfig()
+FROM_SAMPLER = AlgorithmConfig(mismatch=MismatchConfig(importance="none"))
+FILES = {"adapter_config.json", "adapter_model.safetensors", "optimizer.safetensors"}
+
+
+def batch(learner: TorchLearner, policy: PolicyVersion = BASE) -> list[TrainingSample]:
+    given = actions(6)
+    return samples(given, learner.logprobs(policy, given), [1.0, -1.0, 0.5, -0.5, 0.0, 2.0])
+
+
+def update(learner: TorchLearner, policy: PolicyVersion = BASE, seed: int = 3) -> UpdateReport:
+    return learner.update(policy, batch(learner, policy), ALGORITHM, total_steps=4, seed=seed)
+
+
+def file_bytes(report: UpdateReport) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in Path(report.checkpoint.directory).iterdir()}
+
+
+def test_same_checkpoint_samples_and_seed_give_the_same_bytes(make_learner: MakeLearner) -> None:
+    learner = make_learner(epochs=2, minibatches=2)
+    first = update(learner)
+    second = update(learner, first.policy)
+    before = file_bytes(first), file_bytes(second)
+
+    # A process that starts over, and one that did something else in between, agree to the bit.
+    assert file_bytes(update(make_learner(epochs=2, minibatches=2), first.policy)) == before[1]
+    assert file_bytes(update(learner)) == before[0]
+
+
+def test_another_seed_draws_another_adapter(make_learner: MakeLearner) -> None:
+    learner = make_learner()
+    assert update(learner).checkpoint.sha256 != update(learner, seed=4).checkpoint.sha256
+
+
+def test_micro_batches_change_memory_not_the_result(make_learner: MakeLearner) -> None:
+    whole, cut = (
+        load_file(Path(update(learner).checkpoint.directory) / "adapter_model.safetensors")
+        for learner in (make_learner(), make_learner(micro_batch_tokens=1))
+    )
+    for name, tensor in whole.items():
+        torch.testing.assert_close(cut[name], tensor, atol=1e-5, rtol=1e-3)
+
+
+def test_peft_itself_loads_the_checkpoint_and_agrees(
+    make_learner: MakeLearner, tiny_model: Path
+) -> None:
+    learner = make_learner()
+    report = update(learner, update(learner).policy)
+    base = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
+    model = PeftModel.from_pretrained(base, report.checkpoint.directory)
+    [one] = given = actions(1)
+    with torch.no_grad():
+        ids = torch.tensor([[*one.prompt_token_ids, *one.token_ids]])
+        logits = model(input_ids=ids).logits[0, len(one.prompt_token_ids) - 1 : -1]
+    expected = logits.log_softmax(-1).gather(1, torch.tensor(one.token_ids)[:, None])[:, 0]
+    assert learner.logprobs(report.policy, given)[0] == pytest.approx(expected.tolist(), abs=2e-6)
+    assert learner.logprobs(BASE, given) != learner.logprobs(report.policy, given)
+
+
+def test_checkpoint_directory(make_learner: MakeLearner, tmp_path: Path) -> None:
+    report = update(make_learner())
+    directory = tmp_path / "checkpoints" / str(BASE.run_id) / "solver" / "1"
+    assert report.policy.adapter_uri == report.checkpoint.directory == str(directory)
+    assert {path.name for path in directory.iterdir()} == FILES | {"manifest.json"}
+    assert set(json.loads((directory / "manifest.json").read_text())["sha256"]) == FILES
+    config = json.loads((directory / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "models/tiny"
+    assert (config["r"], config["lora_alpha"], config["peft_type"]) == (4, 8, "LORA")
+    assert report.checkpoint.size_bytes == sum(path.stat().st_size for path in directory.iterdir())
+    assert [path.name for path in directory.parent.iterdir()] == ["1"]
+
+
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "optimizer.safetensors"])
+def test_a_damaged_file_is_named_with_a_way_on(make_learner: MakeLearner, name: str) -> None:
+    learner = make_learner()
+    policy = update(learner, update(learner).policy).policy
+    file = Path(policy.adapter_uri or "") / name
+    given = batch(learner, policy)
+    checkpoints.verify(file.parent)
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    message = rf"{name} is damaged.*: mappa train --fork {BASE.run_id}"
+    with pytest.raises(LearnerError, match=message):
+        checkpoints.verify(file.parent)
+    with pytest.raises(LearnerError, match=message):
+        learner.update(policy, given, ALGORITHM, total_steps=4, seed=1)
+
+
+def test_a_missing_checkpoint_is_named(make_learner: MakeLearner, tmp_path: Path) -> None:
+    gone = replace(BASE, step=5, adapter_uri=str(tmp_path / "gone" / "5"))
+    with pytest.raises(LearnerError, match=r"gone/5/manifest.json.*--fork"):
+        make_learner().logprobs(gone, actions(1))
+
+
+def test_an_adapter_of_another_rank_is_refused(make_learner: MakeLearner) -> None:
+    policy = update(make_learner()).policy
+    other = make_learner(lora=LoraConfig(rank=2, alpha=8))
+    with pytest.raises(LearnerError, match=r"does not fit.*learner\.lora"):
+        other.logprobs(policy, actions(1))
+
+
+def test_a_checkpoint_that_does_not_fit_leaves_nothing(
+    make_learner: MakeLearner, tmp_path: Path
+) -> None:
+    learner = make_learner()
+    given = batch(learner)
+    with largest_file(50_000), pytest.raises(DiskFull, match=r"free \d+ MiB, then resume"):
+        learner.update(BASE, given, ALGORITHM, total_steps=4, seed=3)
+    assert list((tmp_path / "checkpoints" / str(BASE.run_id) / "solver").iterdir()) == []
+    assert update(learner).policy.step == 1
+
+
+def test_an_infinite_loss_saves_nothing(make_learner: MakeLearner, tmp_path: Path) -> None:
+    learner = make_learner()
+    [sample, *_] = batch(learner)
+    length = len(sample.token_ids)
+    wild = replace(sample, advantages=(-1.0,) * length, old_logprobs=(-1e4,) * length)
+    with pytest.raises(LearnerError, match="nothing was saved"):
+        learner.update(BASE, [wild], FROM_SAMPLER, total_steps=4, seed=3)
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_epochs_and_minibatches_are_optimizer_steps(make_learner: MakeLearner) -> None:
+    metrics = update(make_learner(epochs=3, minibatches=2)).metrics
+    assert metrics["optimizer_steps"] == 6.0
+    assert metrics["kl_sampler"] < 1e-5  # before the first step nothing had changed yet
+    assert metrics["ratio_mean"] != pytest.approx(1.0, abs=1e-4)
+
+
+def test_metrics_of_a_plain_update(make_learner: MakeLearner) -> None:
+    metrics = update(make_learner()).metrics
+    assert metrics["samples"] == 6.0
+    assert metrics["zero_advantage_share"] == pytest.approx(1 / 6)
+    assert metrics["ratio_mean"] == pytest.approx(1.0, abs=1e-5)
+    assert metrics["clip_fraction"] == 0.0
+    assert metrics["learning_rate"] == 1e-2
+    # On policy every ratio is 1, so the loss is minus the mean advantage.
+    assert metrics["loss"] == pytest.approx(-2.0 / 6, abs=1e-5)
+    assert 0 < metrics["entropy"] < 6
+    assert metrics["grad_norm"] > 0
+    assert metrics["distinct_tokens"] < metrics["tokens"] + 6 * 15
+
+
+def off_policy(learner: TorchLearner, shift: float) -> list[TrainingSample]:
+    """Samples of a sampler whose log-probs are all `shift` below the trainer's."""
+    return [
+        replace(sample, old_logprobs=tuple(value - shift for value in sample.old_logprobs))
+        for sample in batch(learner)
+    ]
+
+
+def test_a_samplers_ratios_weigh_the_loss_and_are_truncated(make_learner: MakeLearner) -> None:
+    learner = make_learner()
+    losses = {
+        shift: learner.update(
+            BASE, off_policy(learner, shift), ALGORITHM, total_steps=4, seed=3
+        ).metrics
+        for shift in (0.0, 0.5, 5.0)
+    }
+    # e^0.5 is below the threshold of 2, e^5 above; the ratio to the trainer's own policy stays 1.
+    assert losses[0.5]["loss"] == pytest.approx(losses[0.0]["loss"] * math.exp(0.5), abs=1e-5)
+    assert losses[5.0]["loss"] == pytest.approx(losses[0.0]["loss"] * 2, abs=1e-5)
+    assert losses[5.0]["clip_fraction"] == 0.0
+    assert losses[0.5]["mismatch_kl"] == pytest.approx(math.exp(0.5) - 1.5, abs=1e-4)
+    assert losses[0.5]["effective_sample_size"] == pytest.approx(1.0, abs=1e-5)
+
+
+def test_later_steps_are_measured_against_the_weights_before_the_update(
+    make_learner: MakeLearner,
+) -> None:
+    learner = make_learner(epochs=2)
+    given = off_policy(learner, 0.5)
+    metrics = learner.update(BASE, given, ALGORITHM, total_steps=4, seed=3).metrics
+    assert metrics["mismatch_kl"] == pytest.approx(math.exp(0.5) - 1.5, abs=1e-4)
+    assert metrics["correction_mean"] == pytest.approx(math.exp(0.5), abs=1e-4)
+    # The first step's ratios are 1, the second's are not.
+    assert metrics["ratio_mean"] != pytest.approx(1.0, abs=1e-5)
+
+
+def test_the_guard_keeps_weights_and_moments_as_they_were(make_learner: MakeLearner) -> None:
+    learner = make_learner(epochs=2)
+    before = update(learner)
+    watched = ALGORITHM.model_copy(update={"guard": GuardConfig(mismatch_kl_max=0.01)})
+    given = samples(actions(6), [(-20.0,) * len(a.token_ids) for a in actions(6)], [1.0, -1.0] * 3)
+    report = learner.update(before.policy, given, watched, total_steps=4, seed=3)
+    assert report.skipped is not None
+    assert "above algorithm.guard.mismatch_kl_max=0.01" in report.skipped
+    assert (report.metrics["skipped"], report.policy.step) == (1.0, 2)
+    assert file_bytes(report) == file_bytes(before)
+    taken = learner.update(
+        before.policy, batch(learner, before.policy), watched, total_steps=4, seed=3
+    )
+    assert (taken.skipped, taken.metrics["skipped"]) == (None, 0.0)
+
+
+def test_a_policy_that_learns_is_not_taken_for_a_sampler_that_differs(
+    make_learner: MakeLearner,
+) -> None:
+    learner = make_learner(epochs=3)
+    bands = GuardConfig(mismatch_kl_max=1e-6, effective_sample_size_min=0.9999)
+    free, watched = (
+        learner.update(BASE, batch(learner), algorithm, total_steps=4, seed=3)
+        for algorithm in (FROM_SAMPLER, FROM_SAMPLER.model_copy(update={"guard": bands}))
+    )
+    assert watched.skipped is None
+    assert watched.metrics["optimizer_steps"] == 3.0
+    assert watched.checkpoint.sha256 == free.checkpoint.sha256
+
+
+def test_peak_memory_and_real_tokens_are_reported(make_learner: MakeLearner) -> None:
+    metrics = update(make_learner()).metrics
+    assert metrics["peak_memory_bytes"] > metrics["peak_extra_memory_bytes"] >= 0
+    assert metrics["tokens_per_second"] > metrics["distinct_tokens_per_second"] > 0
+
+
+@pytest.mark.parametrize("weights", ["lora", "full"])
+def test_layers_computed_twice_are_the_same_layers(make_learner: MakeLearner, weights: str) -> None:
+    plain, twice = (
+        load_file(Path(update(learner).checkpoint.directory) / "optimizer.safetensors")
+        for learner in (
+            make_learner(weights=weights),
+            make_learner(weights=weights, gradient_checkpointing=True),
+        )
+    )
+    for name, tensor in plain.items():
+        torch.testing.assert_close(twice[name], tensor, atol=1e-6, rtol=1e-4)
+
+
+def test_full_weights_are_a_model_that_transformers_loads(
+    make_learner: MakeLearner, tiny_model: Path
+) -> None:
+    learner = make_learner(weights="full", learning_rate=1e-3)
+    report = update(learner, update(learner).policy)
+    directory = Path(report.checkpoint.directory)
+    assert {path.name for path in directory.iterdir()} == {
+        "config.json",
+        "model.safetensors",
+        "optimizer.safetensors",
+        "manifest.json",
+    }
+    plain = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    [one] = given = actions(1)
+    with torch.no_grad():
+        ids = torch.tensor([[*one.prompt_token_ids, *one.token_ids]])
+        logits = plain(input_ids=ids).logits[0, len(one.prompt_token_ids) - 1 : -1]
+    expected = logits.log_softmax(-1).gather(1, torch.tensor(one.token_ids)[:, None])[:, 0]
+    assert learner.logprobs(report.policy, given)[0] == pytest.approx(expected.tolist(), abs=2e-6)
+    # The base policy is the base model still, although one model in memory serves both.
+    assert learner.logprobs(BASE, given) == make_learner().logprobs(BASE, given)
+
+
+class OnFullGpu(list[ScoredAction]):
+    def __iter__(self) -> Iterator[ScoredAction]:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nSee also")
+
+
+def test_a_full_gpu_is_one_line_when_log_probs_are_asked_for(make_learner: MakeLearner) -> None:
+    with pytest.raises(LearnerError, match=r"memory is full \(CUDA.*GiB\.\): .*micro_batch_tokens"):
+        make_learner().logprobs(BASE, OnFullGpu())
+
+
+def test_a_missing_gpu_is_one_line(make_learner: MakeLearner) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(ConfigError, match="torch sees no GPU here"):
+        make_learner(device="cuda")

@@ -1,0 +1,69 @@
+import numpy as np
+import pytest
+
+from mappa_core.audit import drift
+from mappa_core.audit.selftest import DriftWorld, watch_drift
+
+
+def test_one_bet_by_hand() -> None:
+    """One anchor known to be 5 that gets a 10, once."""
+    wealth = drift.bet([np.array([10.0])], np.array([5.0]))
+    # Gain 0.5 - 0.025; the largest bet on it is 1 / (0.5 + 0.025) either way.
+    up = [1 + bet / 0.525 * (0.5 - 0.025) for bet in drift.BETS]
+    down = [1 + bet / 0.525 * (-0.5 - 0.025) for bet in drift.BETS]
+    # Half of the capital was laid (1/1 - 1/2), half waits.
+    expected = 0.5 * np.mean(up + down) + 0.5
+    assert wealth.e_values == pytest.approx([expected])
+
+
+def test_capital_comes_in_shares_that_sum_to_one() -> None:
+    nothing = [np.array([np.nan])] * 7
+    assert drift.bet(nothing, np.array([5.0])).e_values == pytest.approx(np.ones(7))
+
+
+def test_ranks_by_hand() -> None:
+    """The second of two rising values ranks in the upper half: p = (1 + u) / 2."""
+    u = np.random.default_rng(4)
+    first, second = u.random(), (1 + u.random()) / 2
+    grown = [1 + s * b * (2 * first - 1) for s in (1, -1) for b in drift.BETS]
+    then = [1 + s * b * (2 * second - 1) for s in (1, -1) for b in drift.BETS]
+    wealth = drift.bet_on_stream([np.array([1.0]), np.array([2.0])], seed=4)
+    expected = np.mean([(g / 2 + 1 / 6) * t for g, t in zip(grown, then, strict=True)]) + 1 / 3
+    assert wealth.e_values[1] == pytest.approx(expected)
+
+
+def test_a_coach_at_the_edge_of_tolerance_does_not_grow_the_wealth_on_average() -> None:
+    """The expected factor of every bet is at most one where the mean moved by the tolerance."""
+    rng = np.random.default_rng(0)
+    scores = 5 + drift.TOLERANCE_POINTS + rng.choice([-3.0, 3.0], size=(20_000, 1))
+    factors = np.exp([drift.log_growth(s, np.array([5.0]), 0.025) for s in scores])
+    mean, error = factors.mean(axis=0), factors.std(axis=0) / 20_000**0.5
+    assert np.all(mean <= 1 + 3 * error)
+
+
+@pytest.mark.parametrize(
+    ("world", "cause"),
+    [
+        (DriftWorld(iterations=60), "none"),
+        (DriftWorld(iterations=60, start=20, points=1.0, coach=True), "coach"),
+        (DriftWorld(iterations=60, start=20, points=1.0, coach=True, rubric=True), "rubric"),
+        (DriftWorld(iterations=60, start=20, points=1.0), "policy"),
+        (DriftWorld(iterations=60, start=20, points=-1.0, coach=True), "coach"),
+    ],
+)
+def test_who_changed(world: DriftWorld, cause: str) -> None:
+    anchors, stream = watch_drift(world, np.random.default_rng(5))
+    changes = [world.start] if world.rubric and world.start is not None else []
+    assert drift.attribute(anchors, stream, changes) == cause
+    if cause in ("coach", "rubric"):
+        assert anchors.onset is not None
+        assert abs(anchors.onset - 20) <= 1
+
+
+def test_known_scores_by_hand() -> None:
+    known, error = drift.known_scores(np.array([[4.0, 6.0], [7.0, 7.0]]))
+    assert known.tolist() == [5.0, 7.0]
+    # Variances 2 and 0, mean 1, over four scorings.
+    assert error == pytest.approx(0.5)
+    with pytest.raises(ValueError, match="two repeats"):
+        drift.known_scores(np.array([[4.0], [7.0]]))

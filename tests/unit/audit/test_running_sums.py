@@ -1,0 +1,108 @@
+"""Reading a run iteration by iteration gives what reading it whole gives."""
+
+import numpy as np
+import pytest
+
+from mappa_core.audit.alerts import Alert, alerts
+from mappa_core.audit.config import AuditConfig
+from mappa_core.audit.frame import Frame
+from mappa_core.audit.health import divergences
+from mappa_core.audit.running_sums import SoFar, so_far
+from mappa_core.audit.simulate import World, simulate
+from mappa_core.audit.watch import NO_ANCHORS, watch
+from tests.unit.audit.frames import make_frame
+
+NAN = float("nan")
+
+
+def read_in_steps(frame: Frame) -> SoFar:
+    first, *later = (frame.take(frame.iteration == i) for i in np.unique(frame.iteration))
+    seen = so_far(first)
+    for rows in later:
+        seen = seen.then(rows)
+    return seen
+
+
+def test_in_steps_is_as_whole() -> None:
+    frame = simulate(World(problems=40), np.random.default_rng(0))
+    # Problems come back, as in training.
+    frame.iteration[:] = np.arange(len(frame)) % 5 + 1
+    steps, whole = read_in_steps(frame), so_far(frame)
+    found = list(steps.divergences())
+    expected = sorted(divergences(frame), key=lambda one: (one.agent, one.task_type))
+    assert len(found) == len(expected) == 6
+    for one, other in zip(found, expected, strict=True):
+        assert (one.agent, one.task_type, one.actions) == (
+            other.agent,
+            other.task_type,
+            other.actions,
+        )
+        assert one.problems == other.problems
+        assert one.estimate.value == pytest.approx(other.estimate.value)
+        assert one.estimate.standard_error == pytest.approx(other.estimate.standard_error)
+    assert steps.stream.iterations == whole.stream.iterations == (1, 2, 3, 4, 5)
+    assert steps.stream.problems == whole.stream.problems
+    for one, other in zip(steps.stream.rounds, whole.stream.rounds, strict=True):
+        assert one == pytest.approx(other)
+
+
+def raised(frame: Frame, config: AuditConfig | None = None) -> dict[str, Alert]:
+    seen = so_far(frame)
+    last = int(frame.iteration.max())
+    found = alerts(
+        frame.take(frame.iteration == last),
+        last,
+        seen,
+        watch(seen.stream, NO_ANCHORS),
+        config or AuditConfig(),
+    )
+    return {f"{alert.kind} {alert.unit}": alert for alert in found}
+
+
+def test_a_healthy_iteration_raises_nothing() -> None:
+    frame = simulate(World(problems=40, iterations=1), np.random.default_rng(0))
+    assert raised(frame) == {}
+
+
+def test_scores_that_cannot_teach_raise_alerts() -> None:
+    found = raised(make_frame([10.0] * 10))
+    assert set(found) == {
+        "health share at the mode",
+        "health share at the ceiling",
+        "health bits of entropy",
+    }
+    assert (
+        found["health share at the ceiling"].what == "solver: 100% of its scores are 10 (limit 0.9)"
+    )
+    assert {alert.stop for alert in found.values()} == {"health"}
+    lenient = AuditConfig(most_at_mode=1.0, most_at_ceiling=1.0, least_entropy_bits=0.0)
+    assert raised(make_frame([10.0] * 10), lenient) == {}
+
+
+def test_replies_nobody_can_read_raise_an_alert() -> None:
+    scores = [float(score) for score in range(9)]
+    found = raised(make_frame([*scores, NAN], unparsed=[False] * 9 + [True]))
+    assert found["health share unparsed"].estimate == pytest.approx(0.1)
+
+
+def test_what_is_missing_raises_an_alert_where_it_could_matter() -> None:
+    kinds = ["a"] * 10 + ["b"] * 10
+    scores = [float(score) for score in range(10)] * 2
+    found = raised(make_frame([NAN, NAN, *scores[2:]], task_type=kinds))
+    alert = found["unscored points of possible bias"]
+    # Two of ten missing scores, 0 or 10 each: the mean of 5.5 could be 4.4 or 6.4.
+    assert alert.estimate == pytest.approx(1.1)
+    assert alert.subject == "a"
+
+
+def test_scores_that_rise_alone_raise_an_alert() -> None:
+    problems = [str(number) for number in range(10)]
+    rise = [2.0 + number % 3 for number in range(10)] + [7.0 + number % 3 for number in range(10)]
+    frame = make_frame(
+        rise, problem=problems * 2, iteration=[1] * 10 + [2] * 10, success=[0.0, 1.0] * 10
+    )
+    alert = raised(frame)["divergence change of score / 10 minus success"]
+    assert alert.estimate == pytest.approx(0.5)
+    assert (
+        alert.what == "solver's scores on a rise where success does not, by 5.0 points over the run"
+    )

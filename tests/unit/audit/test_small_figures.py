@@ -1,0 +1,208 @@
+"""Onset, health, noise, agreement, policy and time machine, worked by hand."""
+
+import numpy as np
+import pytest
+
+from mappa_core.audit.agreement import (
+    LabelledScores,
+    agreement,
+    alpha,
+    corrected_mean,
+    weighted_kappa,
+)
+from mappa_core.audit.design import growth
+from mappa_core.audit.frame import Factor, Floats
+from mappa_core.audit.health import divergences, health, missing
+from mappa_core.audit.noise import noise
+from mappa_core.audit.onset import Gaps, gaps, onset
+from mappa_core.audit.opinions import Opinions
+from mappa_core.audit.policy_bias import update_shares
+from mappa_core.audit.time_machine import other_updates
+from tests.unit.audit.frames import make_frame
+
+NAN = float("nan")
+
+
+def some_gaps(points: list[float], variance: float) -> Gaps:
+    return Gaps(
+        iterations=np.arange(1, len(points) + 1),
+        points=np.array(points),
+        variances=np.full(len(points), variance),
+    )
+
+
+def test_onset_by_hand() -> None:
+    found = onset(some_gaps([0, 0, 0, 1, 1, 1], 0.01))
+    assert found is not None
+    assert (found.iteration, found.earliest, found.latest) == (4, 4, 4)
+    assert found.size == pytest.approx(1.0)
+    # Starting at 3 instead: size 3/4, loss (3 * 1/16 + 9/16) / v = 0.75 / v <= 7.35 for v > 0.102.
+    unsure = onset(some_gaps([0, 0, 0, 1, 1, 1], 0.11))
+    assert unsure is not None
+    assert unsure.earliest < 4
+
+
+def test_the_onsets_confidence_set_covers() -> None:
+    rng, hits = np.random.default_rng(0), 0
+    for _ in range(300):
+        points = np.r_[np.zeros(6), np.ones(8)] + rng.normal(0, 0.5, 14)
+        found = onset(some_gaps(list(points), 0.25))
+        assert found is not None
+        hits += found.earliest <= 7 <= found.latest
+    assert hits >= 0.93 * 300
+
+
+def test_gaps_by_hand() -> None:
+    frame = make_frame([4, 6, 8, 8.2], task_type=["a", "a", "b", "b"], problem=["1", "2", "3", "4"])
+    found = gaps(frame, 1)
+    assert found.points == pytest.approx([3.1])
+    # Variances of two means of two: 2 / 2 and 0.02 / 2.
+    assert found.variances == pytest.approx([1.01])
+
+
+def test_health_by_hand() -> None:
+    found = health(make_frame([10, 10, 5, 0, NAN], unparsed=[False] * 4 + [True]))
+    assert found is not None
+    assert (found.actions, found.mean, found.mode) == (4, 6.25, 10)
+    assert (found.at_mode, found.at_ceiling) == (0.5, 0.5)
+    assert found.entropy_bits == pytest.approx(1.5)
+    assert found.unparsed == pytest.approx(0.2)
+    assert health(make_frame([NAN])) is None
+
+
+def test_manskis_bounds_by_hand() -> None:
+    frame = make_frame([8, NAN, 6, 6], task_type=["a", "a", "b", "b"])
+    found = missing(frame, 0)
+    assert found is not None
+    # The missing score is 0 or 10: a mean of 4 or 9 against 6.
+    assert (found.gap, found.lowest_gap, found.highest_gap) == (2, -2, 3)
+    assert (found.share, found.share_others, found.possible_bias) == (0.5, 0.0, 4.0)
+
+
+def test_scores_that_rise_alone_diverge() -> None:
+    frame = make_frame(
+        [2, 2, 8, 8], problem=["1", "2", "1", "2"], iteration=[1, 1, 2, 2], success=[0, 1, 0, 1]
+    )
+    (found,) = divergences(frame)
+    assert found.estimate.value == pytest.approx(0.6)
+
+
+def test_noise_by_hand() -> None:
+    found = noise(np.array([[1.0, 3.0], [7.0, 9.0], [4.0, NAN]]))
+    assert found is not None
+    # Within: variance 2; between: 2 * var(2, 8) = 36. ICC = 34 / 38.
+    assert found.within_deviation == pytest.approx(2**0.5)
+    assert found.reliability == pytest.approx(34 / 38)
+    assert found.low < found.reliability < found.high
+    assert (found.flips, found.actions) == (0.0, 2)
+    # K * 34/38 / (1 + (K - 1) * 34/38) >= 0.9 from K = 9 * 4 / 34 on.
+    assert found.repeats == 2
+    assert noise(np.array([[1.0, 2.0]])) is None
+
+
+def test_repeats_that_change_the_order_flip() -> None:
+    found = noise(np.array([[1.0, 3.0], [2.0, 2.0]]))
+    assert found is not None
+    assert (found.flips, found.repeats) == (1.0, None)
+
+
+def test_agreement_by_hand() -> None:
+    one, other = np.array([1.0, 2.0, 3.0, 4.0]), np.array([2.0, 2.0, 4.0, 4.0])
+    # Disagreement 2 / 4; variances 1.25 and 1, means 2.5 and 3.
+    assert weighted_kappa(one, other) == pytest.approx(1 - 0.5 / 2.5)
+    # Interval alpha: 1 - 0.5 / mean squared difference of all 56 ordered pairs.
+    values = np.r_[one, other]
+    expected = ((values[:, None] - values) ** 2).sum() / 56
+    assert alpha(np.stack([one, other])) == pytest.approx(1 - 0.5 / expected)
+    found = agreement(np.r_[one, NAN], np.r_[other, 5.0])
+    assert found is not None
+    assert (found.actions, found.difference) == (4, -0.5)
+    assert found.low <= found.alpha <= found.high
+
+
+def test_prediction_powered_mean_covers_and_is_narrower() -> None:
+    rng, hits, narrower = np.random.default_rng(0), 0, 0
+    for _ in range(200):
+        truth = rng.normal(5, 1, 400)
+        scores = truth + 1 + rng.normal(0, 0.5, 400)
+        labels = np.where(np.arange(400) < 40, truth, NAN)
+        found = corrected_mean(labelled(scores, labels))
+        plain = corrected_mean(labelled(scores[:40], labels[:40]))
+        assert found is not None
+        assert plain is not None
+        assert plain.trust == 0.0
+        hits += found.low <= 5 <= found.high
+        narrower += found.high - found.low < plain.high - plain.low
+    assert hits >= 180
+    assert narrower >= 190
+
+
+def labelled(scores: Floats, labels: Floats, *, at_random: bool = True) -> LabelledScores:
+    drawn = np.full(len(scores), at_random)
+    return LabelledScores(scores=scores, labels=labels, at_random=drawn)
+
+
+def test_labels_of_contested_actions_do_not_speak_for_all() -> None:
+    scores = np.array([5.0, 6.0, 7.0, 8.0, 5.0])
+    contested = labelled(scores, np.array([1.0, 1.0, 1.0, 1.0, NAN]), at_random=False)
+    assert corrected_mean(contested) is None
+    assert agreement(contested.scores, contested.labels) is not None
+
+
+@pytest.mark.parametrize("score", [(7.0, NAN, 5.0), (NAN, 7.0, 5.0)])
+def test_an_absence_that_was_made_good_wipes_out_no_score(score: tuple[float, ...]) -> None:
+    """Both have repeat 0 of one action, in the order of their ids, which means nothing."""
+    opinions = Opinions(
+        action=Factor.of(["a"] * 3),
+        scorer=Factor.of(["s"] * 3),
+        repeat=np.array([0, 0, 1]),
+        trained=np.array([1, 1, 0]),
+        score=np.array(score),
+        problem=Factor.of(["p"] * 3),
+    )
+    assert opinions.table(0).tolist() == [[7.0, 5.0]]
+    assert opinions.means(0).tolist() == [6.0]
+
+
+def test_a_bias_that_a_group_baseline_takes_away_has_no_share() -> None:
+    frame = make_frame(
+        [7, 5, 4, 2],
+        task_type=["a", "a", "b", "b"],
+        problem=["1", "1", "2", "2"],
+        advantage=[1, -1, 1, -1],
+    )
+    bias = np.array([3.0, 3.0, 0.0, 0.0])
+    (within,) = update_shares(frame, bias, by_problem=True)
+    assert (within.share, within.pull) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("scale", [3.25**-0.5, 0.1], ids=["normalised", "as it is"])
+def test_share_of_the_advantage_by_hand(scale: float) -> None:
+    # Scores 7, 5, 4, 2: mean 4.5, variance 3.25; the bias makes 1.5 of each distance.
+    scores = np.array([7.0, 5.0, 4.0, 2.0])
+    frame = make_frame(scores.tolist(), advantage=(scale * (scores - 4.5)).tolist())
+    (found,) = update_shares(frame, np.array([3.0, 3.0, 0.0, 0.0]), by_problem=False)
+    assert found.share == pytest.approx(0.25 * 1.5 * (2.5 + 0.5 + 0.5 + 2.5) / 3.25)
+    assert found.pull == pytest.approx(0.5 * 1.5 * scale)
+
+
+def test_the_favoured_type_grew() -> None:
+    count = 40
+    frame = make_frame(
+        [5.0] * 4 * count,
+        task_type=(["a"] * 2 + ["b"] * 2) * count,
+        problem=[str(i % 80) for i in range(4 * count)],
+        iteration=[1] * 2 * count + [2] * 2 * count,
+        success=([0.0, 1.0, 0.0, 1.0] * (count // 2)) + ([1.0, 1.0, 0.0, 0.0] * (count // 2)),
+    )
+    found = growth(frame, 0)
+    assert found is not None
+    assert found.estimate.value == pytest.approx(1.0)
+
+
+def test_another_coach_by_hand() -> None:
+    frame = make_frame([8, 2, 6, 4], advantage=[1.0, -1.0, 0.5, -0.5])
+    (same,) = other_updates(frame, np.array([4.0, 1.0, 3.0, 2.0]), by_problem=False)
+    assert (same.flipped, same.likeness, same.differs) == (0, pytest.approx(1.0), False)
+    (turned,) = other_updates(frame, np.array([2.0, 8.0, 6.0, NAN]), by_problem=False)
+    assert (turned.actions, turned.flipped, turned.differs) == (3, 2, True)

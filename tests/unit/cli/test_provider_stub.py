@@ -1,0 +1,48 @@
+"""The stand-in reads what real clients send, in both casings, and scores by the prompt alone."""
+
+import pytest
+
+from mappa_cli.provider_stub.dialects import GEMINI
+from mappa_cli.provider_stub.script import Fault, Question, judgement, score_of, seeded_faults
+
+SNAKE = {
+    "contents": [{"role": "user", "parts": [{"text": "Case 0123456789abcdef: x"}]}],
+    "system_instruction": {"parts": [{"text": "Judge."}]},
+    "generation_config": {"max_output_tokens": 9, "thinking_config": {"thinking_budget": 4}},
+}
+CAMEL = {
+    "contents": [{"role": "user", "parts": [{"text": "Case 0123456789abcdef: x"}]}],
+    "systemInstruction": {"parts": [{"text": "Judge."}]},
+    "generationConfig": {"maxOutputTokens": 9, "thinkingConfig": {"thinkingBudget": 4}},
+}
+
+
+@pytest.mark.parametrize("body", [SNAKE, CAMEL], ids=["snake", "camel"])
+def test_both_casings_are_read(body: dict[str, object]) -> None:
+    question = GEMINI.question(body)
+    assert question == Question(
+        system="Judge.",
+        user="Case 0123456789abcdef: x",
+        max_output_tokens=9,
+        thinking_budget=4,
+    )
+    assert question.marker == "0123456789abcdef"
+
+
+def test_equal_cases_get_equal_scores_and_different_ones_differ() -> None:
+    def asked(marker: str) -> Question:
+        return Question(system="", user=f"Case {marker}: x", max_output_tokens=1, thinking_budget=0)
+
+    scores = [score_of(asked(f"{number:016x}")) for number in range(200)]
+    assert len(set(scores)) == 21
+    assert all(0 <= score <= 10 for score in scores)
+    assert f'"score": {score_of(asked("0" * 16))}' in judgement(asked("0" * 16))
+
+
+def test_faults_are_drawn_by_the_calls_number() -> None:
+    kinds = (Fault.HANGING, Fault.BLOCKED)
+    question = Question(system="", user="", max_output_tokens=1, thinking_budget=0)
+    script, again = (seeded_faults(0.3, 1, kinds) for _ in range(2))
+    drawn = [script(question, number) for number in range(1000)]
+    assert drawn == [again(question, number) for number in range(1000)]
+    assert 250 < sum(fault is not Fault.NONE for fault in drawn) < 350

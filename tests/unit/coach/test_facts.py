@@ -1,0 +1,120 @@
+"""What a coach is told of files and measurements, and whom it names when a file is missing."""
+
+from dataclasses import replace
+
+from mappa_core.coach.config import CoachConfig
+from mappa_core.coach.evidence import EvidenceLimits, build_prompt, marker_of
+from mappa_core.coach.facts import facts_of
+from mappa_core.coach.rubrics import load_rubrics
+from mappa_core.coach.scoring import case_of
+from mappa_core.core.records import Duty, LabelVisibility, Outcome, ToolStatus, Turn
+from tests.builders import make_episode, make_problem, make_run
+from tests.unit.core.test_file_trail import DUTIES, GOOD, turn
+
+MEASURED = Outcome(
+    success=True,
+    answer="submission.csv",
+    method="hidden-labels",
+    metric="rmse",
+    value=0.4213,
+    charged=0.4213,
+    skill=0.625,
+)
+
+
+def told(turns: tuple[Turn, ...], outcome: Outcome | None = None) -> dict[str, str]:
+    return {fact.name: fact.text for fact in facts_of(turns, DUTIES, outcome)}
+
+
+def test_files_are_named_with_their_makers():
+    facts = told(GOOD)
+    assert facts["owed by engineer"] == "x, t"
+    assert facts["made before this action and still there"] == (
+        "m (by modeler in turn 1), t (by engineer in turn 0), x (by engineer in turn 0)"
+    )
+    assert facts["read by this action"] == "m (by modeler in turn 1), t (by engineer in turn 0)"
+    assert facts["owed by analyst and not there after this action"] == "nothing"
+    assert "first to fail its duty" not in facts
+
+
+def test_what_the_task_brought_is_nobodys():
+    assert told((turn(0, "engineer", "xt", "q"),))["read by this action"] == (
+        "q (came with the task)"
+    )
+
+
+def test_a_sandbox_that_cannot_know_what_was_read_says_so():
+    blind = turn(0, "engineer", "xt")
+    assert blind.tool_result is not None
+    unknown = replace(blind, tool_result=replace(blind.tool_result, read=None))
+    assert told((unknown,))["read by this action"] == "not recorded"
+
+
+def test_who_failed_is_told_from_who_is_stopped_by_it():
+    turns = (turn(0, "engineer", "x"), GOOD[1], turn(2, "analyst", status=ToolStatus.NONZERO))
+    facts = told(turns)
+    assert facts["first to fail its duty"] == "engineer: it ended its turns without t"
+    assert facts["owed by analyst and not there after this action"] == "s"
+    # The engineer itself may still have a turn: it is told what lacks, and blamed for nothing yet.
+    own = told(turns[:1])
+    assert own["owed by engineer and not there after this action"] == "t"
+    assert "first to fail its duty" not in own
+
+
+def test_stale_overwritten_and_removed_files_are_told():
+    again = turn(3, "engineer", "x", removed="m", content="2")
+    facts = told((*GOOD, again))
+    assert facts["overwritten by this action"] == "x (by engineer in turn 0)"
+    assert facts["removed by this action"] == "m (by modeler in turn 1)"
+    later = told((*GOOD, again, turn(4, "analyst", read="s")))
+    assert (
+        "s (by analyst in turn 2, stale: m has changed since turn 3)"
+        in (later["made before this action and still there"])
+    )
+
+
+def test_measurements_are_evidence_where_the_policy_lets_them():
+    name = "the team's submission, measured against hidden labels"
+    assert told(GOOD, MEASURED)[name] == (
+        "rmse 0.4213; skill 0.625 (0: no better than a constant, 1: perfect)"
+    )
+    failed = Outcome(
+        success=False, answer=None, method="m", metric="rmse", detail="there is no file"
+    )
+    assert told(GOOD, failed)[name] == "nothing; there is no file"
+    assert name not in told(GOOD)
+
+
+AGENTS = {"engineer": "data_engineer", "modeler": "modeler", "analyst": "analyst"}
+
+
+def test_the_prompt_of_a_dsbench_case_names_the_culprit_and_the_metric_only_when_it_may():
+    duties = tuple(Duty(agent=AGENTS[duty.agent], files=duty.files) for duty in DUTIES)
+    turns = (turn(0, "engineer", "x"), GOOD[1], turn(2, "analyst", status=ToolStatus.NONZERO))
+    renamed = tuple(replace(one, agent=AGENTS[one.agent]) for one in turns)
+    episode = make_episode(make_run(), make_problem(task_type="regression"))
+    played = replace(episode, turns=renamed, outcome=replace(MEASURED, success=False))
+    rubric = load_rubrics("dsbench", CoachConfig().rubric).rubrics["analyst"]
+
+    def prompt(visibility: LabelVisibility) -> str:
+        case = case_of(played, renamed[2], visibility, duties=duties)
+        return build_prompt(case, rubric, EvidenceLimits()).user
+
+    hidden, open_ = prompt(LabelVisibility.NEVER), prompt(LabelVisibility.OUTCOME_ONLY)
+    culprit = "first to fail its duty: data_engineer: it ended its turns without t"
+    assert culprit in hidden
+    assert culprit in open_
+    assert "rmse" not in hidden
+    assert "rmse 0.4213" in open_
+
+
+def test_names_of_files_that_were_read_or_removed_are_part_of_the_marker():
+    episode = make_episode(make_run(), make_problem())
+
+    def marker(one: Turn) -> str:
+        played = replace(episode, turns=(one,))
+        return marker_of(case_of(played, one, LabelVisibility.NEVER, duties=DUTIES))
+
+    first = turn(0, "engineer", "xt", "q")
+    assert marker(first) != marker(turn(0, "engineer", "xt", "r"))
+    assert marker(first) != marker(turn(0, "engineer", "xt", "q", "z"))

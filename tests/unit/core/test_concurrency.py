@@ -1,0 +1,97 @@
+"""Nothing that was begun outlives whoever waits for it."""
+
+import asyncio
+from threading import Event
+
+import pytest
+
+from mappa_core.core.concurrency import in_thread, together
+
+
+class Work:
+    """Pieces of work that end when they are told to, or fail."""
+
+    def __init__(self) -> None:
+        self.under_way = 0
+        self.begun = asyncio.Event()
+
+    async def waits(self) -> None:
+        self.under_way += 1
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            # One that is told to end may take a while over it.
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            self.under_way -= 1
+
+    async def fails(self) -> None:
+        await self.begun.wait()
+        raise LookupError("one of them") from OSError("its cause")
+
+
+def test_results_come_in_order() -> None:
+    async def later(value: int, turns: int) -> int:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return value
+
+    assert asyncio.run(together(later(n, 9 - n) for n in range(3))) == [0, 1, 2]
+    assert asyncio.run(together(later(n, n) for n in range(0))) == []
+
+
+def test_the_others_have_ended_when_one_fails() -> None:
+    async def body() -> tuple[int, BaseException | None]:
+        work = Work()
+        with pytest.raises(LookupError, match="one of them") as caught:
+            await together([work.waits(), work.fails(), work.waits()])
+        return work.under_way, caught.value.__cause__
+
+    under_way, cause = asyncio.run(body())
+    assert under_way == 0
+    assert isinstance(cause, OSError)
+
+
+def test_all_have_ended_when_it_is_cancelled() -> None:
+    async def body() -> int:
+        work = Work()
+        task = asyncio.create_task(together([work.waits(), work.waits()]))
+        await work.begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return work.under_way
+
+    assert asyncio.run(body()) == 0
+
+
+def test_a_cancelled_wait_lets_its_thread_finish() -> None:
+    begun, go_on, written = Event(), Event(), list[str]()
+
+    def write() -> None:
+        begun.set()
+        go_on.wait()
+        written.append("a row")
+
+    async def body() -> list[str]:
+        task = asyncio.create_task(in_thread(write))
+        await asyncio.to_thread(begun.wait)
+        task.cancel()
+        asyncio.get_running_loop().call_later(0.05, go_on.set)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return written.copy()
+
+    assert asyncio.run(body()) == ["a row"]
+
+
+def test_what_a_thread_raises_is_raised_even_what_a_future_cannot_hold() -> None:
+    def refuses() -> None:
+        raise LookupError("refused")
+
+    with pytest.raises(LookupError, match="refused"):
+        asyncio.run(in_thread(refuses))
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        asyncio.run(asyncio.wait_for(in_thread(next, iter(())), timeout=60))
+    assert asyncio.run(in_thread(int, "12", base=3)) == 5

@@ -1,0 +1,30 @@
+"""Where things are does not depend on the folder somebody stands in."""
+
+from pathlib import Path
+
+import pytest
+
+from mappa_core.core.errors import ConfigError
+from mappa_core.core.settings import Settings
+
+
+def test_a_home_is_absolute_from_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/somebody")
+    for given, meant in (("state", tmp_path / "state"), ("~/state", "/home/somebody/state")):
+        monkeypatch.setenv("MAPPA_HOME", given)
+        assert Settings().checkpoints == Path(meant) / "checkpoints"
+
+
+def test_an_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAPPA_HOME", "")
+    monkeypatch.setenv("GOOGLE_API_KEY", "")
+    settings = Settings()
+    assert settings.home != Path.cwd()
+    assert settings.google_api_key is None
+
+
+def test_a_variable_with_an_impossible_value_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAPPA_OUTAGE_SECONDS", "abc")
+    with pytest.raises(ConfigError, match=r"MAPPA_OUTAGE_SECONDS=abc in the environment: .*num"):
+        Settings()

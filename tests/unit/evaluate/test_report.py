@@ -1,0 +1,86 @@
+"""Sums over held-out episodes, worked by hand."""
+
+from uuid import UUID
+
+import pytest
+
+from mappa_core.core.records import AgentFigures, HeldOutEpisode
+from mappa_core.evaluate.report import report, skills_of
+
+ONE, TWO = UUID(int=1), UUID(int=2)
+AGENTS = (
+    AgentFigures(agent="solver", actions=8, unscored=0, mean_score=None, tokens=400, tool_calls=2),
+)
+
+
+def said(problem: UUID, answer: str | None, *, success: bool = False) -> HeldOutEpisode:
+    return HeldOutEpisode(
+        problem_id=problem, success=success, failed=False, answer=answer,
+        metric=None, value=None, skill=None,
+    )  # fmt: skip
+
+
+def handed_in(problem: UUID, value: float | None, skill: float) -> HeldOutEpisode:
+    return HeldOutEpisode(
+        problem_id=problem, success=skill > 0, failed=False, answer="submission.csv",
+        metric="rmse", value=value, skill=skill,
+    )  # fmt: skip
+
+
+def broken(problem: UUID) -> HeldOutEpisode:
+    return HeldOutEpisode(
+        problem_id=problem, success=False, failed=True, answer=None,
+        metric=None, value=None, skill=None,
+    )  # fmt: skip
+
+
+def test_answers_are_counted_voted_on_and_sampled() -> None:
+    episodes = [
+        said(ONE, "4", success=True), said(ONE, "5"), said(ONE, "4.0", success=True),
+        said(ONE, "4", success=True),
+        said(TWO, "9"), said(TWO, "9"), said(TWO, "7", success=True), said(TWO, None),
+    ]  # fmt: skip
+    told = report(3, episodes, AGENTS)
+    assert (told.problems, told.episodes, told.failed, told.invalid) == (2, 8, 0, 1)
+    assert told.success == pytest.approx((3 / 4 + 1 / 4) / 2)
+    # pass@2: 1 - C(1,2)/C(4,2) = 1 and 1 - C(3,2)/C(4,2) = 1/2.
+    assert told.pass_at == pytest.approx({1: 0.5, 2: 0.75, 4: 1.0})
+    # "4" is elected and right; "9" is elected and wrong.
+    assert told.majority == 0.5
+    assert told.skill is None
+    assert told.metrics()["solver/held_out/tool_calls_per_action"] == 0.25
+    assert told.agents_table() == [
+        {
+            "agent": "solver",
+            "actions_per_episode": 1.0,
+            "tool_calls_per_action": 0.25,
+            "tokens_per_action": 50.0,
+        }
+    ]
+
+
+def test_every_failure_counts_in_every_mean_and_stands_beside_it() -> None:
+    episodes = [
+        handed_in(ONE, 2.0, 0.5), handed_in(ONE, None, 0.0),
+        handed_in(TWO, 1.0, 1.0), broken(TWO), broken(TWO),
+    ]  # fmt: skip
+    told = report(0, episodes, ())
+    assert (told.failed, told.invalid) == (2, 1)
+    assert told.skill == pytest.approx((0.25 + 1 / 3) / 2)
+    assert told.success == pytest.approx((1 / 2 + 1 / 3) / 2)
+    assert told.majority is None
+    # As many samples as the problem has that has fewest.
+    assert set(told.pass_at) == {1, 2}
+    for row in told.table():
+        assert (row["episodes"], row["failed"], row["invalid"]) == (5, 2, 1)
+    assert [row["figure"] for row in told.table()] == ["success", "pass@2", "skill (fair mean)"]
+
+
+def test_a_failed_episode_has_no_skill_and_answers_have_none_at_all() -> None:
+    assert skills_of([handed_in(ONE, 1.0, 1.0), broken(ONE)]) == {ONE: [1.0, 0.0]}
+    assert skills_of([said(ONE, "4")]) == {}
+
+
+def test_nothing_played_is_no_result() -> None:
+    with pytest.raises(ValueError, match="no held-out episode"):
+        report(0, [], ())

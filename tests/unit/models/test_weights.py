@@ -1,0 +1,216 @@
+"""Merging adapters: against PEFT's own arithmetic, and against numbers worked by hand."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
+
+from mappa_core.models.device import resolve_device
+from mappa_core.models.tensor_files import sha256_file
+from mappa_core.models.weights import (
+    LowRankUpdate,
+    ServedWeights,
+    load_base,
+    merge_adapter,
+    read_adapter,
+    servable,
+)
+from tests.full_disk import largest_file
+from tests.tiny_model import save_adapter, save_tiny_model
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return save_tiny_model(tmp_path / "base")
+
+
+def test_an_update_is_scale_times_up_times_down() -> None:
+    update = LowRankUpdate(
+        down=torch.tensor([[1.0, 2.0]]), up=torch.tensor([[3.0], [4.0]]), scale=0.5
+    )
+    merged = update.added_to(torch.tensor([[10.0, 20.0], [30.0, 40.0]]), torch.float32)
+    assert merged.tolist() == [[11.5, 23.0], [32.0, 44.0]]
+
+
+def test_merged_weights_are_those_of_peft(base: Path, tmp_path: Path) -> None:
+    adapter = save_adapter(base, tmp_path / "adapter")
+    merge_adapter(base, adapter, tmp_path / "merged", torch.float32)
+    ids = torch.tensor([[1, 50, 60, 70, 2]])
+    adapted = PeftModel.from_pretrained(load_base(base, torch.float32, "cpu"), str(adapter))
+    with torch.inference_mode():
+        wanted = adapted.merge_and_unload()(ids).logits
+        merged = load_base(tmp_path / "merged", torch.float32, "cpu")(ids).logits
+        unchanged = load_base(base, torch.float32, "cpu")(ids).logits
+    torch.testing.assert_close(merged, wanted, rtol=0, atol=1e-5)
+    assert (merged - unchanged).abs().max() > 0.1
+
+
+def test_weights_to_send_are_those_that_would_be_written(base: Path, tmp_path: Path) -> None:
+    adapter = save_adapter(base, tmp_path / "adapter")
+    merge_adapter(base, adapter, tmp_path / "merged", torch.float32)
+    (tmp_path / "whole").mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / "merged" / name).rename(tmp_path / "whole" / name)
+    # What lies beside whole weights in a checkpoint is not theirs.
+    save_file({"moment": torch.zeros(2)}, tmp_path / "whole" / "optimizer.safetensors")
+    written = load_file(tmp_path / "whole" / "model.safetensors")
+    for checkpoint in (adapter, tmp_path / "whole"):
+        weights = ServedWeights(base, checkpoint, torch.float32)
+        sent = dict(weights.tensors())
+        assert [(name, tuple(tensor.shape)) for name, tensor in sent.items()] == [*weights.shapes()]
+        assert sent.keys() == written.keys()
+        assert all(torch.equal(sent[name], written[name]) for name in written)
+    untouched = dict(ServedWeights(base, None, torch.float32).tensors())
+    assert not all(torch.equal(untouched[name], written[name]) for name in written)
+    with pytest.raises(FileNotFoundError, match="no model"):
+        ServedWeights(tmp_path / "nowhere", adapter, torch.float32)
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        ServedWeights(base, tmp_path / "nowhere", torch.float32)
+
+
+def test_an_update_is_served_whole_over_a_base_that_lies_in_bfloat16(
+    base: Path, tmp_path: Path
+) -> None:
+    adapter = save_adapter(base, tmp_path / "adapter", size=1e-4)
+    whole = load_file(base / "model.safetensors")
+    rounded = {name: tensor.bfloat16() for name, tensor in whole.items()}
+    save_file(rounded, base / "model.safetensors")
+    for dtype in (torch.float32, torch.bfloat16):
+        servable(base, adapter, tmp_path / "served", dtype)
+        written = load_file(tmp_path / "served" / "model.safetensors")
+        sent = dict(ServedWeights(base, adapter, dtype).tensors())
+        for name, update in read_adapter(adapter).items():
+            learnt = rounded[name].float() + update.scale * (update.up @ update.down)
+            torch.testing.assert_close(written[name], learnt.to(dtype), rtol=0, atol=1e-7)
+            assert torch.equal(sent[name], written[name])
+
+
+def test_sharded_models_are_merged_file_by_file(base: Path, tmp_path: Path) -> None:
+    adapter = save_adapter(base, tmp_path / "adapter")
+    merge_adapter(base, adapter, tmp_path / "whole", torch.float32)
+    names = sorted(tensors := load_file(base / "model.safetensors"))
+    for number, part in enumerate((names[:7], names[7:])):
+        save_file({name: tensors[name] for name in part}, base / f"model-{number}.safetensors")
+    (base / "model.safetensors").unlink()
+    merge_adapter(base, adapter, tmp_path / "sharded", torch.float32)
+    parts = [load_file(file) for file in sorted((tmp_path / "sharded").glob("*.safetensors"))]
+    assert [len(part) for part in parts] == [7, len(names) - 7]
+    whole = load_file(tmp_path / "whole" / "model.safetensors")
+    assert all(torch.equal(whole[name], part[name]) for part in parts for name in part)
+
+
+def test_merging_replaces_an_earlier_result_and_leaves_nothing_beside(
+    base: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "work" / "merged"
+    for seed in (1, 2):
+        adapter = save_adapter(base, tmp_path / f"adapter-{seed}", seed=seed)
+        merge_adapter(base, adapter, target, torch.float32)
+    merge_adapter(base, adapter, tmp_path / "fresh", torch.float32)
+    assert list(target.parent.iterdir()) == [target]
+    assert sha256_file(target / "model.safetensors") == sha256_file(
+        tmp_path / "fresh" / "model.safetensors"
+    )
+
+
+def test_an_adapter_of_another_model_is_refused_and_nothing_is_left(
+    base: Path, tmp_path: Path
+) -> None:
+    adapter = save_adapter(base, tmp_path / "adapter")
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    renamed = {name.replace("layers.1", "layers.9"): tensor for name, tensor in tensors.items()}
+    save_file(renamed, adapter / "adapter_model.safetensors")
+    with pytest.raises(ValueError, match=r"changes weights that .* lacks: model\.layers\.9"):
+        merge_adapter(base, adapter, tmp_path / "work" / "merged", torch.float32)
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_a_damaged_model_and_a_full_disk_are_errors_of_pythons_own(
+    base: Path, tmp_path: Path
+) -> None:
+    adapter = save_adapter(base, tmp_path / "adapter")
+    with largest_file(10_000), pytest.raises(OSError, match=r"too large: .*model\.safetensors"):
+        merge_adapter(base, adapter, tmp_path / "work" / "merged", torch.float32)
+    assert list((tmp_path / "work").iterdir()) == []
+    os.truncate(base / "model.safetensors", 10_000)
+    for read in (
+        lambda: load_base(base, torch.float32, "cpu"),
+        lambda: merge_adapter(base, adapter, tmp_path / "merged", torch.float32),
+        lambda: dict(ServedWeights(base, None, torch.float32).tensors()),
+    ):
+        with pytest.raises(ValueError, match=r"base.* is damaged: .*not fully covered"):
+            read()
+
+
+def test_an_adapter_of_any_rank_fits_and_one_of_another_shape_is_refused(
+    base: Path, tmp_path: Path
+) -> None:
+    adapter = save_adapter(base, tmp_path / "adapter")
+    file = adapter / "adapter_model.safetensors"
+    tensors = load_file(file)
+    parts = {part: next(name for name in tensors if part in name) for part in ("lora_A", "lora_B")}
+    lower = {
+        parts["lora_A"]: tensors[parts["lora_A"]][:3],
+        parts["lora_B"]: tensors[parts["lora_B"]][:, :3],
+    }
+    save_file(tensors | {name: each.contiguous() for name, each in lower.items()}, file)
+    merge_adapter(base, adapter, tmp_path / "merged", torch.float32)
+    assert len(dict(ServedWeights(base, adapter, torch.float32).tensors())) > 1
+
+    narrow = tensors[parts["lora_A"]][:, :5].contiguous()
+    save_file(tensors | {parts["lora_A"]: narrow}, file)
+    with pytest.raises(ValueError, match=r"changes model\.layers\..* of shape \(\d+, 5\)"):
+        ServedWeights(base, adapter, torch.float32)
+    with pytest.raises(ValueError, match=r"an update of shape \(\d+, 5\) for"):
+        merge_adapter(base, adapter, tmp_path / "merged", torch.float32)
+
+
+def test_rank_stabilised_adapters_scale_by_the_root_of_the_rank(base: Path, tmp_path: Path) -> None:
+    adapter = save_adapter(base, tmp_path / "adapter")
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    assert {update.scale for update in read_adapter(adapter).values()} == {2.0}
+    (adapter / "adapter_config.json").write_text(json.dumps(config | {"use_rslora": True}))
+    scales = {round(update.scale, 6) for update in read_adapter(adapter).values()}
+    assert scales == {round(16 / 8**0.5, 6)}
+
+
+@pytest.mark.parametrize("extra", [{"use_dora": True}, {"alpha_pattern": {"q_proj": 4}}])
+def test_other_kinds_of_adapter_are_refused(
+    base: Path, tmp_path: Path, extra: dict[str, object]
+) -> None:
+    adapter = save_adapter(base, tmp_path / "adapter")
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps(config | extra))
+    with pytest.raises(ValueError, match="not a plain LoRA adapter"):
+        read_adapter(adapter)
+
+
+def test_sha256_is_of_the_bytes(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"abc")
+    assert sha256_file(tmp_path / "file") == (
+        "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    )
+
+
+def test_a_named_device_is_taken_as_it_is() -> None:
+    assert resolve_device("cpu") == "cpu"
+    assert resolve_device("auto") == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def test_whole_weights_are_served_without_what_lies_beside_them(base: Path, tmp_path: Path) -> None:
+    save_file({"step": torch.zeros(1)}, base / "optimizer.safetensors")
+    (tmp_path / "served").mkdir()
+    (tmp_path / "served" / "config.json").write_text("of a process that was killed")
+    servable("unused", base, tmp_path / "served", torch.float32)
+    assert {file.name for file in (tmp_path / "served").iterdir()} == {
+        "config.json",
+        "model.safetensors",
+    }
+    ids = torch.tensor([[1, 50, 60]])
+    with torch.inference_mode():
+        served = load_base(tmp_path / "served", torch.float32, "cpu")(ids).logits
+        assert torch.equal(served, load_base(base, torch.float32, "cpu")(ids).logits)

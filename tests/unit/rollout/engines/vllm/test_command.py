@@ -1,0 +1,79 @@
+"""What a server is told, and what it is not."""
+
+from mappa_core.rollout.config import EngineConfig
+from mappa_core.rollout.engines.vllm import command
+
+
+def flag(arguments: tuple[str, ...], name: str) -> str:
+    return arguments[arguments.index(name) + 1]
+
+
+def test_secrets_and_proxies_do_not_reach_the_server() -> None:
+    environment = command.environment(
+        {
+            "PATH": "/usr/bin",
+            "CUDA_VISIBLE_DEVICES": "1",
+            "GOOGLE_API_KEY": "secret",
+            "HF_TOKEN": "secret",
+            "MAPPA_DATABASE_URL": "postgresql://u:secret@h/d",
+            "HTTPS_PROXY": "http://u:secret@proxy",
+            "https_proxy": "http://u:secret@proxy",
+            "VLLM_API_KEY": "secret",
+        },
+        device="cpu",
+    )
+    assert not [name for name, value in environment.items() if "secret" in value]
+    assert environment["PATH"] == "/usr/bin"
+    assert environment["CUDA_VISIBLE_DEVICES"] == "1"
+    assert environment["VLLM_NO_USAGE_STATS"] == "1"
+    assert environment["HF_HUB_OFFLINE"] == "1"
+
+
+def test_servers_that_share_a_gpu_with_the_learner_can_sleep() -> None:
+    config = EngineConfig(colocate=True)
+    assert "--enable-sleep-mode" in command.arguments("m", config, device="cuda", servers=3)
+    assert "--enable-sleep-mode" not in command.arguments("m", config, device="cpu", servers=3)
+    alone = command.arguments("m", EngineConfig(), device="cuda", servers=3)
+    assert "--enable-sleep-mode" not in alone
+
+
+def test_weights_are_transferred_where_that_is_asked_for() -> None:
+    sent = command.arguments("m", EngineConfig(weight_sync="nccl"), device="cuda", servers=1)
+    assert flag(sent, "--weight-transfer-config") == '{"backend": "nccl"}'
+    read = command.arguments("m", EngineConfig(), device="cuda", servers=1)
+    assert "--weight-transfer-config" not in read
+    pickles = [
+        sync
+        for sync in ("reload", "ipc", "nccl")
+        if "VLLM_ALLOW_INSECURE_SERIALIZATION"
+        in command.environment({}, device="cuda", weight_sync=sync)
+    ]
+    assert pickles == ["ipc"]
+
+
+def test_a_cpu_samples_in_float32_and_reads_prompts_whole() -> None:
+    config = EngineConfig(max_model_length=8192, kv_cache_gib=0.5)
+    arguments = command.arguments("model", config, device="cpu", servers=3)
+    assert flag(arguments, "--dtype") == "float32"
+    assert "--no-enable-chunked-prefill" in arguments
+    assert int(flag(arguments, "--max-num-batched-tokens")) >= 8192
+    assert flag(arguments, "--kv-cache-memory-bytes") == str(2**29)
+
+
+def test_servers_share_a_gpu() -> None:
+    config = EngineConfig(gpu_memory_utilization=0.6)
+    arguments = command.arguments("model", config, device="cuda", servers=3)
+    assert flag(arguments, "--dtype") == "bfloat16"
+    assert float(flag(arguments, "--gpu-memory-utilization")) == 0.2
+    assert "--no-enable-chunked-prefill" not in arguments
+
+
+def test_the_dtype_asked_for_is_taken() -> None:
+    config = EngineConfig(dtype="bfloat16")
+    assert flag(command.arguments("m", config, device="cpu", servers=1), "--dtype") == "bfloat16"
+
+
+def test_the_adapter_rank_is_rounded_up_to_one_that_vllm_knows() -> None:
+    arguments = command.adapter_arguments(agents=3, lora_rank=12)
+    assert flag(arguments, "--max-lora-rank") == "16"
+    assert flag(arguments, "--max-loras") == "3"

@@ -1,0 +1,178 @@
+"""A server forked by a fork_server never outlives the process that asked for it."""
+
+import asyncio
+import fcntl
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from mappa_core.core.errors import EngineError
+from mappa_core.rollout.engines.vllm.server import ForkServer, Server
+
+# In the place of vLLM: starts a child of its own, as vLLM does, and writes down both process ids.
+FAMILY = """
+import os, subprocess, sys, time
+from mappa_core.rollout.engines.vllm.fork_server import offspring
+
+arguments = offspring()
+if arguments is None:
+    sys.exit(7)
+print("a server with", *arguments, flush=True)
+if len(arguments) > 1:
+    sys.exit(int(arguments[1]))
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+with open(arguments[0] + ".part", "w") as file:
+    file.write(f"{os.getpid()} {child.pid} {os.getppid()}")
+os.rename(arguments[0] + ".part", arguments[0])
+time.sleep(600)
+"""
+
+# Asks for a server and waits to be killed.
+PARENT = """
+import sys, time
+from pathlib import Path
+from mappa_core.rollout.engines.vllm.server import ForkServer
+
+fork_server = ForkServer(Path(sys.argv[1]), {}, Path(sys.argv[2]))
+line = fork_server.fork([sys.argv[3]], Path(sys.argv[2]))
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "family.py"
+    path.write_text(FAMILY)
+    return path
+
+
+@contextmanager
+def a_zygote(script: Path, log: Path) -> Generator[ForkServer]:
+    fork_server = ForkServer(script, os.environ, log)
+    try:
+        yield fork_server
+    finally:
+        fork_server.close()
+
+
+def read_pids(path: Path) -> list[int]:
+    deadline = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < deadline, "the family did not start"
+        time.sleep(0.02)
+    return [int(pid) for pid in path.read_text().split()]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "(zombie)" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + 15
+    while any(map(alive, pids)):
+        assert time.monotonic() < deadline, f"still running: {[p for p in pids if alive(p)]}"
+        time.sleep(0.02)
+
+
+def test_the_whole_family_goes_when_the_asker_is_killed(script: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PARENT, script, tmp_path / "log", tmp_path / "pids"]
+    with subprocess.Popen(command) as parent:
+        pids = read_pids(tmp_path / "pids")
+        assert all(map(alive, pids))
+        parent.send_signal(signal.SIGKILL)
+    wait_until_gone(pids)
+
+
+def test_the_whole_family_goes_when_its_lifeline_closes(script: Path, tmp_path: Path) -> None:
+    with a_zygote(script, tmp_path / "log") as fork_server:
+        line = fork_server.fork([str(tmp_path / "pids")], tmp_path / "log")
+        other = fork_server.fork([str(tmp_path / "others")], tmp_path / "log")
+        pids, others = read_pids(tmp_path / "pids"), read_pids(tmp_path / "others")
+        line.shutdown(socket.SHUT_WR)
+        assert line.recv(1) == b"", "the guard closes its end"
+        wait_until_gone(pids)
+        assert all(map(alive, others)), "and nobody else's"
+        other.close()
+        wait_until_gone(others)
+
+
+def test_the_server_goes_when_its_guard_is_killed(script: Path, tmp_path: Path) -> None:
+    with a_zygote(script, tmp_path / "log") as fork_server:
+        line = fork_server.fork([str(tmp_path / "pids")], tmp_path / "log")
+        server, child, guard = read_pids(tmp_path / "pids")
+        os.kill(guard, signal.SIGKILL)
+        wait_until_gone([server])
+        assert line.recv(1) == b""
+        os.kill(child, signal.SIGKILL)
+
+
+def test_a_server_that_ends_by_itself_is_noticed(script: Path, tmp_path: Path) -> None:
+    with a_zygote(script, tmp_path / "log") as fork_server:
+        line = fork_server.fork(["x", "3"], tmp_path / "server.log")
+        line.settimeout(30)
+        assert line.recv(1) == b""
+    assert (tmp_path / "server.log").read_text() == "a server with x 3\n"
+
+
+def test_servers_live_on_without_the_zygote_and_the_next_gets_a_new_one(
+    script: Path, tmp_path: Path
+) -> None:
+    with a_zygote(script, tmp_path / "log") as fork_server:
+        first = fork_server.fork([str(tmp_path / "first")], tmp_path / "log")
+        pids = read_pids(tmp_path / "first")
+        assert fork_server.pid is not None
+        os.kill(fork_server.pid, signal.SIGKILL)
+        wait_until_gone([fork_server.pid])
+        second = fork_server.fork([str(tmp_path / "second")], tmp_path / "log")
+        assert all(map(alive, pids + read_pids(tmp_path / "second")))
+        first.close()
+        second.close()
+
+
+def test_a_zygote_that_fails_to_import_ends_the_wait(tmp_path: Path) -> None:
+    script = tmp_path / "broken.py"
+    script.write_text("import no_such_package\n")
+    with a_zygote(script, tmp_path / "vllm.log") as fork_server:
+        server = Server(fork_server, (), tmp_path / "vllm-solver.log")
+        with pytest.raises(EngineError, match=r"ended.*vllm\.log"):
+            asyncio.run(server.start(60))
+        asyncio.run(server.stop())
+    assert "no_such_package" in (tmp_path / "vllm.log").read_text()
+
+
+class Crowded(ForkServer):
+    """In a process with thousands of open files."""
+
+    def fork(self, arguments: Sequence[str], log: Path) -> socket.socket:
+        with super().fork(arguments, log) as line:
+            return socket.socket(fileno=fcntl.fcntl(line, fcntl.F_DUPFD_CLOEXEC, 2000))
+
+
+@pytest.fixture
+def many_files() -> Generator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_files")
+def test_an_end_is_noticed_however_many_files_are_open(script: Path, tmp_path: Path) -> None:
+    fork_server = Crowded(script, os.environ, tmp_path / "vllm.log")
+    server = Server(fork_server, ("3",), tmp_path / "vllm-solver.log")
+    with pytest.raises(EngineError, match="ended while starting"):
+        asyncio.run(server.start(60))
+    asyncio.run(server.stop())
+    fork_server.close()

@@ -1,0 +1,196 @@
+"""DSBench's layout, on the published lists where they are and on small data made here."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from mappa_core.core.errors import ConfigError
+from mappa_core.grading.metrics import METRICS
+from mappa_core.grading.submissions import parse_key
+from mappa_core.rollout.config import ProblemsConfig
+from mappa_core.rollout.problems import problem_source
+from mappa_core.rollout.protocols import TaskSource
+
+DATA = Path(__file__).parents[4].parent / "shared" / "data"
+
+
+def published() -> dict[str, dict[str, object]]:
+    file = DATA / "dsbench_modeling_cleaned_prompts.json"
+    if not file.exists():
+        pytest.skip(f"{file} is not here")
+    return json.loads(file.read_text())
+
+
+class Layout:
+    """A DSBench folder with as much in it as a test wants."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.prompts: dict[str, object] = {}
+
+    def add(self, name: str, targets: list[str], metric: str = "rmse", kind: str = "regression"):
+        data, answers = self.root / "data_resplit" / name, self.root / "answers" / name
+        data.mkdir(parents=True)
+        answers.mkdir(parents=True)
+        seen = len(self.prompts)
+        header, values = ",".join(targets), ",".join(f"{seen}.5" for _ in targets)
+        (data / "train.csv").write_text(f"Id,x,{header}\n1,{seen},{values}\n")
+        (data / "test.csv").write_text(f"Id,x\n7,{seen}\n8,2\n")
+        first, second = (",".join([value] * len(targets)) for value in (f"{seen / 100}", "1"))
+        (answers / "test_answer.csv").write_text(
+            f"Id,{header},note\n7,{first},{seen}\n8,{second},n\n"
+        )
+        self.prompts[name] = {
+            "cleaned_prompt": f"Task: predict {targets[0]} of {name}.",
+            "metric": metric,
+            "task_type": kind,
+            "target_column": targets if len(targets) > 1 else targets[0],
+            "id_column": "Id",
+        }
+
+    def source(
+        self,
+        train: list[str],
+        held_out: list[str],
+        size: int = 8,
+        workspace_mib: int | None = None,
+    ) -> TaskSource:
+        (self.root / "prompts.json").write_text(json.dumps(self.prompts))
+        for file, names in (("train.json", train), ("eval.json", held_out)):
+            lines = [json.dumps({"prompt": "p", "metadata": {"task_id": name}}) for name in names]
+            (self.root / file).write_text("\n".join(lines) + "\n")
+        config = ProblemsConfig(
+            source="dsbench",
+            folder=self.root,
+            prompts_file=self.root / "prompts.json",
+            train_files=(self.root / "train.json",),
+            held_out_files=(self.root / "eval.json",),
+            train_size=size,
+            held_out_size=size,
+        )
+        found = problem_source(config, workspace_mib)
+        assert isinstance(found, TaskSource)
+        return found
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    made = Layout(tmp_path)
+    made.add("a", ["y"])
+    made.add("b", ["y", "z"], metric="mcrmse")
+    made.add("c", ["k"], metric="accuracy", kind="classification")
+    return made
+
+
+def test_tasks_come_with_files_key_and_labels(layout: Layout):
+    source = layout.source(["a", "b"], ["c"])
+    problem = next(p for p in source.train() if "of b" in p.statement)
+    key = parse_key(problem.answer)
+    assert (key.metric, key.targets, key.id_column) == ("mcrmse", ("y", "z"), "Id")
+    assert source.files(problem)["sample_submission.csv"] == b"Id,y,z\n7,0,0\n8,0,0\n"
+    assert source.labels(problem) == b"Id,y,z\n7,0.01,0.01\n8,1,1\n"
+    assert source.held_out()[0].task_type == "classification"
+    assert source.files(source.held_out()[0])["sample_submission.csv"].startswith(b"Id,k\n7,2.5")
+
+
+def test_a_sample_is_stratified(layout: Layout):
+    layout.add("d", ["k"], metric="accuracy", kind="classification")
+    kinds = Counter(p.task_type for p in layout.source(["a", "b", "d"], ["c"], size=2).train())
+    assert kinds == {"classification": 1, "regression": 1}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "complaint"),
+    [
+        (lambda root: (root / "data_resplit/a/test.csv").unlink(), "test.csv cannot be read"),
+        (lambda root: (root / "answers/a/test_answer.csv").unlink(), "test_answer.csv cannot"),
+        (
+            lambda root: (root / "answers/a/test_answer.csv").write_text("Id,other\n7,1\n"),
+            "has no column y",
+        ),
+        (lambda root: (root / "data_resplit/a/train.csv").write_bytes(b"\xff"), "not UTF-8"),
+        (
+            lambda root: (root / "data_resplit/a/test.csv").write_text("Id,x,y\n7,1,2\n"),
+            "test.csv has the column y, which is what the agents are to predict",
+        ),
+        (
+            lambda root: (root / "answers/a/test_answer.csv").write_text("Id,y\n7,1\n8,2,3\n"),
+            "test_answer.csv is no table: .* Expected 2 fields in line 3, saw 3",
+        ),
+        (
+            lambda root: (root / "answers/a/test_answer.csv").write_bytes(
+                b"Id,y\n" + b"7,1\n" * 2**14 + b"8,\xe9\n"
+            ),
+            "test_answer.csv is not UTF-8",
+        ),
+        (
+            lambda root: (root / "answers/a/test_answer.csv").write_text("Id,y\n7,1\n8,\n"),
+            "test_answer.csv cannot be graded with: 1 cells of y are empty",
+        ),
+    ],
+)
+def test_data_that_is_not_there_is_refused_at_the_start(layout: Layout, spoil, complaint):
+    spoil(layout.root)
+    with pytest.raises(ConfigError, match=complaint):
+        layout.source(["a"], ["c"])
+
+
+def test_data_that_leaves_no_room_to_work_in_is_refused_at_the_start(layout: Layout):
+    with (layout.root / "data_resplit/a/train.csv").open("a") as file:
+        file.write("3,4,5\n" * 2**18)
+    with pytest.raises(ConfigError, match=r"task a has 1\.5 MiB .* sandbox.workspace_mib to 4 "):
+        layout.source(["a"], ["c"], workspace_mib=3)
+    assert layout.source(["a"], ["c"], workspace_mib=4).train()
+    assert layout.source(["a"], ["c"]).train()
+
+
+def test_what_cannot_be_graded_is_refused(layout: Layout):
+    with pytest.raises(ConfigError, match="task nobody has no cleaned prompt"):
+        layout.source(["a", "nobody"], ["c"])
+    layout.prompts["a"]["metric"] = "vibes"  # pyright: ignore
+    with pytest.raises(ConfigError, match="measured by vibes"):
+        layout.source(["a"], ["c"])
+
+
+def test_the_same_data_under_another_name_is_not_held_out(layout: Layout):
+    layout.add("a-again", ["y"])
+    for part in ("data_resplit/{}/train.csv", "data_resplit/{}/test.csv"):
+        copy = (layout.root / part.format("a")).read_bytes()
+        (layout.root / part.format("a-again")).write_bytes(copy)
+    with pytest.raises(ConfigError, match="shares data"):
+        layout.source(["a"], ["a-again"])
+    with pytest.raises(ConfigError, match="shares data"):
+        layout.source(["a"], ["a"])
+
+
+def test_a_broken_line_is_named(layout: Layout):
+    layout.source(["a"], ["c"])
+    (layout.root / "train.json").write_text('{"metadata": {"task_id": "a"}}\n{"prompt": 1}\n')
+    config = ProblemsConfig(
+        source="dsbench",
+        folder=layout.root,
+        prompts_file=layout.root / "prompts.json",
+        train_files=(layout.root / "train.json",),
+        held_out_files=(layout.root / "eval.json",),
+    )
+    with pytest.raises(ConfigError, match="line 2"):
+        problem_source(config)
+
+
+def test_every_published_task_can_be_read_and_measured(tmp_path: Path):
+    rows = published()
+    made = Layout(tmp_path)
+    for name, row in rows.items():
+        targets = row["target_column"]
+        made.add(name, [targets] if isinstance(targets, str) else targets)  # pyright: ignore
+    assert {row["metric"] for row in rows.values()} <= METRICS.keys()
+    lists = [
+        [json.loads(line)["metadata"]["task_id"] for line in (DATA / file).read_text().splitlines()]
+        for file in ("dsbench_modeling_train.json", "dsbench_modeling_eval.json")
+    ]
+    train = [name for name in lists[0] if name in rows]
+    assert set(lists[0]) - set(train) == {"liverpool-ion-switching"}
+    source = made.source(train, lists[1], size=100)
+    assert (len(source.train()), len(source.held_out())) == (63, 8)

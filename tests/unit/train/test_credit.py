@@ -1,0 +1,196 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mappa_core.core.ids import content_id, problem_id
+from mappa_core.core.records import ScoredAction
+from mappa_core.train.config import AlgorithmConfig
+from mappa_core.train.credit import assign_credit
+from mappa_core.train.estimators import ESTIMATORS
+
+GROUP = AlgorithmConfig()
+PLAIN = AlgorithmConfig(estimator="reinforce++")
+
+
+def action(
+    index: int, score: float | None, *, problem: str = "p", length: int = 2, truncated: bool = False
+) -> ScoredAction:
+    return ScoredAction(
+        action_id=content_id("action", index),
+        episode_id=content_id("episode", index),
+        problem_id=problem_id(problem),
+        rollout_index=index,
+        turn_index=0,
+        policy_step=0,
+        prompt_token_ids=(1, 2),
+        token_ids=tuple(range(3, 3 + length)),
+        logprobs=(-1.0,) * length,
+        truncated=truncated,
+        score=score,
+    )
+
+
+def advantages(actions: list[ScoredAction], algorithm: AlgorithmConfig) -> list[float | None]:
+    return [entry.advantage for entry in assign_credit(actions, algorithm).entries]
+
+
+def test_group_baseline_then_one_normalisation_by_hand() -> None:
+    actions = [
+        action(0, 10.0, problem="easy"),
+        action(1, 8.0, problem="easy"),
+        action(2, 5.0, problem="hard"),
+        action(3, 0.0, problem="hard"),
+    ]
+    # minus the problem's mean: +-0.1 and +-0.25; deviation sqrt((2 * 0.01 + 2 * 0.0625) / 4)
+    deviation = 0.03625**0.5
+    expected = [0.1 / deviation, -0.1 / deviation, 0.25 / deviation, -0.25 / deviation]
+    assert advantages(actions, GROUP) == pytest.approx(expected)
+
+
+def test_without_a_baseline_the_batch_mean_is_the_baseline() -> None:
+    assert advantages([action(0, 10.0), action(1, 0.0, problem="q")], PLAIN) == [1.0, -1.0]
+
+
+def test_unscored_actions_are_accounted_for_and_change_nothing() -> None:
+    scored = [action(0, 9.0), action(1, 3.0)]
+    credit = assign_credit([scored[0], action(7, None), scored[1]], GROUP)
+    alone = assign_credit(scored, GROUP)
+    assert credit.samples == alone.samples
+    assert [entry.left_out for entry in credit.entries] == [None, "unscored", None]
+    assert credit.entries[1].advantage is None
+    assert credit.entries[1].weight == 0.0
+    assert (credit.entries[0], credit.entries[2]) == alone.entries
+    assert credit.metrics["left_out"] == 1.0
+
+
+def test_an_action_without_a_peer_is_left_out() -> None:
+    actions = [action(0, 9.0), action(1, 3.0), action(2, 5.0, problem="q"), action(3, None)]
+    credit = assign_credit(actions, GROUP)
+    assert [entry.left_out for entry in credit.entries] == [None, None, "no_peer", "unscored"]
+    assert assign_credit(actions, PLAIN).entries[2].left_out is None
+
+
+def test_truncated_actions_can_be_dropped_from_everything() -> None:
+    actions = [action(0, 9.0), action(1, 3.0), action(2, 0.0, truncated=True)]
+    dropping = GROUP.model_copy(update={"truncated": "mask"})
+    assert advantages(actions, dropping) == [1.0, -1.0, None]
+    assert assign_credit(actions, dropping).entries[2].left_out == "truncated"
+    assert advantages(actions, GROUP)[2] is not None
+
+
+def test_truncated_actions_can_be_penalised_in_baseline_normaliser_and_loss() -> None:
+    actions = [action(0, 9.0), action(1, 3.0), action(2, 6.0, truncated=True)]
+    penalising = GROUP.model_copy(update={"truncated": "penalise", "truncation_penalty": 0.6})
+    # rewards .9, .3, 0: mean .4, variance (.25 + .01 + .16) / 3 = .14
+    expected = [value / 0.14**0.5 for value in (0.5, -0.1, -0.4)]
+    assert advantages(actions, penalising) == pytest.approx(expected)
+    assert assign_credit(actions, penalising).metrics["truncated"] == 1.0
+
+
+def test_shares_of_a_budget_are_shares() -> None:
+    actions = [action(0, 9.0, length=1), action(1, 3.0, length=3)]
+    budget = GROUP.model_copy(update={"loss_over": "budget", "loss_budget_tokens": 100})
+    assert [e.weight for e in assign_credit(actions, budget).entries] == [0.25, 0.75]
+
+
+def test_weights_over_samples_and_over_tokens() -> None:
+    actions = [action(0, 9.0, length=1), action(1, 3.0, length=3)]
+    over_tokens = GROUP.model_copy(update={"loss_over": "tokens"})
+    assert [e.weight for e in assign_credit(actions, GROUP).entries] == [0.5, 0.5]
+    assert [e.weight for e in assign_credit(actions, over_tokens).entries] == [0.25, 0.75]
+
+
+def test_normalising_over_tokens_lets_long_actions_set_the_mean() -> None:
+    actions = [action(0, 10.0, length=1), action(1, 0.0, length=3)]
+    over_tokens = PLAIN.model_copy(update={"normalise_over": "tokens"})
+    # mean 1/4, variance (9/16 + 3/16) / 4 = 3/16
+    expected = [0.75 / (3 / 16) ** 0.5, -0.25 / (3 / 16) ** 0.5]
+    assert advantages(actions, over_tokens) == pytest.approx(expected)
+
+
+def test_equal_scores_teach_nothing_and_say_so() -> None:
+    credit = assign_credit([action(i, 7.3) for i in range(3)], GROUP)
+    assert [sample.advantages for sample in credit.samples] == [(0.0, 0.0)] * 3
+    assert credit.metrics["zero_variance_batch"] == 1.0
+    assert credit.metrics["zero_variance_groups"] == 1.0
+
+
+def test_a_group_of_equal_scores_has_exactly_zero_advantage() -> None:
+    actions = [action(i, 7.3, problem="same") for i in range(3)]
+    actions += [action(3, 1.0, problem="other"), action(4, 3.3, problem="other")]
+    credit = assign_credit(actions, GROUP)
+    assert all(not any(sample.advantages) for sample in credit.samples[:3])
+    assert credit.metrics["zero_variance_groups"] == 1.0
+    assert credit.metrics["zero_variance_batch"] == 0.0
+
+
+def test_kl_in_the_reward_by_hand() -> None:
+    algorithm = PLAIN.model_copy(update={"kl": "k1_reward", "kl_coefficient": 0.1})
+    actions = [action(0, 10.0), action(1, 0.0)]
+    credit = assign_credit(actions, algorithm, [(-2.0, -1.0), (-1.0, -1.0)])
+    # kl of the first action (1, 0): returns (1 - 0.1, 1) and (0, 0); mean 0.475
+    returns = [0.9, 1.0, 0.0, 0.0]
+    deviation = (sum((g - 0.475) ** 2 for g in returns) / 4) ** 0.5
+    expected = [(g - 0.475) / deviation for g in returns]
+    actual = [value for sample in credit.samples for value in sample.advantages]
+    assert actual == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("kl", ["k1_reward", "k2_loss", "k3_loss"])
+def test_kl_without_a_fitting_reference_is_refused(kl: str) -> None:
+    algorithm = AlgorithmConfig(kl=kl)
+    actions = [action(0, 1.0), action(1, 2.0)]
+    for reference in (None, [(-1.0, -1.0)], [(-1.0, -1.0), (-1.0,)]):
+        with pytest.raises(ValueError, match="base policy"):
+            assign_credit(actions, algorithm, reference)
+
+
+def test_kl_as_a_loss_leaves_advantages_alone_and_hands_the_reference_on() -> None:
+    actions = [action(0, 1.0), action(1, 2.0)]
+    reference = [(-2.0, -1.0), (-1.0, -3.0)]
+    credit = assign_credit(actions, AlgorithmConfig(kl="k2_loss"), reference)
+    assert [sample.reference_logprobs for sample in credit.samples] == reference
+    plain = assign_credit(actions, GROUP).samples
+    assert [replace(s, reference_logprobs=None) for s in credit.samples] == list(plain)
+
+
+def test_nothing_scored_is_no_samples_and_every_reason() -> None:
+    for actions in ([], [action(0, None)]):
+        credit = assign_credit(actions, GROUP)
+        assert credit.samples == ()
+        assert len(credit.entries) == len(actions)
+        assert credit.metrics["zero_variance_batch"] == 1.0
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.none() | st.floats(0, 10),
+            st.sampled_from("abc"),
+            st.integers(1, 5),
+            st.booleans(),
+        ),
+        max_size=16,
+    ),
+    st.sampled_from(list(ESTIMATORS)),
+    st.sampled_from(["samples", "tokens"]),
+    st.sampled_from(["keep", "mask", "penalise"]),
+)
+def test_every_action_is_accounted_for_once(
+    rows: list[tuple[float | None, str, int, bool]], estimator: str, over: str, truncated: str
+) -> None:
+    actions = [
+        action(i, score, problem=problem, length=length, truncated=truncated)
+        for i, (score, problem, length, truncated) in enumerate(rows)
+    ]
+    algorithm = AlgorithmConfig(
+        estimator=estimator, normalise_over=over, loss_over=over, truncated=truncated
+    )
+    credit = assign_credit(actions, algorithm)
+    assert [e.action_id for e in credit.entries] == [a.action_id for a in actions]
+    counted = [e for e in credit.entries if e.left_out is None]
+    assert [s.action_id for s in credit.samples] == [e.action_id for e in counted]
+    assert all((e.advantage is None) == (e.left_out is not None) for e in credit.entries)
+    assert sum(e.weight for e in credit.entries) == pytest.approx(1.0 if counted else 0.0)

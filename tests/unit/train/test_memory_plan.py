@@ -1,0 +1,128 @@
+"""The plan of the paper's preset, by arithmetic done by hand."""
+
+from pathlib import Path
+
+import pytest
+
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.config_files import load_config
+from mappa_core.train import memory_plan, token_logprobs, tree_attention
+from mappa_core.train.memory_plan import GB, QWEN3_4B, ModelShape, plan, shape_of
+
+PRESET = Path(__file__).parents[3] / "configs/mathchat_paper.yaml"
+TINY = ModelShape(
+    layers=2,
+    hidden=8,
+    heads=4,
+    kv_heads=2,
+    head_width=2,
+    intermediate=16,
+    vocabulary=10,
+    tied=True,
+)
+
+
+def test_a_models_size_by_hand() -> None:
+    # A layer: queries and output 64 each, keys and values 32 each, 3 x 128, norms 16 = 592.
+    assert TINY.parameters == 2 * 592 + 10 * 8 + 8
+    # Rank 1: 2 x (8 + 8) + 2 x (8 + 4) + 3 x (8 + 16) = 128 a layer.
+    assert TINY.adapter_parameters(1) == 2 * 128
+    # Keys and values of 2 layers, 2 heads, width 2, 2 bytes each.
+    assert TINY.cache_bytes_per_token == 2 * 2 * 2 * 2 * 2
+
+
+def test_qwen3_4b_has_the_published_size() -> None:
+    assert QWEN3_4B.parameters == 4_022_468_096
+    assert QWEN3_4B.cache_bytes_per_token == 147_456
+
+
+def test_a_shape_is_read_from_a_models_configuration() -> None:
+    config = {
+        "num_hidden_layers": 2,
+        "hidden_size": 8,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 16,
+        "vocab_size": 10,
+        "tie_word_embeddings": True,
+    }
+    assert shape_of(config) == TINY
+    with pytest.raises(KeyError, match="vocab_size"):
+        shape_of({key: value for key, value in config.items() if key != "vocab_size"})
+
+
+def test_three_agents_of_4b_fit_on_one_gpu_of_80_gb() -> None:
+    config = load_config(PRESET)
+    planned = plan(QWEN3_4B, config, 3, 80 * GB)
+    assert planned.fits
+    # Servers take 0.66 of 80 GB, weights of 2 bytes and a cache among it.
+    assert planned.peak("rollout") == pytest.approx(0.66 * 80 * GB)
+    cache = 0.22 * 80 * GB - 2 * 4_022_468_096 - 1.5 * GB
+    assert planned.cached_tokens == int(cache / 147_456) == 54_626
+    # Contexts 2.4, weights and gradients 4 bytes each, 28,672 tokens of 36 layer inputs (5,120
+    # bytes each) and twice one layer (139,264), mask 1.64 and copies 0.81, logits 0.31 and
+    # twice the output weights (1.56), one process 0.8: in GB.
+    assert 2 * (4 * 2560 + 2 * 4096 + 2 * 1024 + 4 * 9728) + 8 * 2560 == 139_264
+    activations = 28_672 * (36 * 5_120 + 2 * 139_264) / GB
+    by_hand = 2.4 + 4 * 4.022468096 + activations + 1.644 + 0.805 + 0.311 + 2 * 1.5558 + 0.8
+    assert planned.peak("update") / GB == pytest.approx(by_hand, abs=0.01)
+    # Masters, gradients and moments of one agent, three sleeping servers' weights, moments read
+    # as bytes and as tensors, weights before the update: 42 bytes a weight, 169 GB.
+    assert planned.host_bytes == (16 + 3 * 2 + 16 + 4) * 4_022_468_096
+
+
+def test_a_torch_learners_model_stays_on_the_gpu_while_agents_play() -> None:
+    given = ["learner.backend=torch", "learner.weights=lora", "engine.serving=adapters"]
+    adapter = QWEN3_4B.adapter_parameters(16)
+    for share, fits in ((0.85, True), (0.95, False)):
+        config = load_config(PRESET, [*given, f"engine.gpu_memory_utilization={share}"])
+        planned = plan(QWEN3_4B, config, 3, 80 * GB)
+        staying = 2 * 4_022_468_096 + 4 * adapter + 0.8 * GB
+        assert planned.peak("rollout") == pytest.approx(share * 80 * GB + staying)
+        assert planned.fits is fits
+    # What is read is the moments of one adapter; the servers' base sleeps on the CPU, adapters too.
+    assert planned.host_bytes == 2 * 4_022_468_096 + 3 * 2 * adapter + 16 * adapter
+
+
+@pytest.mark.parametrize("weights", ["full", "lora"])
+def test_every_rank_reads_what_it_starts_from(weights: str) -> None:
+    one, two = (
+        plan(
+            TINY,
+            load_config(PRESET, [f"learner.weights={weights}", f"learner.deepspeed.ranks={ranks}"]),
+            1,
+            80 * GB,
+        )
+        for ranks in (1, 2)
+    )
+    # Two moments in float32, as bytes and as tensors; and a frozen base in bfloat16.
+    trained, base = (TINY.parameters, 0) if weights == "full" else (2 * 128 * 16, TINY.parameters)
+    assert two.host_bytes - one.host_bytes == 16 * trained + 2 * base
+
+
+def test_awake_servers_and_a_learner_without_offload_do_not_fit() -> None:
+    preset = load_config(PRESET)
+    awake = load_config(PRESET, ["engine.colocate=false"])
+    heavy = load_config(PRESET, ["learner.deepspeed.offload=false"])
+    assert not plan(QWEN3_4B, awake, 3, 80 * GB).fits
+    assert not plan(QWEN3_4B, heavy, 3, 80 * GB).fits
+    assert not plan(QWEN3_4B, preset, 3, 40 * GB).fits
+
+
+def test_adapters_share_one_base_and_leave_room() -> None:
+    config = TrainConfig.model_validate(
+        {
+            "engine": {"serving": "adapters", "max_model_length": 28672},
+            "learner": {"gradient_checkpointing": True, "micro_batch_tokens": 8192},
+        }
+    )
+    planned = plan(QWEN3_4B, config, 3, 80 * GB)
+    assert planned.fits
+    whats = [item.what for item in planned.items]
+    assert "1 x weights" in whats
+    assert "frozen base" in whats
+
+
+def test_the_plan_counts_what_the_code_holds() -> None:
+    assert memory_plan.LOGIT_ROWS == token_logprobs.ROWS
+    assert memory_plan.COPIED_KEYS == tree_attention.COPIED

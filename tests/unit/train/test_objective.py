@@ -1,0 +1,112 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mappa_core.train.objective import (
+    clipped_surrogate,
+    k2,
+    k3,
+    sequence_ratios,
+    token_ratios,
+    token_weights,
+)
+
+LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=12)
+
+
+def test_weights_over_samples_by_hand() -> None:
+    weights = token_weights([1, 4], "samples")
+    assert weights.tolist() == [0.5, 0.125, 0.125, 0.125, 0.125]
+
+
+def test_weights_over_tokens_by_hand() -> None:
+    assert token_weights([1, 4], "tokens").tolist() == [0.2] * 5
+
+
+def test_weights_over_a_budget_by_hand() -> None:
+    assert token_weights([1, 4], "budget", 10).tolist() == [0.05] * 5
+
+
+@given(LENGTHS, st.sampled_from(["samples", "tokens"]))
+def test_weights_sum_to_one(lengths: list[int], over: str) -> None:
+    weights = token_weights(lengths, over)
+    assert weights.shape == (sum(lengths),)
+    assert weights.sum().item() == pytest.approx(1.0)
+
+
+def surrogate_at(ratio: float, advantage: float) -> tuple[float, float, bool]:
+    """Loss, gradient with respect to the log-prob, and whether it is clipped."""
+    logprob = torch.tensor([math.log(ratio)], dtype=torch.float64, requires_grad=True)
+    ratios = token_ratios(logprob, torch.zeros(1, dtype=torch.float64))
+    result = clipped_surrogate(ratios, torch.tensor([advantage]).double(), 0.2)
+    result.losses.sum().backward()
+    assert logprob.grad is not None
+    return result.losses.item(), logprob.grad.item(), bool(result.clipped.item())
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "gradient", "clipped"),
+    [
+        (1.0, 2.0, -2.0, -2.0, False),  # on policy: the policy gradient, -A
+        (1.0, -2.0, 2.0, 2.0, False),
+        (1.1, 2.0, -2.2, -2.2, False),
+        (1.5, 2.0, -2.4, 0.0, True),  # already more likely by more than 20 %
+        (0.5, 2.0, -1.0, -1.0, False),  # less likely although good: free to come back
+        (0.5, -2.0, 1.6, 0.0, True),
+        (1.5, -2.0, 3.0, 3.0, False),  # more likely although bad: free to come back
+        (0.5, 0.0, 0.0, 0.0, False),
+    ],
+)
+def test_clipped_surrogate_by_hand(
+    ratio: float, advantage: float, loss: float, gradient: float, clipped: bool
+) -> None:
+    assert surrogate_at(ratio, advantage) == (
+        pytest.approx(loss),
+        pytest.approx(gradient),
+        clipped,
+    )
+
+
+def test_a_wider_band_upwards_clips_later() -> None:
+    ratios, advantages = torch.tensor([1.25, 0.75]), torch.tensor([1.0, -1.0])
+    assert clipped_surrogate(ratios, advantages, 0.2).clipped.tolist() == [True, True]
+    assert clipped_surrogate(ratios, advantages, 0.2, 0.28).clipped.tolist() == [False, True]
+
+
+def test_sequence_ratio_by_hand() -> None:
+    # Token ratios 2 and 8, geometric mean 4; the second action's one token has 0.5.
+    logprobs = torch.tensor([math.log(2), math.log(8), math.log(0.5)], requires_grad=True)
+    ratios = sequence_ratios(logprobs, torch.zeros(3), torch.tensor([2, 1]))
+    assert ratios.tolist() == pytest.approx([4.0, 4.0, 0.5])
+    (gradient,) = torch.autograd.grad(ratios.sum(), logprobs)
+    assert gradient.tolist() == pytest.approx([4.0, 4.0, 0.5])
+
+
+@given(st.floats(0.01, 5), st.floats(-3, 3))
+def test_a_gradient_never_points_the_wrong_way(ratio: float, advantage: float) -> None:
+    _, gradient, _ = surrogate_at(ratio, advantage)
+    assert gradient * advantage <= 0
+
+
+@given(st.floats(-3, 3), st.floats(-3, 3))
+def test_k2_and_k3_are_zero_only_at_the_base_and_never_negative(a: float, b: float) -> None:
+    new, base = torch.tensor([a], dtype=torch.float64), torch.tensor([b], dtype=torch.float64)
+    for estimate in (k2(new, base).item(), k3(new, base).item()):
+        assert estimate >= 0
+        assert (estimate > 0) == (abs(a - b) > 0) or abs(a - b) < 1e-7
+
+
+def test_k2_and_k3_by_hand() -> None:
+    new, base = torch.tensor([math.log(0.5)]), torch.tensor([math.log(0.25)])
+    assert k2(new, base).item() == pytest.approx(0.5 * math.log(2) ** 2)
+    assert k3(new, base).item() == pytest.approx(0.5 - 1 + math.log(2))
+
+
+def test_k2_as_a_loss_pulls_towards_the_base() -> None:
+    new = torch.tensor([-1.0, -3.0], requires_grad=True)
+    k2(new, torch.tensor([-2.0, -2.0])).sum().backward()
+    assert new.grad is not None
+    assert new.grad.tolist() == [1.0, -1.0]  # descent lowers the first, raises the second

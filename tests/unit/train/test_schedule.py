@@ -1,0 +1,31 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mappa_core.train.schedule import cosine
+
+
+def rates(total: int, warmup: float) -> list[float]:
+    return [
+        cosine(step, total, peak=1.0, warmup_fraction=warmup, final_fraction=0.1)
+        for step in range(total + 1)
+    ]
+
+
+def test_cosine_by_hand() -> None:
+    # progress 0, 1/2, 1 and past the end
+    assert rates(3, 0.0) == pytest.approx([1.0, 0.55, 0.1, 0.1])
+
+
+def test_warm_up_rises_in_equal_steps_and_starts_above_zero() -> None:
+    assert rates(10, 0.3)[:4] == pytest.approx([0.25, 0.5, 0.75, 1.0])
+    assert rates(10, 0.3)[9] == pytest.approx(0.1)
+
+
+def test_a_run_of_one_step_uses_the_peak() -> None:
+    assert rates(1, 0.0)[0] == 1.0
+
+
+@given(st.integers(1, 200), st.floats(0, 1))
+def test_always_between_nothing_and_the_peak(total: int, warmup: float) -> None:
+    assert all(0 < rate <= 1.0 for rate in rates(total, warmup))

@@ -1,0 +1,76 @@
+import pytest
+import torch
+
+from mappa_core.train import token_logprobs as module
+from mappa_core.train.token_logprobs import token_logprobs
+
+ROWS = torch.tensor([0, 0, 2, 1, 2])
+TOKENS = torch.tensor([3, 4, 0, 10, 0])
+
+
+def tensors(rows: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(rows, 5, generator=generator).requires_grad_()
+    return hidden, torch.randn(11, 5, generator=generator)
+
+
+def test_values_and_gradients_are_those_of_log_softmax() -> None:
+    hidden, weight = tensors()
+    upstream = torch.tensor([1.0, -2.0, 0.5, 3.0, 0.25])
+    expected = (hidden @ weight.T).log_softmax(-1)[ROWS, TOKENS]
+    actual = token_logprobs(hidden, weight, ROWS, TOKENS).logprobs
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(
+        torch.autograd.grad(actual, hidden, upstream),
+        torch.autograd.grad(expected, hidden, upstream),
+    )
+
+
+@pytest.mark.parametrize("extra", [0, module.ROWS])
+def test_a_trained_output_embedding_gets_its_gradient(extra: int) -> None:
+    hidden, weight = tensors(3 + extra)
+    weight.requires_grad_()
+    upstream = torch.tensor([1.0, -2.0, 0.5, 3.0, 0.25])
+    expected = (hidden @ weight.T).log_softmax(-1)[ROWS, TOKENS]
+    actual = token_logprobs(hidden, weight, ROWS, TOKENS).logprobs
+    for ours, theirs in zip(
+        torch.autograd.grad(actual, (hidden, weight), upstream),
+        torch.autograd.grad(expected, (hidden, weight), upstream),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_entropy_is_that_of_the_row() -> None:
+    hidden, weight = tensors()
+    result = token_logprobs(hidden, weight, ROWS, TOKENS)
+    logits = hidden @ weight.T
+    expected = torch.distributions.Categorical(logits=logits).entropy()[ROWS]
+    assert result.entropies is not None
+    assert not result.entropies.requires_grad
+    torch.testing.assert_close(result.entropies, expected.detach())
+
+
+def test_without_a_gradient_the_values_are_the_same() -> None:
+    hidden, weight = tensors()
+    with_gradient = token_logprobs(hidden, weight, ROWS, TOKENS).logprobs
+    with torch.no_grad():
+        plain = token_logprobs(hidden, weight, ROWS, TOKENS)
+    assert torch.equal(plain.logprobs, with_gradient)
+    assert plain.entropies is None
+
+
+def test_chunks_do_not_show() -> None:
+    hidden, weight = tensors(module.ROWS + 3)
+    rows = torch.arange(len(hidden))
+    tokens = rows % 11
+    expected = (hidden @ weight.T).log_softmax(-1)[rows, tokens]
+    torch.testing.assert_close(token_logprobs(hidden, weight, rows, tokens).logprobs, expected)
+
+
+def test_a_uniform_row_by_hand() -> None:
+    hidden = torch.zeros(1, 5, requires_grad=True)
+    result = token_logprobs(hidden, torch.ones(8, 5), torch.tensor([0]), torch.tensor([2]))
+    assert result.logprobs.item() == pytest.approx(-2.0794415)  # -ln 8
+    assert result.entropies is not None
+    assert result.entropies.item() == pytest.approx(2.0794415)
