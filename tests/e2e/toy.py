@@ -39,6 +39,8 @@ class Monologue:
 
     name = "monologue"
     agents = (SPEAKER,)
+    rules = None
+    rubrics = "monologue"
 
     def next_observation(self, episode: Episode) -> Observation | None:
         if episode.turns:

@@ -64,6 +64,16 @@ class Team(Protocol):
         """The words each agent is given, with their version."""
         ...
 
+    @property
+    def rules(self) -> str | None:
+        """The rule coach's set of rules for its agents; None where it has none."""
+        ...
+
+    @property
+    def rubrics(self) -> str:
+        """The folder of rubric sets for its agents."""
+        ...
+
     def next_observation(self, episode: Episode) -> Observation | None:
         """What the next agent sees, or None when the episode is over."""
         ...

@@ -35,6 +35,8 @@ class Debate:
     prompts: PromptSet
     name: str = "debate"
     agents: tuple[AgentSpec, ...] = DEBATERS
+    rules: str | None = "debate"
+    rubrics: str = "debate"
 
     def next_observation(self, episode: Episode) -> Observation | None:
         """Whoever has spoken least, in order; None after the last round."""

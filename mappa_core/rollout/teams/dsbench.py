@@ -56,6 +56,8 @@ class DsBench:
     prompts: PromptSet
     name: str = "dsbench"
     agents: tuple[AgentSpec, ...] = (ENGINEER, MODELER, ANALYST)
+    rules: str | None = "dsbench"
+    rubrics: str = "dsbench"
 
     def next_observation(self, episode: Episode) -> Observation | None:
         """What the next agent sees, or None when the Analyst has handed over."""

@@ -49,6 +49,8 @@ class MathChat:
     prompts: PromptSet
     name: str = "mathchat"
     agents: tuple[AgentSpec, ...] = (SOLVER, EXECUTOR, VERIFIER)
+    rules: str | None = "mathchat"
+    rubrics: str = "mathchat"
 
     def next_observation(self, episode: Episode) -> Observation | None:
         """What the next agent sees, or None when the Verifier has spoken."""

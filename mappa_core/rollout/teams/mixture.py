@@ -37,6 +37,8 @@ class Mixture:
     prompts: PromptSet
     name: str = "mixture"
     agents: tuple[AgentSpec, ...] = (*PROPOSERS, AGGREGATOR)
+    rules: str | None = "mixture"
+    rubrics: str = "mixture"
 
     def next_observation(self, episode: Episode) -> Observation | None:
         """The problem, and for the Aggregator the proposals."""

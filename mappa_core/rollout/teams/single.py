@@ -29,6 +29,8 @@ class Single:
     prompts: PromptSet
     name: str = "single"
     agents: tuple[AgentSpec, ...] = (SOLVER,)
+    rules: str | None = "single"
+    rubrics: str = "single"
 
     def next_observation(self, episode: Episode) -> Observation | None:
         """The problem, and what the programs so far have printed."""

@@ -59,6 +59,16 @@ class Equipped:
         """The team's."""
         return self.team.prompts
 
+    @property
+    def rules(self) -> str | None:
+        """The team's."""
+        return self.team.rules
+
+    @property
+    def rubrics(self) -> str:
+        """The team's."""
+        return self.team.rubrics
+
     def next_observation(self, episode: Episode) -> Observation | None:
         """What the next agent sees, its tools listed where its prompt has them."""
         observation = self.team.next_observation(episode)
