@@ -12,7 +12,7 @@ from rich.console import CONSOLE_SVG_FORMAT, Console
 from mappa_cli.printing.tables import comparison_table, gain, iterations_table
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.databases import opened_store
-from mappa_core.core.records import Run
+from mappa_core.core.records.runs import Run
 from mappa_core.core.settings import Settings
 from mappa_core.evaluate.comparison import compare
 from mappa_core.evaluate.report import successes_of

@@ -30,7 +30,9 @@ from mappa_core.audit.titles import markdown
 from mappa_core.audit.verdicts import MARGIN_POINTS
 from mappa_core.coach import scoring
 from mappa_core.core.errors import CoachError, ConfigError, NotFound
-from mappa_core.core.records import CoachCase, Episode, LabelVisibility, Run, ScoredAction, Turn
+from mappa_core.core.records.episodes import Episode, Turn
+from mappa_core.core.records.runs import Run
+from mappa_core.core.records.scores import CoachCase, LabelVisibility, ScoredAction
 from mappa_core.core.settings import Settings
 from mappa_core.rollout.episode import duties_of
 from mappa_core.store.protocols import Store

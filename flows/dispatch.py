@@ -26,7 +26,7 @@ from flows.waiting import QUIET_SECONDS, ended_run, one_line, prefect_api
 from mappa_core.app.progress import ProgressListener
 from mappa_core.core import ids
 from mappa_core.core.errors import ConfigError, LearnerError, MappaError, StoreError
-from mappa_core.core.records import Update
+from mappa_core.core.records.updates import Update
 from mappa_core.store.protocols import Store
 from mappa_core.train.update import UpdateRequest, check_visible
 

@@ -21,10 +21,10 @@ from flows.rollout import rollout
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.databases import opened_store
 from mappa_core.app.services import open_services, services
-from mappa_core.core.counting import counted
 from mappa_core.core.errors import NotFound
-from mappa_core.core.records import Run
+from mappa_core.core.records.runs import Run
 from mappa_core.core.settings import Settings
+from mappa_core.core.text import counted
 from mappa_core.evaluate.comparison import Comparison, compare
 from mappa_core.evaluate.report import Report, report, skills_of, successes_of
 from mappa_core.train.forking import check_same_weights

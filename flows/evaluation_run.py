@@ -17,7 +17,7 @@ from mappa_core.app.config import TrainConfig
 from mappa_core.app.machine import code_version
 from mappa_core.app.services import services
 from mappa_core.core import ids
-from mappa_core.core.records import Run, evaluation_name
+from mappa_core.core.records.runs import Run, evaluation_name
 from mappa_core.train.update import policy_at
 
 _LIMITS = {

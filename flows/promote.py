@@ -10,7 +10,7 @@ from mappa_core.audit.records import Finding
 from mappa_core.audit.stored_run import audit_stored
 from mappa_core.audit.verdicts import MARGIN_POINTS
 from mappa_core.core.errors import ConfigError
-from mappa_core.core.records import Run
+from mappa_core.core.records.runs import Run
 from mappa_core.core.settings import Settings
 from mappa_core.evaluate import promotion as promoting
 from mappa_core.evaluate.promotion import Case

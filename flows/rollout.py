@@ -18,7 +18,7 @@ from mappa_core.app.services import services
 from mappa_core.coach import scoring
 from mappa_core.coach.config import CoachConfig
 from mappa_core.core.concurrency import in_thread, together
-from mappa_core.core.records import (
+from mappa_core.core.records.episodes import (
     Action,
     Episode,
     Observation,
@@ -26,10 +26,9 @@ from mappa_core.core.records import (
     Phase,
     PolicyVersion,
     Problem,
-    ScoreEntry,
-    ToolRequest,
-    ToolResult,
 )
+from mappa_core.core.records.scores import ScoreEntry
+from mappa_core.core.records.tools import ToolRequest, ToolResult
 from mappa_core.rollout.episode import (
     duties_of,
     is_traced,

@@ -17,7 +17,7 @@ from mappa_core.app.machine import code_version
 from mappa_core.app.services import services
 from mappa_core.core import ids
 from mappa_core.core.errors import ConfigError, MappaError
-from mappa_core.core.records import Run, RunStatus
+from mappa_core.core.records.runs import Run, RunStatus
 from mappa_core.train.forking import adopt, check_fork, check_resumable, check_trains
 from mappa_core.train.update import base_policy
 

@@ -27,7 +27,8 @@ from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import open_services, services
 from mappa_core.coach.protocols import BudgetedCoach
 from mappa_core.core.errors import CoachError
-from mappa_core.core.records import IterationFigures, Run, Update
+from mappa_core.core.records.runs import IterationFigures, Run
+from mappa_core.core.records.updates import Update
 from mappa_core.core.settings import Settings
 from mappa_core.evaluate.comparison import Comparison
 from mappa_core.rollout.episode import check_enough

@@ -15,7 +15,7 @@ from mappa_core.app.config import TrainConfig
 from mappa_core.app.learning import Learning, open_learning
 from mappa_core.core import ids
 from mappa_core.core.errors import LearnerError, NotFound
-from mappa_core.core.records import Update
+from mappa_core.core.records.updates import Update
 from mappa_core.core.settings import Settings
 from mappa_core.store.protocols import Store
 from mappa_core.train.update import UpdateRequest, check_visible, retire_checkpoints, update_agent

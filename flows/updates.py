@@ -23,7 +23,8 @@ from flows.rollout import planned, rollout, serve
 from flows.update import compute
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import services
-from mappa_core.core.records import Run, Update
+from mappa_core.core.records.runs import Run
+from mappa_core.core.records.updates import Update
 from mappa_core.rollout.protocols import Engine, SleepingEngine
 from mappa_core.train.update import UpdateRequest, register_policies
 

@@ -4,7 +4,8 @@ import hashlib
 from pathlib import Path
 
 from mappa_core.core import ids
-from mappa_core.core.records import Checkpoint, PolicyVersion
+from mappa_core.core.records.episodes import PolicyVersion
+from mappa_core.core.records.updates import Checkpoint
 from mappa_core.models.layout import layout_of
 
 

@@ -9,7 +9,7 @@ from typing import NoReturn
 import pytest
 
 from mappa_core.core.errors import SandboxUnavailable
-from mappa_core.core.records import Limits, ToolResult
+from mappa_core.core.records.tools import Limits, ToolResult
 from mappa_core.rollout.config import Runtime
 from mappa_core.rollout.protocols import Sandbox
 from mappa_core.rollout.sandboxes.choose import choose_sandbox

@@ -5,12 +5,8 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from mappa_core.core import ids
-from mappa_core.core.records import (
+from mappa_core.core.records.episodes import (
     Action,
-    Artifact,
-    Checkpoint,
-    CoachIdentity,
-    CoachScore,
     Episode,
     FinishReason,
     Message,
@@ -18,16 +14,12 @@ from mappa_core.core.records import (
     Phase,
     PolicyVersion,
     Problem,
-    RejectedFile,
-    Run,
-    ScoreEntry,
-    ToolResult,
-    ToolStatus,
     Turn,
-    Unscored,
-    Update,
-    UpdateEntry,
 )
+from mappa_core.core.records.runs import Run
+from mappa_core.core.records.scores import CoachIdentity, CoachScore, ScoreEntry, Unscored
+from mappa_core.core.records.tools import Artifact, RejectedFile, ToolResult, ToolStatus
+from mappa_core.core.records.updates import Checkpoint, Update, UpdateEntry
 
 STARTED_AT = datetime(2026, 11, 21, 9, 30, 0, 123456, tzinfo=UTC)
 RULE_COACH = CoachIdentity(

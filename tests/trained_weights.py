@@ -7,7 +7,8 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from mappa_core.core.records import Checkpoint, PolicyVersion
+from mappa_core.core.records.episodes import PolicyVersion
+from mappa_core.core.records.updates import Checkpoint
 from mappa_core.models.layout import WHOLE_MODEL, layout_of
 from mappa_core.train.config import LearnerConfig
 from mappa_core.train.learners import checkpoints, model

@@ -33,8 +33,9 @@ from mappa_core.coach.providers.gemini import gemini_provider
 from mappa_core.coach.replies import REPLY_SCHEMA
 from mappa_core.coach.rubrics import load_rubrics
 from mappa_core.core.errors import CoachError
-from mappa_core.core.garbage import settle_heap
-from mappa_core.core.records import CoachCase, CoachScore, Message, Unscored
+from mappa_core.core.garbage import freeze_garbage_collector
+from mappa_core.core.records.episodes import Message
+from mappa_core.core.records.scores import CoachCase, CoachScore, Unscored
 from mappa_core.core.settings import Settings
 
 SCORES = 1000
@@ -194,7 +195,7 @@ async def _seconds(address: str, cases: Sequence[CoachCase]) -> float:
     """How long the coach takes for `cases`, on warm connections."""
     async with _coach(address) as coach:
         await _scores(coach, [_case(-number) for number in range(1, CONCURRENCY)])
-        settle_heap()
+        freeze_garbage_collector()
         started = time.perf_counter()
         await _scores(coach, cases)
         return time.perf_counter() - started

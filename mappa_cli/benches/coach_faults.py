@@ -10,7 +10,7 @@ from mappa_cli.provider_stub.script import Fault, Question, score_of
 from mappa_core.coach.config import PricesConfig
 from mappa_core.coach.llm_coach import LlmCoach
 from mappa_core.coach.prices import Usage, cost, dollars
-from mappa_core.core.records import CoachCall, CoachCase, CoachScore, Unscored
+from mappa_core.core.records.scores import CoachCall, CoachCase, CoachScore, Unscored
 
 FAULT_SHARE = 0.3
 # A cut connection or a hanging call is made again; a blocked or forbidden one is final.

@@ -10,10 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from mappa_core.core import ids
-from mappa_core.core.records import (
+from mappa_core.core.records.episodes import (
     Action,
-    CoachIdentity,
-    CoachScore,
     Episode,
     FinishReason,
     Message,
@@ -21,13 +19,12 @@ from mappa_core.core.records import (
     Outcome,
     PolicyVersion,
     Problem,
-    Run,
-    ScoreEntry,
     StopReason,
-    ToolResult,
-    ToolStatus,
     Turn,
 )
+from mappa_core.core.records.runs import Run
+from mappa_core.core.records.scores import CoachIdentity, CoachScore, ScoreEntry
+from mappa_core.core.records.tools import ToolResult, ToolStatus
 from mappa_core.store.store import PostgresStore
 
 AGENTS = ("problem_solver", "code_executor", "code_executor", "verifier")

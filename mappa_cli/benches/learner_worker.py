@@ -11,7 +11,8 @@ from pathlib import Path
 from uuid import UUID
 
 from mappa_core.core.ids import content_id
-from mappa_core.core.records import PolicyVersion, TrainingSample
+from mappa_core.core.records.episodes import PolicyVersion
+from mappa_core.core.records.updates import TrainingSample
 from mappa_core.train.config import AlgorithmConfig, LearnerConfig
 from mappa_core.train.learners.torch_learner import TorchLearner
 

@@ -12,20 +12,16 @@ from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import load_config
 from mappa_core.app.services import Services, open_services, use
 from mappa_core.coach.protocols import Coach
-from mappa_core.core.records import (
+from mappa_core.core.records.episodes import Completion, GenerationRequest, PolicyVersion
+from mappa_core.core.records.scores import (
     CoachCase,
     CoachIdentity,
     CoachScore,
-    Completion,
-    GenerationRequest,
-    Limits,
-    PolicyVersion,
     ScoredAction,
-    ToolResult,
-    TrainingSample,
     Unscored,
-    UpdateReport,
 )
+from mappa_core.core.records.tools import Limits, ToolResult
+from mappa_core.core.records.updates import TrainingSample, UpdateReport
 from mappa_core.core.settings import Settings
 from mappa_core.rollout.protocols import Engine, Sandbox
 from mappa_core.train.config import AlgorithmConfig

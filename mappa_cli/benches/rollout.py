@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mappa_cli.benches.metering import Meter, metered, on_training
 from mappa_cli.benches.report import BenchReport, Figure, aimed, machine
 from mappa_core.app.config import TrainConfig
-from mappa_core.core.records import Completion, GenerationRequest
+from mappa_core.core.records.episodes import Completion, GenerationRequest
 from mappa_core.core.settings import Settings
 from mappa_core.rollout.protocols import Engine
 

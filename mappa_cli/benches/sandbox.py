@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from mappa_cli.benches import no_options
 from mappa_cli.benches.report import BenchReport, Figure, machine
 from mappa_core.core.errors import SandboxError, SandboxUnavailable
-from mappa_core.core.records import Limits, ToolStatus
+from mappa_core.core.records.tools import Limits, ToolStatus
 from mappa_core.core.settings import Settings
 from mappa_core.rollout.protocols import Sandbox
 from mappa_core.rollout.sandboxes.choose import choose_sandbox

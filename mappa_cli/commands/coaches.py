@@ -14,9 +14,9 @@ from mappa_cli.printing.console import open_console
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import with_overrides
 from mappa_core.coach.config import CoachConfig
-from mappa_core.core.counting import counted
-from mappa_core.core.records import Run
+from mappa_core.core.records.runs import Run
 from mappa_core.core.settings import Settings
+from mappa_core.core.text import counted
 from mappa_core.rollout.teams.base import Team
 from mappa_core.store.protocols import Store
 
@@ -104,7 +104,7 @@ async def _rescored(
     from mappa_core.coach.forecast import lines
     from mappa_core.coach.opening import check_coach, open_coaches
     from mappa_core.coach.rescore import plan_of, rescore, wanted
-    from mappa_core.core.garbage import settle_heap
+    from mappa_core.core.garbage import freeze_garbage_collector
 
     console = open_console(stderr=True)
     only = config.model_copy(update={"second": CoachConfig().second})
@@ -120,7 +120,7 @@ async def _rescored(
                 console.print(line)
         if asked.count and ask and rubrics is not None:
             typer.confirm("go on?", abort=True, err=True)
-        settle_heap()
+        freeze_garbage_collector()
         with console.status("scoring") as status:
             done = 0
 

@@ -10,7 +10,7 @@ from mappa_cli.commands.options import Json, Overrides, RunName
 from mappa_cli.printing.console import open_console
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import with_overrides
-from mappa_core.core.records import Run
+from mappa_core.core.records.runs import Run
 from mappa_core.core.settings import Settings
 
 

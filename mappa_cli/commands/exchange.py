@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from mappa_cli.commands.options import RunName
-from mappa_core.core.counting import counted
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
+from mappa_core.core.text import counted
 
 database = typer.Typer(help="The experiment store's database.", no_args_is_help=True)
 

@@ -8,7 +8,9 @@ from mappa_core.coach.forecast import Forecast, Habits, assumed_turn, forecast
 from mappa_core.coach.opening import check_coach
 from mappa_core.coach.scoring import case_of
 from mappa_core.core import ids
-from mappa_core.core.records import CoachCase, Episode, LabelVisibility, Problem, Run
+from mappa_core.core.records.episodes import Episode, Problem
+from mappa_core.core.records.runs import Run
+from mappa_core.core.records.scores import CoachCase, LabelVisibility
 from mappa_core.core.settings import Settings
 from mappa_core.rollout.episode import duties_of, new_episode, problems_of_iteration
 from mappa_core.rollout.protocols import ProblemSource

@@ -20,7 +20,8 @@ from mappa_cli.printing.console import open_console, print_heading
 from mappa_core.audit.protocols import AuditStore
 from mappa_core.audit.records import Candidate, HumanLabel, Picked
 from mappa_core.core.errors import ConfigError, NotFound
-from mappa_core.core.records import Episode, ToolResult, Turn
+from mappa_core.core.records.episodes import Episode, Turn
+from mappa_core.core.records.tools import ToolResult
 from mappa_core.core.settings import Settings
 from mappa_core.store.protocols import Store
 

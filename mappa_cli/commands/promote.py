@@ -10,7 +10,7 @@ from flows.ending import run_flow
 from mappa_cli.commands.options import Json
 from mappa_cli.printing.console import open_console
 from mappa_core.core.errors import ConfigError
-from mappa_core.core.records import RegisteredVersion
+from mappa_core.core.records.updates import RegisteredVersion
 from mappa_core.core.settings import Settings
 
 

@@ -9,7 +9,9 @@ import typer
 from mappa_cli.commands.files import check_file
 from mappa_cli.commands.options import RunName
 from mappa_core.core import ids
-from mappa_core.core.records import CoachScore, Episode, IterationFigures, Run, Turn
+from mappa_core.core.records.episodes import Episode, Turn
+from mappa_core.core.records.runs import IterationFigures, Run
+from mappa_core.core.records.scores import CoachScore
 from mappa_core.core.settings import Settings
 from mappa_core.evaluate.run_page import Example, RunStory, extremes, html
 from mappa_core.store.protocols import Store

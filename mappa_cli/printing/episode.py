@@ -9,15 +9,10 @@ from rich.text import Text
 from mappa_cli.printing.console import print_boxed, print_facts, print_heading
 from mappa_cli.printing.scores import print_score_in_full
 from mappa_core.core import ids
-from mappa_core.core.records import (
-    CoachScore,
-    Episode,
-    ScoreEntry,
-    ToolResult,
-    Turn,
-    Update,
-    UpdateEntry,
-)
+from mappa_core.core.records.episodes import Episode, Turn
+from mappa_core.core.records.scores import CoachScore, ScoreEntry
+from mappa_core.core.records.tools import ToolResult
+from mappa_core.core.records.updates import Update, UpdateEntry
 from mappa_core.store.protocols import Store
 
 SHOWN_IDS = 24

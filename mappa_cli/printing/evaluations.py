@@ -8,7 +8,7 @@ from rich.table import Table
 from flows.evaluate import Evaluation
 from mappa_cli.printing.console import titled
 from mappa_cli.printing.tables import comparison_table, gain
-from mappa_core.core.counting import counted
+from mappa_core.core.text import counted
 from mappa_core.evaluate.report import Report
 
 

@@ -11,16 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from mappa_cli.printing.console import titled
-from mappa_core.core.counting import counted
-from mappa_core.core.records import (
-    CoachScore,
-    Episode,
-    IterationFigures,
-    Phase,
-    Run,
-    ScoreEntry,
-    StopReason,
-)
+from mappa_core.core.records.episodes import Episode, Phase, StopReason
+from mappa_core.core.records.runs import IterationFigures, Run
+from mappa_core.core.records.scores import CoachScore, ScoreEntry
+from mappa_core.core.text import counted
 
 
 class TerminalProgress:

@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.text import Text
 
 from mappa_cli.printing.console import print_facts
-from mappa_core.core.records import CoachScore, ScoreEntry
+from mappa_core.core.records.scores import CoachScore, ScoreEntry
 
 
 def print_score_in_full(console: Console, entry: ScoreEntry) -> None:

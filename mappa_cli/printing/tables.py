@@ -15,7 +15,7 @@ from rich.text import Text
 from mappa_cli.benches.report import BenchReport
 from mappa_cli.doctor import Finding
 from mappa_cli.printing.console import titled
-from mappa_core.core.records import EpisodeSummary, Run, RunStatus
+from mappa_core.core.records.runs import EpisodeSummary, Run, RunStatus
 from mappa_core.evaluate.comparison import Comparison
 from mappa_core.store.protocols import Store
 from mappa_core.train.memory_plan import GB, MemoryPlan

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from mappa_core.app.config import TrainConfig
 from mappa_core.core.errors import ConfigError
-from mappa_core.core.records import PolicyVersion
+from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.settings import Settings
 from mappa_core.rollout.problems import problem_source
 from mappa_core.rollout.protocols import ProblemSource, TaskSource

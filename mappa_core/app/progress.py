@@ -4,7 +4,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeAlias
 
-from mappa_core.core.records import Episode, IterationFigures, Phase, Run, ScoreEntry
+from mappa_core.core.records.episodes import Episode, Phase
+from mappa_core.core.records.runs import IterationFigures, Run
+from mappa_core.core.records.scores import ScoreEntry
 
 Log: TypeAlias = logging.Logger | logging.LoggerAdapter[logging.Logger]
 

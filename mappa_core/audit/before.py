@@ -22,7 +22,7 @@ from mappa_core.coach.opening import ProbedCoach
 from mappa_core.coach.protocols import Coach
 from mappa_core.coach.rubrics.arithmetic import NullCap, null_caps
 from mappa_core.coach.rubrics.lint import LintFinding, lint
-from mappa_core.core.records import CoachCase, CoachScore
+from mappa_core.core.records.scores import CoachCase, CoachScore
 
 REPEATS = 3
 REPEATED = 12

@@ -20,7 +20,8 @@ from mappa_core.audit.watch import Watched, drift_findings, history, watch
 from mappa_core.coach.protocols import Coach
 from mappa_core.core import ids
 from mappa_core.core.concurrency import together
-from mappa_core.core.records import CoachCase, CoachScore, Episode, ScoredAction, Turn
+from mappa_core.core.records.episodes import Episode, Turn
+from mappa_core.core.records.scores import CoachCase, CoachScore, ScoredAction
 from mappa_core.store.protocols import Store
 
 CaseOf = Callable[[Episode, Turn, int], CoachCase]

@@ -17,16 +17,9 @@ from mappa_core.coach.forecast import assumed_turn
 from mappa_core.coach.scoring import case_of
 from mappa_core.core import ids
 from mappa_core.core.errors import ConfigError
-from mappa_core.core.records import (
-    Artifact,
-    CoachCase,
-    Episode,
-    LabelVisibility,
-    Observation,
-    Outcome,
-    Problem,
-    Turn,
-)
+from mappa_core.core.records.episodes import Episode, Observation, Outcome, Problem, Turn
+from mappa_core.core.records.scores import CoachCase, LabelVisibility
+from mappa_core.core.records.tools import Artifact
 from mappa_core.rollout.episode import duties_of, new_episode
 from mappa_core.rollout.problems import problem_source
 from mappa_core.rollout.teams import load_team

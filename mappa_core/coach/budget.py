@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from mappa_core.coach.config import BudgetConfig
 from mappa_core.coach.prices import PICODOLLARS, dollars
-from mappa_core.core.records import Spending
+from mappa_core.core.records.scores import Spending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

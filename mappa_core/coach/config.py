@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from mappa_core.core.records import LabelVisibility
+from mappa_core.core.records.scores import LabelVisibility
 from mappa_core.core.section import Fraction, Positive, Section
 
 

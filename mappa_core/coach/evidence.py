@@ -15,7 +15,9 @@ from dataclasses import dataclass
 
 from mappa_core.coach.injection import UNSEEN
 from mappa_core.coach.rubrics import Rubric
-from mappa_core.core.records import Artifact, CoachCase, CoachRequest, Message, ToolResult, Turn
+from mappa_core.core.records.episodes import Message, Turn
+from mappa_core.core.records.scores import CoachCase, CoachRequest
+from mappa_core.core.records.tools import Artifact, ToolResult
 
 MARKER_CHARACTERS = 16
 

@@ -11,7 +11,9 @@ apart from the one that owed it.
 from collections.abc import Iterator, Mapping, Sequence
 
 from mappa_core.core.file_trail import TrackedFile, files_after, missing_files, who_failed
-from mappa_core.core.records import Artifact, Duty, Fact, Outcome, Turn
+from mappa_core.core.records.episodes import Outcome, Turn
+from mappa_core.core.records.scores import Duty, Fact
+from mappa_core.core.records.tools import Artifact
 
 TASK = "came with the task"
 

@@ -15,15 +15,9 @@ from mappa_core.coach.config import CoachModelConfig
 from mappa_core.coach.evidence import EvidenceLimits, build_prompt
 from mappa_core.coach.prices import CHARACTERS_PER_TOKEN, Usage, cost, dollars, estimated_tokens
 from mappa_core.coach.rubrics import RubricSet
-from mappa_core.core.records import (
-    Action,
-    CoachCase,
-    FinishReason,
-    Observation,
-    ToolResult,
-    ToolStatus,
-    Turn,
-)
+from mappa_core.core.records.episodes import Action, FinishReason, Observation, Turn
+from mappa_core.core.records.scores import CoachCase
+from mappa_core.core.records.tools import ToolResult, ToolStatus
 
 FILLED = 0.5
 """Share of its token budget that an agent is assumed to use."""

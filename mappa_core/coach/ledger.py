@@ -4,7 +4,7 @@ from mappa_core.coach.config import PricesConfig
 from mappa_core.coach.prices import Usage, cost, dollars
 from mappa_core.coach.providers.provider import ProviderReply
 from mappa_core.coach.replies import Judged
-from mappa_core.core.records import CoachRequest, CoachScore, Unscored, UnscoredReason
+from mappa_core.core.records.scores import CoachRequest, CoachScore, Unscored, UnscoredReason
 
 
 class Ledger:

@@ -25,7 +25,7 @@ from mappa_core.coach.replies import Judged, read_reply
 from mappa_core.coach.requests import Asking
 from mappa_core.coach.retries import Time, repeated
 from mappa_core.coach.rubrics import RubricSet
-from mappa_core.core.records import (
+from mappa_core.core.records.scores import (
     CoachCase,
     CoachIdentity,
     CoachRequest,

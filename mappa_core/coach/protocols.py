@@ -2,7 +2,7 @@
 
 from typing import Protocol, runtime_checkable
 
-from mappa_core.core.records import CoachCase, CoachIdentity, CoachScore, Spending, Unscored
+from mappa_core.core.records.scores import CoachCase, CoachIdentity, CoachScore, Spending, Unscored
 
 
 class Coach(Protocol):

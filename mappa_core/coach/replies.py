@@ -17,7 +17,8 @@ from functools import cache
 from typing import cast
 
 from mappa_core.coach.numbers import in_range, points
-from mappa_core.core.records import CriterionMark, Json
+from mappa_core.core.records.scores import CriterionMark
+from mappa_core.core.records.tools import Json
 
 LONGEST_REPLY = 100_000
 """Characters; what is longer is a model that runs away, not a judgement."""

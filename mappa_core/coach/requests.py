@@ -5,7 +5,7 @@ from functools import cached_property
 from mappa_core.coach.config import CoachModelConfig
 from mappa_core.coach.evidence import CoachPrompt, EvidenceLimits, case_text, marker_of
 from mappa_core.coach.retries import Time
-from mappa_core.core.records import CoachCase, CoachRequest
+from mappa_core.core.records.scores import CoachCase, CoachRequest
 
 RECORDED = ("model", "temperature", "thinking_budget", "reasoning_effort", "max_output_tokens")
 """Keys of the configuration that every score keeps with its prompt."""

@@ -15,7 +15,8 @@ from mappa_core.coach.rubrics import RubricSet
 from mappa_core.coach.scoring import ScorePlan, missing_scores, score_episode
 from mappa_core.core.concurrency import together
 from mappa_core.core.errors import ConfigError
-from mappa_core.core.records import CoachCall, Run, Unscored
+from mappa_core.core.records.runs import Run
+from mappa_core.core.records.scores import CoachCall, Unscored
 from mappa_core.rollout.episode import duties_of
 from mappa_core.rollout.teams.base import Team
 from mappa_core.store.protocols import Store

@@ -15,14 +15,13 @@ from mappa_core.coach.facts import facts_of
 from mappa_core.coach.protocols import Coach
 from mappa_core.core import ids
 from mappa_core.core.concurrency import in_thread, together
-from mappa_core.core.records import (
+from mappa_core.core.records.episodes import Episode, Turn
+from mappa_core.core.records.scores import (
     CoachCase,
     CoachIdentity,
     Duty,
-    Episode,
     LabelVisibility,
     ScoreEntry,
-    Turn,
     Unscored,
     UnscoredReason,
 )

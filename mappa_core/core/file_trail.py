@@ -9,7 +9,9 @@ Everything here is a function of the recorded turns, so it can be asked again la
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mappa_core.core.records import Artifact, Duty, ToolResult, ToolStatus, Turn
+from mappa_core.core.records.episodes import Turn
+from mappa_core.core.records.scores import Duty
+from mappa_core.core.records.tools import Artifact, ToolResult, ToolStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

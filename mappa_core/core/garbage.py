@@ -1,4 +1,4 @@
-"""The collector's rounds kept short while a process does its work."""
+"""Keeps the garbage collector's rounds short while a process does its work."""
 
 import gc
 
@@ -6,7 +6,7 @@ YOUNG_OBJECTS = 20_000
 """New objects before a round over them; Python's 700 makes 70 rounds of a thousand calls."""
 
 
-def settle_heap() -> None:
+def freeze_garbage_collector() -> None:
     """Take what is loaded by now out of the garbage collector's rounds.
 
     The libraries of a run are hundreds of thousands of objects that live as long as the process;

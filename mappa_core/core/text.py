@@ -129,3 +129,8 @@ def clipped(text: str, limit: int) -> str:
     head = limit - limit // 2
     tail = limit // 2
     return f"{text[:head]} ...{len(text) - limit} characters left out... {text[len(text) - tail :]}"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 episode`, `2 episodes`: a number and its noun, thousands set apart."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

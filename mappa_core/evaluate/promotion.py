@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from mappa_core.audit.records import Finding
-from mappa_core.core.counting import counted
 from mappa_core.core.errors import ConfigError, NotFound, PromotionRefused
-from mappa_core.core.records import RegisteredVersion, Run
+from mappa_core.core.records.runs import Run
+from mappa_core.core.records.updates import RegisteredVersion
+from mappa_core.core.text import counted
 from mappa_core.evaluate.comparison import Comparison, compare
 from mappa_core.evaluate.report import successes_of
 from mappa_core.store.protocols import Store

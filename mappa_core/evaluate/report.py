@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from mappa_core.core.records import AgentFigures, HeldOutEpisode
+from mappa_core.core.records.runs import AgentFigures, HeldOutEpisode
 from mappa_core.evaluate.samples import majority, pass_at_k
 
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING
 
-from mappa_core.core.counting import counted
-from mappa_core.core.records import AgentFigures, IterationFigures, Run
-from mappa_core.core.text import clipped
+from mappa_core.core.records.runs import AgentFigures, IterationFigures, Run
+from mappa_core.core.text import clipped, counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 import pyarrow as pa
 from pyarrow.parquet import ParquetWriter
 
-from mappa_core.core.records import ExportedAction
+from mappa_core.core.records.runs import ExportedAction
 
 Layout: TypeAlias = Literal["parquet", "jsonl", "hf"]
 ROWS_AT_ONCE = 1000

@@ -18,7 +18,7 @@ from math_verify import parse
 from math_verify import verify as same_value
 from sympy import Basic
 
-from mappa_core.core.records import Outcome
+from mappa_core.core.records.episodes import Outcome
 
 METHOD = "math-verify"
 

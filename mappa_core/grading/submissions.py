@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mappa_core.core.records import Outcome
+from mappa_core.core.records.episodes import Outcome
 from mappa_core.grading.metrics import METRICS, Metric, Table
 from mappa_core.grading.skill import constant_value, skill
 

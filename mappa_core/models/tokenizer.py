@@ -19,7 +19,7 @@ from jinja2 import TemplateError
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
 
 from mappa_core.core.errors import ConfigError, ModelNotFound
-from mappa_core.core.records import Message
+from mappa_core.core.records.episodes import Message
 
 _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>")
 

@@ -12,9 +12,8 @@ from mappa_core.core import ids
 from mappa_core.core.concurrency import in_thread
 from mappa_core.core.errors import ConfigError, DiskFull, OutsideError, StoreError
 from mappa_core.core.file_trail import files_after
-from mappa_core.core.records import (
+from mappa_core.core.records.episodes import (
     Action,
-    Duty,
     Episode,
     GenerationRequest,
     Observation,
@@ -23,12 +22,11 @@ from mappa_core.core.records import (
     PolicyVersion,
     Problem,
     Sampling,
-    ScoreEntry,
     StopReason,
-    ToolRequest,
-    ToolResult,
     Turn,
 )
+from mappa_core.core.records.scores import Duty, ScoreEntry
+from mappa_core.core.records.tools import ToolRequest, ToolResult
 from mappa_core.grading.answers import verify
 from mappa_core.rollout.execution import Desk
 from mappa_core.rollout.protocols import Engine, Tokenizer

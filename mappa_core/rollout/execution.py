@@ -10,8 +10,8 @@ from pathlib import Path
 
 from mappa_core.core.concurrency import in_thread
 from mappa_core.core.errors import ToolServerError
-from mappa_core.core.records import (
-    Episode,
+from mappa_core.core.records.episodes import Episode
+from mappa_core.core.records.tools import (
     Limits,
     RefusedCall,
     ToolCall,

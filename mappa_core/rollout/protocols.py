@@ -4,18 +4,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from mappa_core.core.records import (
+from mappa_core.core.records.episodes import (
     Completion,
     Episode,
     GenerationRequest,
-    Limits,
     Message,
     PolicyVersion,
     Problem,
-    Tool,
-    ToolCall,
-    ToolResult,
 )
+from mappa_core.core.records.tools import Limits, Tool, ToolCall, ToolResult
 
 
 class Tokenizer(Protocol):

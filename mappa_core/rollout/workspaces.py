@@ -20,7 +20,7 @@ from uuid import uuid4
 from pydantic import TypeAdapter, ValidationError
 
 from mappa_core.core.errors import DiskFull, WorkspaceError
-from mappa_core.core.records import Episode
+from mappa_core.core.records.episodes import Episode
 
 _LIST = TypeAdapter(dict[str, str])
 _NO_SPACE = (28, 122)

@@ -6,23 +6,19 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from mappa_core.core import ids
-from mappa_core.core.records import (
+from mappa_core.core.records.episodes import (
     Action,
-    Artifact,
     Episode,
     FinishReason,
-    Json,
     Message,
     Observation,
     Outcome,
     Problem,
-    RejectedFile,
-    ScoredAction,
     StopReason,
-    ToolResult,
-    ToolStatus,
     Turn,
 )
+from mappa_core.core.records.scores import ScoredAction
+from mappa_core.core.records.tools import Artifact, Json, RejectedFile, ToolResult, ToolStatus
 from mappa_core.store.mapping import Row, Values
 
 

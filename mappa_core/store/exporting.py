@@ -5,7 +5,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, and_, select
 
-from mappa_core.core.records import ExportedAction
+from mappa_core.core.records.runs import ExportedAction
 from mappa_core.store.episode_mapping import float32, messages
 from mappa_core.store.mapping import Row
 from mappa_core.store.tables import (

@@ -6,15 +6,14 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, select
 
-from mappa_core.core.records import (
+from mappa_core.core.records.episodes import Phase, StopReason
+from mappa_core.core.records.runs import (
     AgentFigures,
     EpisodeSummary,
     HeldOutEpisode,
     IterationFigures,
-    Phase,
-    Spending,
-    StopReason,
 )
+from mappa_core.core.records.scores import Spending
 from mappa_core.store.tables import ACTION, COACH_SCORE, EPISODE, OUTCOME, PROBLEM, TOOL_RESULT
 
 

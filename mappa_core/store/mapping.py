@@ -12,23 +12,19 @@ from uuid import UUID
 from sqlalchemy import RowMapping
 
 from mappa_core.core import ids
-from mappa_core.core.records import (
-    Checkpoint,
+from mappa_core.core.records.episodes import PolicyVersion, Problem
+from mappa_core.core.records.runs import Run, RunStatus
+from mappa_core.core.records.scores import (
     CoachCall,
     CoachIdentity,
     CoachRequest,
     CoachScore,
     CriterionMark,
     LabelVisibility,
-    PolicyVersion,
-    Problem,
-    Run,
-    RunStatus,
     ScoreEntry,
     Unscored,
-    Update,
-    UpdateEntry,
 )
+from mappa_core.core.records.updates import Checkpoint, Update, UpdateEntry
 
 Values: TypeAlias = dict[str, object]
 """Column names and what goes in; it never leaves the adapter."""

@@ -5,24 +5,16 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 from uuid import UUID
 
-from mappa_core.core.records import (
-    Checkpoint,
-    Episode,
+from mappa_core.core.records.episodes import Episode, Phase, PolicyVersion, Problem, Turn
+from mappa_core.core.records.runs import (
     EpisodeSummary,
     HeldOutEpisode,
     IterationFigures,
-    Phase,
-    PolicyVersion,
-    Problem,
     Run,
     RunStatus,
-    ScoredAction,
-    ScoreEntry,
-    Spending,
-    Turn,
-    Update,
-    UpdateEntry,
 )
+from mappa_core.core.records.scores import ScoredAction, ScoreEntry, Spending
+from mappa_core.core.records.updates import Checkpoint, Update, UpdateEntry
 
 
 class Store(Protocol):

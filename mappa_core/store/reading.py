@@ -7,20 +7,11 @@ from uuid import UUID
 from sqlalchemy import Column, ColumnElement, Connection, String, Table, cast, or_, select
 
 from mappa_core.core.errors import NotFound
-from mappa_core.core.records import (
-    Artifact,
-    Checkpoint,
-    Episode,
-    PolicyVersion,
-    Run,
-    ScoredAction,
-    ScoreEntry,
-    StopReason,
-    ToolResult,
-    Turn,
-    Update,
-    UpdateEntry,
-)
+from mappa_core.core.records.episodes import Episode, PolicyVersion, StopReason, Turn
+from mappa_core.core.records.runs import Run
+from mappa_core.core.records.scores import ScoredAction, ScoreEntry
+from mappa_core.core.records.tools import Artifact, ToolResult
+from mappa_core.core.records.updates import Checkpoint, Update, UpdateEntry
 from mappa_core.store import episode_mapping, mapping
 from mappa_core.store.tables import (
     ACTION,

@@ -5,7 +5,9 @@ from typing import TypeAlias
 
 from sqlalchemy import Table
 
-from mappa_core.core.records import Checkpoint, Episode, PolicyVersion, ScoreEntry, Turn, Update
+from mappa_core.core.records.episodes import Episode, PolicyVersion, Turn
+from mappa_core.core.records.scores import ScoreEntry
+from mappa_core.core.records.updates import Checkpoint, Update
 from mappa_core.store import episode_mapping, mapping, tables
 from mappa_core.store.mapping import Values
 

@@ -13,25 +13,17 @@ from uuid import UUID
 from sqlalchemy import Connection, Engine, text
 
 from mappa_core.core.outage import OutageRetry
-from mappa_core.core.records import (
-    Checkpoint,
-    Episode,
+from mappa_core.core.records.episodes import Episode, Phase, PolicyVersion, Problem, Turn
+from mappa_core.core.records.runs import (
     EpisodeSummary,
     ExportedAction,
     HeldOutEpisode,
     IterationFigures,
-    Phase,
-    PolicyVersion,
-    Problem,
     Run,
     RunStatus,
-    ScoredAction,
-    ScoreEntry,
-    Spending,
-    Turn,
-    Update,
-    UpdateEntry,
 )
+from mappa_core.core.records.scores import ScoredAction, ScoreEntry, Spending
+from mappa_core.core.records.updates import Checkpoint, Update, UpdateEntry
 from mappa_core.store import (
     archive,
     episode_mapping,

@@ -14,7 +14,7 @@ from sqlalchemy import Dialect, Text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.types import TypeDecorator
 
-from mappa_core.core.records import Json
+from mappa_core.core.records.tools import Json
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff␛]")
 _ESCAPED = re.compile("␛([0-9A-F]{4})")

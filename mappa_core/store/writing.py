@@ -7,7 +7,9 @@ from sqlalchemy import Connection, Table, func, select, update
 from sqlalchemy.dialects.postgresql import Insert, insert
 
 from mappa_core.core.errors import NotFound
-from mappa_core.core.records import Episode, RunStatus, ScoreEntry
+from mappa_core.core.records.episodes import Episode
+from mappa_core.core.records.runs import RunStatus
+from mappa_core.core.records.scores import ScoreEntry
 from mappa_core.store import episode_mapping, tables
 from mappa_core.store.copying import copy_new
 from mappa_core.store.mapping import Values

@@ -6,7 +6,9 @@ MLflow stays the tracker of record; what it refuses, nobody else is told.
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from mappa_core.core.records import Episode, Phase, Run, RunStatus, ScoreEntry
+from mappa_core.core.records.episodes import Episode, Phase
+from mappa_core.core.records.runs import Run, RunStatus
+from mappa_core.core.records.scores import ScoreEntry
 from mappa_core.tracking.protocols import Curves, Tracker
 
 Draw = Callable[[Run], Curves]

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from mappa_core.core.records import IterationFigures, Update
+from mappa_core.core.records.runs import IterationFigures
+from mappa_core.core.records.updates import Update
 
 
 def iteration_metrics(

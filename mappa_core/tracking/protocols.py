@@ -3,16 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from mappa_core.core.records import (
-    Checkpoint,
-    Episode,
-    Phase,
-    PolicyVersion,
-    RegisteredVersion,
-    Run,
-    RunStatus,
-    ScoreEntry,
-)
+from mappa_core.core.records.episodes import Episode, Phase, PolicyVersion
+from mappa_core.core.records.runs import Run, RunStatus
+from mappa_core.core.records.scores import ScoreEntry
+from mappa_core.core.records.updates import Checkpoint, RegisteredVersion
 
 
 class Tracker(Protocol):

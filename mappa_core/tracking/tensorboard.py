@@ -17,7 +17,7 @@ from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttribut
 from tensorboardX.summary import scalar, text
 
 from mappa_core.core.errors import TrackerError
-from mappa_core.core.records import Run, RunStatus
+from mappa_core.core.records.runs import Run, RunStatus
 
 
 class TensorBoardCurves:

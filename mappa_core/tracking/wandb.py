@@ -11,7 +11,7 @@ from pathlib import Path
 import wandb
 
 from mappa_core.core.errors import TrackerError
-from mappa_core.core.records import Run, RunStatus
+from mappa_core.core.records.runs import Run, RunStatus
 
 STEP = "iteration"
 

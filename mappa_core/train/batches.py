@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mappa_core.core.records import TrainingSample
+from mappa_core.core.records.updates import TrainingSample
 from mappa_core.train.config import AlgorithmConfig
 from mappa_core.train.objective import token_weights
 from mappa_core.train.prefix_tree import PrefixTree, build, micro_batches

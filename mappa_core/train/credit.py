@@ -14,7 +14,8 @@ from uuid import UUID
 import torch
 from torch import Tensor
 
-from mappa_core.core.records import ScoredAction, TrainingSample, UpdateEntry
+from mappa_core.core.records.scores import ScoredAction
+from mappa_core.core.records.updates import TrainingSample, UpdateEntry
 from mappa_core.train.config import ALONE, AlgorithmConfig
 from mappa_core.train.estimators import ESTIMATORS, Rewards
 from mappa_core.train.objective import token_weights

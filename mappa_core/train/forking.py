@@ -17,7 +17,8 @@ from uuid import UUID
 from mappa_core.app.config import TrainConfig
 from mappa_core.core import ids
 from mappa_core.core.errors import ConfigError, LearnerError
-from mappa_core.core.records import PolicyVersion, Run
+from mappa_core.core.records.episodes import PolicyVersion
+from mappa_core.core.records.runs import Run
 from mappa_core.store.protocols import Store
 
 Check = Callable[[PolicyVersion], None]

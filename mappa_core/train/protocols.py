@@ -3,13 +3,9 @@
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from mappa_core.core.records import (
-    Checkpoint,
-    PolicyVersion,
-    ScoredAction,
-    TrainingSample,
-    UpdateReport,
-)
+from mappa_core.core.records.episodes import PolicyVersion
+from mappa_core.core.records.scores import ScoredAction
+from mappa_core.core.records.updates import Checkpoint, TrainingSample, UpdateReport
 from mappa_core.train.config import AlgorithmConfig
 
 

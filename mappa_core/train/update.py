@@ -8,7 +8,10 @@ from uuid import UUID
 from mappa_core.app.config import TrainConfig
 from mappa_core.core import ids
 from mappa_core.core.errors import LearnerError, StoreError
-from mappa_core.core.records import Checkpoint, PolicyVersion, Run, ScoredAction, Update
+from mappa_core.core.records.episodes import PolicyVersion
+from mappa_core.core.records.runs import Run
+from mappa_core.core.records.scores import ScoredAction
+from mappa_core.core.records.updates import Checkpoint, Update
 from mappa_core.store.protocols import Store
 from mappa_core.tracking.protocols import ModelRegistry
 from mappa_core.train.credit import assign_credit

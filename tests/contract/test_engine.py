@@ -14,7 +14,7 @@ import torch
 from peft import PeftModel
 
 from mappa_core.core.errors import EngineError
-from mappa_core.core.records import (
+from mappa_core.core.records.episodes import (
     Completion,
     FinishReason,
     GenerationRequest,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mappa_core.core.ids import policy_version_id
-from mappa_core.core.records import TrainingSample
+from mappa_core.core.records.updates import TrainingSample
 from mappa_core.models.tensor_files import sha256_file
 from mappa_core.train.config import AlgorithmConfig, LearnerConfig, LoraConfig
 from mappa_core.train.learners.torch_learner import TorchLearner

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.core.records import Limits, ToolStatus
+from mappa_core.core.records.tools import Limits, ToolStatus
 from mappa_core.rollout.protocols import Sandbox
 from mappa_core.rollout.sandboxes import system_calls
 from tests.backends import UNSAFE, WALLED, run, tier

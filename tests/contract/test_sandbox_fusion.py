@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from mappa_core.core.errors import SandboxError, SandboxUnavailable
-from mappa_core.core.records import Limits, ToolStatus
+from mappa_core.core.records.tools import Limits, ToolStatus
 from mappa_core.rollout.protocols import Sandbox
 from mappa_core.rollout.sandboxes.choose import choose_sandbox
 from mappa_core.rollout.sandboxes.fusion import FusionSandbox

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mappa_core.core.errors import SandboxUnavailable
-from mappa_core.core.records import Limits, ToolStatus
+from mappa_core.core.records.tools import Limits, ToolStatus
 from mappa_core.rollout.protocols import Sandbox
 from mappa_core.rollout.sandboxes.packages import DATA_SCIENCE, importable
 from tests.backends import DOCKER, EMBEDDED, open_backend

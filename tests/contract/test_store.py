@@ -9,21 +9,17 @@ import pytest
 
 from mappa_core.core import ids
 from mappa_core.core.errors import NotFound, StoreError
-from mappa_core.core.records import (
+from mappa_core.core.records.episodes import Episode, FinishReason, Outcome, StopReason
+from mappa_core.core.records.runs import Run, RunStatus
+from mappa_core.core.records.scores import (
     CoachRequest,
     CoachScore,
     CriterionMark,
-    Episode,
-    FinishReason,
     LabelVisibility,
-    Outcome,
-    Run,
-    RunStatus,
     Spending,
-    StopReason,
-    ToolStatus,
     Unscored,
 )
+from mappa_core.core.records.tools import ToolStatus
 from mappa_core.store.protocols import Store
 from tests.builders import (
     RULE_COACH,

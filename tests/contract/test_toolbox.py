@@ -15,7 +15,7 @@ import pytest
 from pydantic import SecretStr
 
 from mappa_core.core.errors import ToolServerError
-from mappa_core.core.records import Json, Limits, ToolCall, ToolResult, ToolStatus
+from mappa_core.core.records.tools import Json, Limits, ToolCall, ToolResult, ToolStatus
 from mappa_core.rollout.tools.connection import CLOSE_SECONDS, Connect, command_line, web_address
 from mappa_core.rollout.tools.toolbox import McpToolbox, ToolServer, offered
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from mappa_core.core.errors import TrackerError
-from mappa_core.core.records import Episode, Outcome, Run, RunStatus, StopReason
+from mappa_core.core.records.episodes import Episode, Outcome, StopReason
+from mappa_core.core.records.runs import Run, RunStatus
 from mappa_core.tracking.curves import WithCurves
 from mappa_core.tracking.mlflow.registry import MlflowRegistry
 from mappa_core.tracking.mlflow.tracker import MlflowTracker

@@ -14,7 +14,8 @@ from mappa_core.app.services import use
 from mappa_core.audit.config import AuditConfig
 from mappa_core.audit.store import PostgresAudit
 from mappa_core.core.errors import CoachError
-from mappa_core.core.records import CoachCase, CoachScore, RunStatus, Unscored
+from mappa_core.core.records.runs import RunStatus
+from mappa_core.core.records.scores import CoachCase, CoachScore, Unscored
 from mappa_core.store.store import PostgresStore
 from tests.builders import make_run
 from tests.e2e.conftest import MakeServices

@@ -9,7 +9,7 @@ from flows.train import train
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import use
 from mappa_core.core.errors import RunBusy, TrackerError
-from mappa_core.core.records import Run, RunStatus
+from mappa_core.core.records.runs import Run, RunStatus
 from mappa_core.store import claims
 from mappa_core.store.store import PostgresStore
 from tests.builders import make_run

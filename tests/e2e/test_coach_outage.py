@@ -19,7 +19,8 @@ from mappa_core.coach.llm_coach import LlmCoach
 from mappa_core.coach.providers.gemini import gemini_provider
 from mappa_core.coach.rubrics import RubricSet, load_rubrics
 from mappa_core.core.errors import CoachError
-from mappa_core.core.records import RunStatus, Unscored
+from mappa_core.core.records.runs import RunStatus
+from mappa_core.core.records.scores import Unscored
 from mappa_core.store.store import PostgresStore
 from tests.e2e.conftest import MakeServices
 

@@ -20,7 +20,8 @@ from mappa_core.audit.config import AuditConfig
 from mappa_core.audit.records import Correction, CorrectionTerm
 from mappa_core.audit.store import PostgresAudit
 from mappa_core.core import ids
-from mappa_core.core.records import Completion, GenerationRequest, RunStatus
+from mappa_core.core.records.episodes import Completion, GenerationRequest
+from mappa_core.core.records.runs import RunStatus
 from mappa_core.rollout.engines.transformers.engine import TransformersEngine
 from mappa_core.store.connection import for_psql
 from mappa_core.store.store import PostgresStore

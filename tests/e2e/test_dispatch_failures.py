@@ -22,7 +22,8 @@ from mappa_core.app.config import TrainConfig
 from mappa_core.app.progress import LogProgress
 from mappa_core.app.services import Services, use
 from mappa_core.core.errors import ConfigError, LearnerError, OutsideError, StoreError
-from mappa_core.core.records import RunStatus, Update
+from mappa_core.core.records.runs import RunStatus
+from mappa_core.core.records.updates import Update
 from mappa_core.core.settings import Settings
 from mappa_core.store.store import PostgresStore
 from mappa_core.train.update import UpdateRequest

@@ -12,7 +12,7 @@ from flows.runs import prepared, recorded, stored_run
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import use
 from mappa_core.core.errors import OutsideError
-from mappa_core.core.records import RunStatus
+from mappa_core.core.records.runs import RunStatus
 from mappa_core.store.store import PostgresStore
 from tests.e2e.conftest import MakeServices
 

@@ -15,7 +15,9 @@ from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import with_overrides
 from mappa_core.app.services import use
 from mappa_core.core.errors import ConfigError, RunBusy, TrackerError
-from mappa_core.core.records import Episode, RunStatus, ScoreEntry
+from mappa_core.core.records.episodes import Episode
+from mappa_core.core.records.runs import RunStatus
+from mappa_core.core.records.scores import ScoreEntry
 from mappa_core.store import claims
 from mappa_core.store.connection import for_psql
 from mappa_core.store.store import PostgresStore

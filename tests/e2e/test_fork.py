@@ -10,7 +10,7 @@ from mappa_cli.commands.forking import forked_config
 from mappa_cli.main import main
 from mappa_core.app.config import TrainConfig
 from mappa_core.core.errors import CoachError, ConfigError, LearnerError
-from mappa_core.core.records import RunStatus
+from mappa_core.core.records.runs import RunStatus
 from mappa_core.core.settings import Settings
 from mappa_core.store.store import PostgresStore
 from tests.e2e.conftest import MakeServices

@@ -18,7 +18,7 @@ from prefect.settings import PREFECT_API_URL
 from flows.train import train
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import Services, use
-from mappa_core.core.records import RunStatus
+from mappa_core.core.records.runs import RunStatus
 from mappa_core.store.connection import for_psql
 from mappa_core.store.store import PostgresStore
 from tests.conftest import NewDatabase

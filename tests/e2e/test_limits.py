@@ -13,7 +13,7 @@ from flows.limits import Limit, global_limits, slot
 from flows.train import train
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import Services, use
-from mappa_core.core.records import CoachCase, CoachScore, Unscored
+from mappa_core.core.records.scores import CoachCase, CoachScore, Unscored
 from tests.e2e.conftest import MakeServices
 from tests.e2e.toy import LetterCoach
 

@@ -11,7 +11,7 @@ from flows.train import train
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.progress import LogProgress
 from mappa_core.app.services import use
-from mappa_core.core.records import IterationFigures
+from mappa_core.core.records.runs import IterationFigures
 from tests.e2e.conftest import MakeServices
 
 ITERATIONS = 200

@@ -12,15 +12,15 @@ from flows.runs import prepared, recorded, stored_run
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import use
 from mappa_core.core.errors import TrackerError
-from mappa_core.core.records import (
+from mappa_core.core.records.episodes import (
     Completion,
     Episode,
     FinishReason,
     GenerationRequest,
     PolicyVersion,
-    RunStatus,
-    ScoreEntry,
 )
+from mappa_core.core.records.runs import RunStatus
+from mappa_core.core.records.scores import ScoreEntry
 from mappa_core.store.store import PostgresStore
 from tests.e2e.conftest import MakeServices
 from tests.fakes.tracking import MemoryTracker

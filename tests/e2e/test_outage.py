@@ -14,7 +14,8 @@ from flows.train import train
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import use
 from mappa_core.core.outage import OutageRetry
-from mappa_core.core.records import CoachCase, CoachIdentity, CoachScore, RunStatus, Unscored
+from mappa_core.core.records.runs import RunStatus
+from mappa_core.core.records.scores import CoachCase, CoachIdentity, CoachScore, Unscored
 from mappa_core.store import schema
 from mappa_core.store.embedded import EmbeddedPostgres, start_embedded
 from mappa_core.store.store import PostgresStore

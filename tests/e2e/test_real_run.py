@@ -12,7 +12,7 @@ from statistics import fmean
 import pytest
 
 from mappa_core.app.databases import opened_mlflow, opened_store
-from mappa_core.core.records import Run, RunStatus
+from mappa_core.core.records.runs import Run, RunStatus
 from mappa_core.core.settings import Settings
 from mappa_core.store.store import PostgresStore
 from mappa_core.train.config import LearnerConfig

@@ -11,7 +11,7 @@ from flows.train import train
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import use
 from mappa_core.core import ids
-from mappa_core.core.records import CoachScore
+from mappa_core.core.records.scores import CoachScore
 from mappa_core.store.store import PostgresStore
 from tests.e2e.conftest import MakeServices
 from tests.fakes.tracking import MemoryRegistry, MemoryTracker

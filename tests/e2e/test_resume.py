@@ -10,7 +10,8 @@ from flows.train import train
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import Services, use
 from mappa_core.core.errors import CoachError, ConfigError
-from mappa_core.core.records import CoachCase, CoachIdentity, CoachScore, RunStatus, Unscored
+from mappa_core.core.records.runs import RunStatus
+from mappa_core.core.records.scores import CoachCase, CoachIdentity, CoachScore, Unscored
 from mappa_core.store.store import PostgresStore
 from tests.e2e.conftest import MakeServices
 from tests.e2e.toy import LetterCoach

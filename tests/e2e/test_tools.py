@@ -9,7 +9,7 @@ from flows.rollout import rollout
 from flows.runs import open_run
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import use
-from mappa_core.core.records import Limits, RefusedCall, Tool, ToolCall, ToolResult
+from mappa_core.core.records.tools import Limits, RefusedCall, Tool, ToolCall, ToolResult
 from mappa_core.rollout.execution import refusal
 from mappa_core.store.store import PostgresStore
 from tests.e2e.conftest import MakeServices

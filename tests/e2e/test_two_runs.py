@@ -9,7 +9,7 @@ import pytest
 
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.databases import opened_store
-from mappa_core.core.records import RunStatus
+from mappa_core.core.records.runs import RunStatus
 from mappa_core.core.settings import Settings
 from mappa_core.store.store import PostgresStore
 from tests.e2e.conftest import MakeServices

@@ -11,19 +11,9 @@ from mappa_core.app.services import Services
 from mappa_core.coach.protocols import Coach
 from mappa_core.core import ids
 from mappa_core.core.errors import SandboxError
-from mappa_core.core.records import (
-    CoachCase,
-    CoachIdentity,
-    CoachScore,
-    Episode,
-    Limits,
-    Message,
-    Observation,
-    Problem,
-    StopReason,
-    ToolResult,
-    Unscored,
-)
+from mappa_core.core.records.episodes import Episode, Message, Observation, Problem, StopReason
+from mappa_core.core.records.scores import CoachCase, CoachIdentity, CoachScore, Unscored
+from mappa_core.core.records.tools import Limits, ToolResult
 from mappa_core.models.tokenizer import ChatTokenizer
 from mappa_core.rollout.engines.transformers.engine import TransformersEngine
 from mappa_core.rollout.teams.base import AgentSpec

@@ -15,7 +15,9 @@ from flows.train import train
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import use
 from mappa_core.core import ids
-from mappa_core.core.records import Checkpoint, Episode, PolicyVersion, ScoreEntry, Turn, Update
+from mappa_core.core.records.episodes import Episode, PolicyVersion, Turn
+from mappa_core.core.records.scores import ScoreEntry
+from mappa_core.core.records.updates import Checkpoint, Update
 from mappa_core.store.store import PostgresStore
 from tests.e2e.toy import toy_services
 

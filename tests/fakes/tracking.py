@@ -7,16 +7,10 @@ from dataclasses import replace
 from uuid import UUID
 
 from mappa_core.core.errors import TrackerError
-from mappa_core.core.records import (
-    Checkpoint,
-    Episode,
-    Phase,
-    PolicyVersion,
-    RegisteredVersion,
-    Run,
-    RunStatus,
-    ScoreEntry,
-)
+from mappa_core.core.records.episodes import Episode, Phase, PolicyVersion
+from mappa_core.core.records.runs import Run, RunStatus
+from mappa_core.core.records.scores import ScoreEntry
+from mappa_core.core.records.updates import Checkpoint, RegisteredVersion
 
 
 class MemoryTracker:

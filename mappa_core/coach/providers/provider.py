@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mappa_core.coach.prices import Usage
-from mappa_core.core.records import UnscoredReason
+from mappa_core.core.records.scores import UnscoredReason
 
 LONGEST_DETAIL = 300
 

@@ -5,7 +5,7 @@ import time
 from importlib.resources import files
 
 from mappa_core.coach.rules import mathchat as rules
-from mappa_core.core.records import CoachCase, CoachIdentity, CoachScore, Unscored
+from mappa_core.core.records.scores import CoachCase, CoachIdentity, CoachScore, Unscored
 
 
 class RuleCoach:

@@ -23,7 +23,8 @@ from fractions import Fraction
 
 from mappa_core.coach.rules.pipeline import judge_pipeline
 from mappa_core.coach.rules.stories import Reading, read_story
-from mappa_core.core.records import CoachCase, ToolResult, ToolStatus
+from mappa_core.core.records.scores import CoachCase
+from mappa_core.core.records.tools import ToolResult, ToolStatus
 from mappa_core.core.text import clipped, last_boxed, last_program, opens_program, visible
 
 VERSION = "rules-2"

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mappa_core.core.file_trail import files_after
-from mappa_core.core.records import CoachCase, Duty, ToolResult, ToolStatus
+from mappa_core.core.records.scores import CoachCase, Duty
+from mappa_core.core.records.tools import ToolResult, ToolStatus
 from mappa_core.core.text import clipped, last_program, opens_program
 
 INCOMPLETE = 4.0

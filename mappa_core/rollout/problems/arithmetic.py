@@ -16,7 +16,7 @@ from random import Random
 
 from mappa_core.core import ids
 from mappa_core.core.errors import ConfigError
-from mappa_core.core.records import Problem
+from mappa_core.core.records.episodes import Problem
 from mappa_core.rollout.config import ProblemsConfig
 from mappa_core.rollout.problems import stories
 

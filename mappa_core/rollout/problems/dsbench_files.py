@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
 
 from mappa_core.core import ids
 from mappa_core.core.errors import ConfigError
-from mappa_core.core.records import Problem
+from mappa_core.core.records.episodes import Problem
 from mappa_core.grading.metrics import METRICS
 from mappa_core.grading.submissions import GradingKey, Invalid, check_labels, parse_key
 from mappa_core.rollout.config import ProblemsConfig

@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, StringConstraints, TypeAdapter,
 
 from mappa_core.core import ids
 from mappa_core.core.errors import ConfigError
-from mappa_core.core.records import Problem
+from mappa_core.core.records.episodes import Problem
 from mappa_core.rollout.config import ProblemsConfig
 from mappa_core.rollout.problems.overlap import shared
 

@@ -11,7 +11,7 @@ repeats are 0.94 or more, and its other 14 are below 0.5.
 import re
 from collections.abc import Sequence
 
-from mappa_core.core.records import Problem
+from mappa_core.core.records.episodes import Problem
 
 SAME = 0.8
 """Likeness in [0, 1] from which two statements count as one problem."""

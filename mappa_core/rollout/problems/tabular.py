@@ -19,7 +19,7 @@ import pandas as pd
 from sklearn import datasets
 
 from mappa_core.core import ids
-from mappa_core.core.records import Problem
+from mappa_core.core.records.episodes import Problem
 from mappa_core.grading.submissions import GradingKey, parse_key
 from mappa_core.rollout.config import ProblemsConfig
 from mappa_core.rollout.problems.tasks import (

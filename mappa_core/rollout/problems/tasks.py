@@ -14,7 +14,7 @@ import pandas as pd
 
 from mappa_core.core import ids
 from mappa_core.core.errors import ConfigError
-from mappa_core.core.records import Problem
+from mappa_core.core.records.episodes import Problem
 from mappa_core.grading.metrics import METRICS
 from mappa_core.grading.submissions import GradingKey
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeAlias, get_args
 
 from mappa_core.core.errors import SandboxError, SandboxUnavailable
-from mappa_core.core.records import Limits, ToolStatus
+from mappa_core.core.records.tools import Limits, ToolStatus
 from mappa_core.rollout.config import Runtime
 from mappa_core.rollout.protocols import Sandbox
 from mappa_core.rollout.sandboxes import docker, fusion

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import mappa_core
 from mappa_core.core.errors import SandboxError
-from mappa_core.core.records import Limits, ToolResult
+from mappa_core.core.records.tools import Limits, ToolResult
 from mappa_core.rollout.sandboxes import wire
 from mappa_core.rollout.sandboxes.launch import Backend
 

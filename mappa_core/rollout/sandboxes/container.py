@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from mappa_core.core.records import ToolResult
+from mappa_core.core.records.tools import ToolResult
 from mappa_core.rollout.sandboxes import cgroups, remote, rooms, supervisor, wire
 from mappa_core.rollout.sandboxes.supervisor import Facilities
 

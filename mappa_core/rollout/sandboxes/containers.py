@@ -27,7 +27,7 @@ from docker.types import Ulimit
 from requests.exceptions import RequestException
 
 from mappa_core.core.errors import SandboxError
-from mappa_core.core.records import Limits
+from mappa_core.core.records.tools import Limits
 from mappa_core.rollout.sandboxes import container, parcel
 
 P = ParamSpec("P")

@@ -22,7 +22,7 @@ from docker.utils import kwargs_from_env
 from requests.exceptions import RequestException
 
 from mappa_core.core.errors import SandboxError, SandboxUnavailable
-from mappa_core.core.records import Limits, ToolResult, ToolStatus
+from mappa_core.core.records.tools import Limits, ToolResult, ToolStatus
 from mappa_core.rollout.sandboxes import containers, parcel, wire
 from mappa_core.rollout.sandboxes.containers import Container, Engine
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mappa_core.core.records import Artifact, Limits, RejectedFile
+from mappa_core.core.records.tools import Artifact, Limits, RejectedFile
 
 MAX_FILES = 128
 MAX_REJECTED = 32

@@ -19,7 +19,7 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from mappa_core.core.errors import SandboxError, SandboxUnavailable
-from mappa_core.core.records import Limits, ToolResult, ToolStatus
+from mappa_core.core.records.tools import Limits, ToolResult, ToolStatus
 from mappa_core.rollout.sandboxes import parcel, remote, unsafe, wire
 
 NAME = "sandbox-fusion"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NoReturn, TypeAlias
 
-from mappa_core.core.records import Limits
+from mappa_core.core.records.tools import Limits
 from mappa_core.rollout.sandboxes import cgroups, linux
 from mappa_core.rollout.sandboxes.rooms import PROGRAM, Interpreter, Room
 

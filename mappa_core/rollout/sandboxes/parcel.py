@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 import mappa_core
 from mappa_core.core.errors import SandboxError
-from mappa_core.core.records import Artifact, Limits, ToolResult, ToolStatus
+from mappa_core.core.records.tools import Artifact, Limits, ToolResult, ToolStatus
 from mappa_core.rollout.sandboxes import remote, wire
 
 _SHIPPED = (

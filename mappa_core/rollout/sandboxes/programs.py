@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 
 from mappa_core.core.errors import MappaError
-from mappa_core.core.records import Limits
+from mappa_core.core.records.tools import Limits
 from mappa_core.core.streams import BothEnds
 from mappa_core.rollout.sandboxes import launch, linux
 from mappa_core.rollout.sandboxes.cgroups import Group

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from mappa_core.core.records import ToolResult
+from mappa_core.core.records.tools import ToolResult
 from mappa_core.rollout.sandboxes import cgroups, landlock, rooms, supervisor, unsafe, wire
 from mappa_core.rollout.sandboxes.launch import Tier
 from mappa_core.rollout.sandboxes.supervisor import Facilities

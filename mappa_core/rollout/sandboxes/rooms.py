@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mappa_core.core.records import Limits
+from mappa_core.core.records.tools import Limits
 from mappa_core.rollout.sandboxes import files, linux
 
 PROGRAM = "main.py"

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mappa_core.core.records import Artifact, Limits, ToolResult, ToolStatus
+from mappa_core.core.records.tools import Artifact, Limits, ToolResult, ToolStatus
 from mappa_core.rollout.sandboxes import (
     files,
     footprints,

@@ -6,7 +6,7 @@ import signal
 import time
 from dataclasses import dataclass
 
-from mappa_core.core.records import ToolResult, ToolStatus
+from mappa_core.core.records.tools import ToolResult, ToolStatus
 from mappa_core.rollout.sandboxes import programs
 from mappa_core.rollout.sandboxes.launch import Tier
 from mappa_core.rollout.sandboxes.programs import Program

@@ -10,7 +10,7 @@ import struct
 from dataclasses import asdict, dataclass
 from typing import TypedDict
 
-from mappa_core.core.records import Artifact, Limits, RejectedFile, ToolResult, ToolStatus
+from mappa_core.core.records.tools import Artifact, Limits, RejectedFile, ToolResult, ToolStatus
 
 _LENGTH = struct.Struct("!Q")
 _MAX_REQUEST_BYTES = 64 * 2**20

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from mappa_core.core.records import Episode, Message, Observation, StopReason, ToolRequest, Turn
+from mappa_core.core.records.episodes import Episode, Message, Observation, StopReason, Turn
+from mappa_core.core.records.tools import ToolRequest
 from mappa_core.rollout.teams.prompts import Prompt, PromptSet, fill, load_prompts
 
 PYTHON = "python"

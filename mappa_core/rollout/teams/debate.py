@@ -11,7 +11,7 @@ which they act says nothing.
 from collections import Counter
 from dataclasses import dataclass
 
-from mappa_core.core.records import Episode, Observation, StopReason, Turn
+from mappa_core.core.records.episodes import Episode, Observation, StopReason, Turn
 from mappa_core.core.text import clipped, last_boxed, visible
 from mappa_core.rollout.teams.base import AgentSpec, conversation, prompts_of
 from mappa_core.rollout.teams.prompts import Prompt, PromptSet, fill

@@ -12,16 +12,9 @@ import re
 from dataclasses import dataclass
 
 from mappa_core.core.file_trail import TrackedFile, files_after, missing_files, ran_well
-from mappa_core.core.records import (
-    Duty,
-    Episode,
-    Message,
-    Observation,
-    StopReason,
-    ToolResult,
-    ToolStatus,
-    Turn,
-)
+from mappa_core.core.records.episodes import Episode, Message, Observation, StopReason, Turn
+from mappa_core.core.records.scores import Duty
+from mappa_core.core.records.tools import ToolResult, ToolStatus
 from mappa_core.core.text import clipped, last_program, visible
 from mappa_core.rollout.teams.base import PYTHON, AgentSpec, conversation, next_in_chain, prompts_of
 from mappa_core.rollout.teams.prompts import Prompt, PromptSet, fill

@@ -8,15 +8,8 @@ The Code Executor acts again only when its program failed, printed nothing or wa
 
 from dataclasses import dataclass
 
-from mappa_core.core.records import (
-    Episode,
-    Message,
-    Observation,
-    StopReason,
-    ToolResult,
-    ToolStatus,
-    Turn,
-)
+from mappa_core.core.records.episodes import Episode, Message, Observation, StopReason, Turn
+from mappa_core.core.records.tools import ToolResult, ToolStatus
 from mappa_core.core.text import clipped, last_boxed, last_program, visible
 from mappa_core.rollout.teams.base import PYTHON, AgentSpec, conversation, next_in_chain, prompts_of
 from mappa_core.rollout.teams.prompts import Prompt, PromptSet, fill

@@ -8,7 +8,7 @@ After Wang et al. 2024 (arXiv 2406.04692), with one layer. The proposers do not 
 
 from dataclasses import dataclass
 
-from mappa_core.core.records import Episode, Observation, StopReason, Turn
+from mappa_core.core.records.episodes import Episode, Observation, StopReason, Turn
 from mappa_core.core.text import clipped, last_boxed, visible
 from mappa_core.rollout.teams.base import AgentSpec, conversation, next_in_chain, prompts_of
 from mappa_core.rollout.teams.prompts import Prompt, PromptSet

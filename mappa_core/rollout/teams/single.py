@@ -7,7 +7,7 @@ It acts again as long as it boxes nothing.
 
 from dataclasses import dataclass
 
-from mappa_core.core.records import Episode, Observation, StopReason, Turn
+from mappa_core.core.records.episodes import Episode, Observation, StopReason, Turn
 from mappa_core.core.text import last_boxed, last_program
 from mappa_core.rollout.teams.base import PYTHON, AgentSpec, conversation, next_in_chain, prompts_of
 from mappa_core.rollout.teams.mathchat import output_text

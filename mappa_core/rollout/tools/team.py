@@ -18,17 +18,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, JsonValue, Validatio
 from pydantic_core import PydanticCustomError
 
 from mappa_core.core.errors import ConfigError
-from mappa_core.core.records import (
-    Episode,
-    Json,
-    Message,
-    Observation,
-    RefusedCall,
-    StopReason,
-    Tool,
-    ToolCall,
-    ToolRequest,
-)
+from mappa_core.core.records.episodes import Episode, Message, Observation, StopReason
+from mappa_core.core.records.tools import Json, RefusedCall, Tool, ToolCall, ToolRequest
 from mappa_core.core.text import CALL, PROGRAM, last_block, last_boxed
 from mappa_core.rollout.teams.base import AgentSpec, Team
 from mappa_core.rollout.teams.prompts import TOOLS, PromptSet

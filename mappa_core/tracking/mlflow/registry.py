@@ -20,7 +20,8 @@ from uuid import UUID
 
 from mappa_core.core.errors import TrackerError
 from mappa_core.core.outage import OutageRetry
-from mappa_core.core.records import Checkpoint, PolicyVersion, RegisteredVersion
+from mappa_core.core.records.episodes import PolicyVersion
+from mappa_core.core.records.updates import Checkpoint, RegisteredVersion
 from mappa_core.models.layout import layout_of
 from mappa_core.tracking.mlflow.client import boundary, open_client
 

@@ -20,15 +20,9 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from mappa_core.core import ids
-from mappa_core.core.records import (
-    CoachScore,
-    Episode,
-    Json,
-    ScoreEntry,
-    StopReason,
-    ToolResult,
-    Turn,
-)
+from mappa_core.core.records.episodes import Episode, StopReason, Turn
+from mappa_core.core.records.scores import CoachScore, ScoreEntry
+from mappa_core.core.records.tools import Json, ToolResult
 
 if TYPE_CHECKING:
     from mlflow.entities import Assessment, Span, TraceInfo

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mappa_core.core.outage import OutageRetry
-from mappa_core.core.records import Episode, Phase, Run, RunStatus, ScoreEntry
+from mappa_core.core.records.episodes import Episode, Phase
+from mappa_core.core.records.runs import Run, RunStatus
+from mappa_core.core.records.scores import ScoreEntry
 from mappa_core.tracking.mlflow import traces
 from mappa_core.tracking.mlflow.client import boundary, is_server, open_client, open_tracing
 

@@ -6,13 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mappa_core.core.records import (
-    Checkpoint,
-    PolicyVersion,
-    ScoredAction,
-    TrainingSample,
-    UpdateReport,
-)
+from mappa_core.core.records.episodes import PolicyVersion
+from mappa_core.core.records.scores import ScoredAction
+from mappa_core.core.records.updates import Checkpoint, TrainingSample, UpdateReport
 from mappa_core.train.config import AlgorithmConfig, LearnerConfig
 from mappa_core.train.learners import checkpoints, plan
 from mappa_core.train.learners.checkpoints import Saved

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from mappa_core.core.records import TrainingSample
+from mappa_core.core.records.updates import TrainingSample
 from mappa_core.train.batches import Batch
 from mappa_core.train.learners.steps import StepLoss
 from mappa_core.train.mismatch import effective_share

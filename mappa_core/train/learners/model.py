@@ -15,7 +15,8 @@ from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 
 from mappa_core.core.errors import LearnerError
-from mappa_core.core.records import ScoredAction, TrainingSample
+from mappa_core.core.records.scores import ScoredAction
+from mappa_core.core.records.updates import TrainingSample
 from mappa_core.models.device import resolve_device
 from mappa_core.models.weights import load_base
 from mappa_core.train.config import LearnerConfig

@@ -17,7 +17,9 @@ from peft import PeftModel
 
 from mappa_core.core.errors import LearnerError
 from mappa_core.core.ids import derive_seed
-from mappa_core.core.records import PolicyVersion, ScoredAction, TrainingSample
+from mappa_core.core.records.episodes import PolicyVersion
+from mappa_core.core.records.scores import ScoredAction
+from mappa_core.core.records.updates import TrainingSample
 from mappa_core.train.batches import has_gradient, micro_batched
 from mappa_core.train.config import AlgorithmConfig, LearnerConfig
 from mappa_core.train.guard import out_of_band

@@ -8,7 +8,8 @@ import pytest
 from mappa_core.audit.records import Anchor, AnchorScore, HumanLabel
 from mappa_core.audit.store import PostgresAudit
 from mappa_core.core import ids
-from mappa_core.core.records import CoachIdentity, Outcome, StopReason, Unscored
+from mappa_core.core.records.episodes import Outcome, StopReason
+from mappa_core.core.records.scores import CoachIdentity, Unscored
 from mappa_core.store.store import PostgresStore
 from tests.builders import (
     RULE_COACH,

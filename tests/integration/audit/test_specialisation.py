@@ -25,19 +25,16 @@ from mappa_core.audit.store import PostgresAudit
 from mappa_core.audit.stored_run import Audited, audit_stored, debias
 from mappa_core.coach.scoring import ScorePlan, score_episode
 from mappa_core.core import ids
-from mappa_core.core.records import (
+from mappa_core.core.records.episodes import (
     Action,
-    CoachCase,
-    CoachIdentity,
-    CoachScore,
     Episode,
     FinishReason,
     Message,
     Observation,
     PolicyVersion,
     Problem,
-    ScoredAction,
 )
+from mappa_core.core.records.scores import CoachCase, CoachIdentity, CoachScore, ScoredAction
 from mappa_core.models.tokenizer import ChatTokenizer
 from mappa_core.rollout.episode import new_episode, play_episode
 from mappa_core.store.store import PostgresStore

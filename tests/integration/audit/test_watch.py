@@ -15,13 +15,12 @@ from mappa_core.audit.frame import Frame
 from mappa_core.audit.store import PostgresAudit
 from mappa_core.audit.watch import Watched
 from mappa_core.coach import scoring
-from mappa_core.core.records import (
+from mappa_core.core.records.episodes import Episode, Turn
+from mappa_core.core.records.scores import (
     CoachCase,
     CoachIdentity,
     CoachScore,
-    Episode,
     LabelVisibility,
-    Turn,
     Unscored,
 )
 from mappa_core.store.store import PostgresStore

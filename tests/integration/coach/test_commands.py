@@ -20,7 +20,7 @@ from mappa_cli.main import main
 from mappa_core.app.config import TrainConfig
 from mappa_core.coach.rules.coach import RuleCoach
 from mappa_core.coach.scoring import ScorePlan, score_episode
-from mappa_core.core.records import Episode, StopReason
+from mappa_core.core.records.episodes import Episode, StopReason
 from mappa_core.store.store import PostgresStore
 from tests.builders import make_episode, make_policy, make_problem, make_run, make_turn
 

@@ -17,7 +17,8 @@ from mappa_core.coach.providers.gemini import gemini_provider
 from mappa_core.coach.rubrics import load_rubrics
 from mappa_core.coach.scoring import case_of
 from mappa_core.core import ids
-from mappa_core.core.records import CoachCase, Episode, LabelVisibility
+from mappa_core.core.records.episodes import Episode
+from mappa_core.core.records.scores import CoachCase, LabelVisibility
 from mappa_core.core.settings import Settings
 from mappa_core.rollout.episode import new_episode, problems_of_iteration
 from mappa_core.rollout.problems import problem_source

@@ -25,7 +25,7 @@ from mappa_core.coach.providers.openai import OpenAiProvider
 from mappa_core.coach.providers.provider import Provider
 from mappa_core.coach.rubrics import load_rubrics
 from mappa_core.core.errors import ConfigError
-from mappa_core.core.records import CoachScore, Unscored
+from mappa_core.core.records.scores import CoachScore, Unscored
 from mappa_core.core.settings import Settings
 from mappa_core.rollout.teams import load_team
 from tests.unit.coach.cases import make_case

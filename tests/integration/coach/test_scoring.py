@@ -17,18 +17,10 @@ from mappa_core.coach.rubrics import load_rubrics
 from mappa_core.coach.rules.coach import RuleCoach
 from mappa_core.coach.scoring import ScorePlan, case_of, score_episode, takes_second
 from mappa_core.core.errors import ConfigError
-from mappa_core.core.records import (
-    Artifact,
-    Duty,
-    Episode,
-    LabelVisibility,
-    Message,
-    Outcome,
-    RejectedFile,
-    Run,
-    StopReason,
-    Unscored,
-)
+from mappa_core.core.records.episodes import Episode, Message, Outcome, StopReason
+from mappa_core.core.records.runs import Run
+from mappa_core.core.records.scores import Duty, LabelVisibility, Unscored
+from mappa_core.core.records.tools import Artifact, RejectedFile
 from mappa_core.store.store import PostgresStore
 from tests.builders import (
     make_episode,

@@ -9,7 +9,8 @@ import pytest
 from mappa_core.audit.records import Finding
 from mappa_core.core import ids
 from mappa_core.core.errors import ConfigError, NotFound, PromotionRefused
-from mappa_core.core.records import Outcome, Run, StopReason
+from mappa_core.core.records.episodes import Outcome, StopReason
+from mappa_core.core.records.runs import Run
 from mappa_core.evaluate.promotion import CHAMPION, Case, build_case, promote, roll_back
 from mappa_core.store.store import PostgresStore
 from mappa_core.train.update import register_policies

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from mappa_cli.commands.report import tell
-from mappa_core.core.records import CoachScore, Outcome, Run, StopReason, Unscored
+from mappa_core.core.records.episodes import Outcome, StopReason
+from mappa_core.core.records.runs import Run
+from mappa_core.core.records.scores import CoachScore, Unscored
 from mappa_core.evaluate.run_page import html
 from mappa_core.store.store import PostgresStore
 from tests.builders import (

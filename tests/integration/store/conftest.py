@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from mappa_core.core.records import Outcome, StopReason, Unscored
+from mappa_core.core.records.episodes import Outcome, StopReason
+from mappa_core.core.records.scores import Unscored
 from mappa_core.store.store import PostgresStore
 from tests.builders import (
     entry,

@@ -12,7 +12,7 @@ import pytest
 
 from mappa_cli.printing.tables import runs_json
 from mappa_core.core.errors import RunBusy
-from mappa_core.core.records import RunStatus
+from mappa_core.core.records.runs import RunStatus
 from mappa_core.store import claims
 from mappa_core.store.connection import for_psql
 from mappa_core.store.store import PostgresStore

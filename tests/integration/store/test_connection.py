@@ -11,7 +11,7 @@ from mappa_core.audit.columns import copied
 from mappa_core.audit.store import PostgresAudit
 from mappa_core.core.errors import DiskFull, StoreError, StoreUnreachable
 from mappa_core.core.outage import OutageRetry
-from mappa_core.core.records import StopReason
+from mappa_core.core.records.episodes import StopReason
 from mappa_core.store import schema
 from mappa_core.store.connection import boundary, connect, for_psql, normalised, ping
 from mappa_core.store.embedded import EmbeddedPostgres

@@ -7,7 +7,8 @@ import pytest
 
 from mappa_core.app.config import TrainConfig
 from mappa_core.core.errors import LearnerError
-from mappa_core.core.records import PolicyVersion, Run
+from mappa_core.core.records.episodes import PolicyVersion
+from mappa_core.core.records.runs import Run
 from mappa_core.store.store import PostgresStore
 from mappa_core.train.forking import adopt, newest_whole_step
 from mappa_core.train.update import superseded

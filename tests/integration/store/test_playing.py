@@ -13,14 +13,8 @@ from mappa_core.core.errors import (
     ToolServerError,
     WorkspaceError,
 )
-from mappa_core.core.records import (
-    Action,
-    Episode,
-    Observation,
-    StopReason,
-    ToolRequest,
-    ToolResult,
-)
+from mappa_core.core.records.episodes import Action, Episode, Observation, StopReason
+from mappa_core.core.records.tools import ToolRequest, ToolResult
 from mappa_core.rollout.episode import play_episode
 from mappa_core.store.store import PostgresStore
 from tests.builders import (

@@ -10,10 +10,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mappa_core.core.records import (
+from mappa_core.core.records.episodes import (
     Action,
-    Artifact,
-    CoachScore,
     Episode,
     FinishReason,
     Message,
@@ -21,16 +19,12 @@ from mappa_core.core.records import (
     Outcome,
     PolicyVersion,
     Problem,
-    RejectedFile,
-    Run,
-    RunStatus,
-    ScoreEntry,
     StopReason,
-    ToolResult,
-    ToolStatus,
     Turn,
-    Unscored,
 )
+from mappa_core.core.records.runs import Run, RunStatus
+from mappa_core.core.records.scores import CoachScore, ScoreEntry, Unscored
+from mappa_core.core.records.tools import Artifact, RejectedFile, ToolResult, ToolStatus
 from mappa_core.store.store import PostgresStore
 from tests.builders import (
     entry,

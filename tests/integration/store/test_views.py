@@ -9,7 +9,8 @@ import psycopg
 import pytest
 
 from mappa_core.core import ids
-from mappa_core.core.records import Outcome, StopReason, Unscored
+from mappa_core.core.records.episodes import Outcome, StopReason
+from mappa_core.core.records.scores import Unscored
 from mappa_core.store.connection import for_psql
 from mappa_core.store.store import PostgresStore
 from tests.builders import (

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.core.records import Checkpoint, PolicyVersion, Run
+from mappa_core.core.records.episodes import PolicyVersion
+from mappa_core.core.records.runs import Run
+from mappa_core.core.records.updates import Checkpoint
 from mappa_core.tracking.mlflow.client import open_client
 from mappa_core.tracking.mlflow.registry import MlflowRegistry
 from mappa_core.tracking.mlflow.tracker import MlflowTracker

@@ -4,7 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mappa_core.core.records import Checkpoint, PolicyVersion, Run, RunStatus
+from mappa_core.core.records.episodes import PolicyVersion
+from mappa_core.core.records.runs import Run, RunStatus
+from mappa_core.core.records.updates import Checkpoint
 from mappa_core.store.embedded import EmbeddedPostgres
 from mappa_core.tracking.mlflow.client import open_client
 from mappa_core.tracking.mlflow.registry import MlflowRegistry

@@ -9,7 +9,9 @@ import pytest
 
 from mappa_core.core.errors import TrackerError, TrackerUnreachable
 from mappa_core.core.outage import OutageRetry
-from mappa_core.core.records import Checkpoint, PolicyVersion, Run
+from mappa_core.core.records.episodes import PolicyVersion
+from mappa_core.core.records.runs import Run
+from mappa_core.core.records.updates import Checkpoint
 from mappa_core.tracking.mlflow.client import open_client
 from mappa_core.tracking.mlflow.registry import MlflowRegistry, identity_tags
 from mappa_core.tracking.mlflow.tracker import MlflowTracker

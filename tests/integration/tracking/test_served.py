@@ -17,7 +17,8 @@ import torch
 
 from mappa_cli.server_process import is_healthy
 from mappa_cli.servers import free_port
-from mappa_core.core.records import PolicyVersion, Run
+from mappa_core.core.records.episodes import PolicyVersion
+from mappa_core.core.records.runs import Run
 from mappa_core.evaluate.promotion import CHAMPION
 from mappa_core.rollout.engines.vllm.command import environment
 from mappa_core.tracking.mlflow.registry import MlflowRegistry

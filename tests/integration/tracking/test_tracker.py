@@ -13,7 +13,7 @@ import pytest
 import requests
 
 from mappa_core.core.errors import ConfigError, DiskFull, TrackerError, TrackerUnreachable
-from mappa_core.core.records import Run, RunStatus
+from mappa_core.core.records.runs import Run, RunStatus
 from mappa_core.tracking.mlflow.client import boundary, open_client
 from mappa_core.tracking.mlflow.tracker import MlflowTracker, flatten
 

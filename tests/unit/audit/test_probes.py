@@ -13,7 +13,8 @@ from mappa_core.coach.protocols import Coach
 from mappa_core.coach.rubrics import load_rubrics, turned_round
 from mappa_core.coach.rules.coach import RuleCoach
 from mappa_core.core.errors import ConfigError
-from mappa_core.core.records import CoachCase, CoachScore, Message, Outcome, Unscored
+from mappa_core.core.records.episodes import Message, Outcome
+from mappa_core.core.records.scores import CoachCase, CoachScore, Unscored
 from tests.builders import (
     RULE_COACH,
     make_policy,

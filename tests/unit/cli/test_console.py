@@ -12,7 +12,7 @@ import mappa_cli
 from mappa_cli.printing.console import open_console, print_boxed, print_facts, print_heading, titled
 from mappa_cli.printing.progress import TerminalProgress
 from mappa_cli.printing.tables import runs_table
-from mappa_core.core.records import RunStatus, evaluation_name
+from mappa_core.core.records.runs import RunStatus, evaluation_name
 from tests.builders import make_run
 
 USUAL = "dsbench-20261121-221038-9627"

@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
-from mappa_core.core.records import Artifact, CoachCase, Message
+from mappa_core.core.records.episodes import Message
+from mappa_core.core.records.scores import CoachCase
+from mappa_core.core.records.tools import Artifact
 from tests.builders import make_policy, make_run, make_tool_result, make_turn
 
 RUN = make_run()

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from mappa_core.coach.evidence import EvidenceLimits, build_prompt, file_trail, kept, shown
 from mappa_core.coach.rubrics import load_rubrics
-from mappa_core.core.records import Fact, Message, Outcome
+from mappa_core.core.records.episodes import Message, Outcome
+from mappa_core.core.records.scores import Fact
 from tests.builders import make_policy, make_run, make_tool_result, make_turn
 from tests.unit.coach.cases import make_case
 

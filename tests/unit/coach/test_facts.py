@@ -7,7 +7,9 @@ from mappa_core.coach.evidence import EvidenceLimits, build_prompt, marker_of
 from mappa_core.coach.facts import facts_of
 from mappa_core.coach.rubrics import load_rubrics
 from mappa_core.coach.scoring import case_of
-from mappa_core.core.records import Duty, LabelVisibility, Outcome, ToolStatus, Turn
+from mappa_core.core.records.episodes import Outcome, Turn
+from mappa_core.core.records.scores import Duty, LabelVisibility
+from mappa_core.core.records.tools import ToolStatus
 from tests.builders import make_episode, make_problem, make_run
 from tests.unit.core.test_file_trail import DUTIES, GOOD, turn
 

@@ -17,7 +17,7 @@ from mappa_core.coach.protocols import BudgetedCoach
 from mappa_core.coach.providers.provider import Final, Passing, ProviderError, status_error
 from mappa_core.coach.requests import Asking
 from mappa_core.coach.rubrics import load_rubrics
-from mappa_core.core.records import CoachScore, Spending, Unscored
+from mappa_core.core.records.scores import CoachScore, Spending, Unscored
 from tests.fakes.coaching import Answer, ScriptedProvider, TestClock, agree
 from tests.unit.coach.cases import make_case
 

@@ -9,15 +9,9 @@ from hypothesis import strategies as st
 
 from mappa_core.coach.rules.coach import RuleCoach
 from mappa_core.coach.rules.mathchat import UNSETTLED, judge
-from mappa_core.core.records import (
-    CoachCase,
-    CoachScore,
-    Outcome,
-    ToolResult,
-    ToolStatus,
-    Turn,
-    Unscored,
-)
+from mappa_core.core.records.episodes import Outcome, Turn
+from mappa_core.core.records.scores import CoachCase, CoachScore, Unscored
+from mappa_core.core.records.tools import ToolResult, ToolStatus
 from tests.builders import make_policy, make_run, make_turn
 
 STORY = "Ana has 14 pens and buys 27 more. How many pens does Ana have now?"

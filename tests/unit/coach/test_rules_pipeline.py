@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 from mappa_core.coach.rules.mathchat import judge
-from mappa_core.core.records import CoachCase, ToolStatus, Turn
+from mappa_core.core.records.episodes import Turn
+from mappa_core.core.records.scores import CoachCase
+from mappa_core.core.records.tools import ToolStatus
 from tests.unit.core.test_file_trail import DUTIES, GOOD, turn
 
 PROGRAM = "```python\nrun()\n```"

@@ -3,7 +3,9 @@
 from dataclasses import replace
 
 from mappa_core.core.file_trail import files_after, missing_files, who_failed
-from mappa_core.core.records import Artifact, Duty, ToolStatus, Turn
+from mappa_core.core.records.episodes import Turn
+from mappa_core.core.records.scores import Duty
+from mappa_core.core.records.tools import Artifact, ToolStatus
 from tests.builders import make_policy, make_run, make_tool_result, make_turn
 
 RUN = make_run()

@@ -2,13 +2,13 @@
 
 import gc
 
-from mappa_core.core.garbage import YOUNG_OBJECTS, settle_heap
+from mappa_core.core.garbage import YOUNG_OBJECTS, freeze_garbage_collector
 
 
 def test_what_is_loaded_is_walked_no_more() -> None:
     before = gc.get_threshold()
     try:
-        settle_heap()
+        freeze_garbage_collector()
         assert gc.get_freeze_count() > 10_000
         assert gc.get_threshold()[0] == YOUNG_OBJECTS
     finally:

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.core.records import AgentFigures, CoachScore, IterationFigures, Outcome, StopReason
+from mappa_core.core.records.episodes import Outcome, StopReason
+from mappa_core.core.records.runs import AgentFigures, IterationFigures
+from mappa_core.core.records.scores import CoachScore
 from tests.builders import make_episode, make_policy, make_problem, make_run, make_turn
 
 RUN = make_run()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from mappa_core.core.text import (
     boxed_answers,
     clipped,
+    counted,
     last_boxed,
     last_program,
     opens_program,
@@ -167,3 +168,10 @@ def test_programs_are_python_as_it_was_written() -> None:
     program = last_program("```python\nfor i in range(3):\n    print(i)\n```")
     assert program is not None
     assert isinstance(ast.parse(program).body[0], ast.For)
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(0, "0 rows"), (1, "1 row"), (2, "2 rows"), (12_345, "12,345 rows")]
+)
+def test_one_is_not_many(number: int, said: str) -> None:
+    assert counted(number, "row") == said

@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from mappa_core.core.records import AgentFigures, HeldOutEpisode
+from mappa_core.core.records.runs import AgentFigures, HeldOutEpisode
 from mappa_core.evaluate.report import report, skills_of
 
 ONE, TWO = UUID(int=1), UUID(int=2)

@@ -5,7 +5,7 @@ import tracemalloc
 
 import pytest
 
-from mappa_core.core.records import Outcome
+from mappa_core.core.records.episodes import Outcome
 from mappa_core.grading.submissions import GradingKey, Invalid, check_labels, judge, parse_key
 
 LABELS = b"id,y\n7,1.0\n8,2.0\n9,4.0\n"

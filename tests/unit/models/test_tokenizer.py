@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from mappa_core.core.errors import ConfigError, ModelNotFound
-from mappa_core.core.records import Message
+from mappa_core.core.records.episodes import Message
 from mappa_core.models.tokenizer import ChatTokenizer
 from tests.tiny_model import CONTROL_TOKENS, save_tiny_model
 

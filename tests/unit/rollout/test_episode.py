@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mappa_core.app.config import TrainConfig
 from mappa_core.core.errors import ConfigError
-from mappa_core.core.records import Episode, Phase
+from mappa_core.core.records.episodes import Episode, Phase
 from mappa_core.rollout.episode import (
     generation_seed,
     new_episode,

@@ -10,7 +10,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event
 
 from mappa_core.core.errors import TrackerError
-from mappa_core.core.records import RunStatus
+from mappa_core.core.records.runs import RunStatus
 from mappa_core.tracking.curves import WithCurves
 from mappa_core.tracking.tensorboard import TensorBoardCurves
 from tests.builders import make_run

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mappa_core.core.errors import TrackerError
-from mappa_core.core.records import RunStatus
+from mappa_core.core.records.runs import RunStatus
 from mappa_core.tracking.curves import WithCurves
 from tests.builders import make_run
 from tests.fakes.tracking import MemoryTracker

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mappa_core.core.ids import content_id, problem_id
-from mappa_core.core.records import ScoredAction
+from mappa_core.core.records.scores import ScoredAction
 from mappa_core.train.config import AlgorithmConfig
 from mappa_core.train.credit import assign_credit
 from mappa_core.train.estimators import ESTIMATORS

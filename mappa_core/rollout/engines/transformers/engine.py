@@ -13,7 +13,7 @@ from pathlib import Path
 from transformers import PreTrainedModel
 
 from mappa_core.core.errors import EngineError
-from mappa_core.core.records import Completion, GenerationRequest, PolicyVersion
+from mappa_core.core.records.episodes import Completion, GenerationRequest, PolicyVersion
 from mappa_core.models.device import resolve_device, resolve_dtype
 from mappa_core.models.weights import is_whole_model, load_base, read_adapter
 from mappa_core.rollout.config import EngineConfig

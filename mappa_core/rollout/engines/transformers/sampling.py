@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 import torch
 from transformers import PreTrainedModel
 
-from mappa_core.core.records import FinishReason, Sampling
+from mappa_core.core.records.episodes import FinishReason, Sampling
 
 
 def next_token(

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from mappa_core.core.errors import EngineError
-from mappa_core.core.records import Completion, GenerationRequest, PolicyVersion
+from mappa_core.core.records.episodes import Completion, GenerationRequest, PolicyVersion
 from mappa_core.models.device import resolve_device, resolve_dtype
 from mappa_core.rollout.config import EngineConfig
 from mappa_core.rollout.engines.vllm import command

@@ -6,9 +6,14 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from mappa_core.core.counting import counted
 from mappa_core.core.errors import EngineError
-from mappa_core.core.records import Completion, FinishReason, GenerationRequest, PolicyVersion
+from mappa_core.core.records.episodes import (
+    Completion,
+    FinishReason,
+    GenerationRequest,
+    PolicyVersion,
+)
+from mappa_core.core.text import counted
 from mappa_core.rollout.config import EngineConfig
 from mappa_core.rollout.engines.vllm.gate import Gate
 from mappa_core.rollout.engines.vllm.server import Server, ServerDied

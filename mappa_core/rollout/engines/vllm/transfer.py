@@ -23,8 +23,8 @@ from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient
 from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
-from mappa_core.core.counting import counted
 from mappa_core.core.errors import EngineError
+from mappa_core.core.text import counted
 from mappa_core.models.weights import ServedWeights
 
 _TRAINER_AND_SERVER = 2

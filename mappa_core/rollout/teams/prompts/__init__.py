@@ -24,7 +24,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 from mappa_core.core.errors import ConfigError
-from mappa_core.core.records import Message
+from mappa_core.core.records.episodes import Message
 
 TOOLS = "tools"
 """The placeholder of a system message; `rollout.tools.team` fills it."""

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from mappa_core.core.records import PolicyVersion, ScoredAction
+from mappa_core.core.records.episodes import PolicyVersion
+from mappa_core.core.records.scores import ScoredAction
 from mappa_core.train.config import LearnerConfig
 from mappa_core.train.learners.checkpoint_learner import Learnt, Lesson
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mappa_core.core.errors import DiskFull, LearnerError
-from mappa_core.core.records import PolicyVersion, ScoredAction
+from mappa_core.core.records.episodes import PolicyVersion
+from mappa_core.core.records.scores import ScoredAction
 from mappa_core.train.config import LearnerConfig
 from mappa_core.train.learners.checkpoint_learner import CheckpointLearner, Learnt, Lesson
 from mappa_core.train.learners.deepspeed import launch

@@ -16,7 +16,8 @@ from torch import Tensor, distributed
 
 from mappa_core.core.errors import DiskFull, LearnerError, MappaError
 from mappa_core.core.ids import derive_seed
-from mappa_core.core.records import ScoredAction, TrainingSample
+from mappa_core.core.records.scores import ScoredAction
+from mappa_core.core.records.updates import TrainingSample
 from mappa_core.models.device import resolve_device
 from mappa_core.train.batches import Batch, has_gradient, micro_batched
 from mappa_core.train.config import AlgorithmConfig

@@ -16,16 +16,9 @@ from mappa_core.coach.scoring import ScorePlan, score_episode
 from mappa_core.core import ids
 from mappa_core.core.errors import WorkspaceError
 from mappa_core.core.file_trail import files_after, who_failed
-from mappa_core.core.records import (
-    Action,
-    CoachScore,
-    Episode,
-    Limits,
-    Observation,
-    StopReason,
-    ToolRequest,
-    ToolStatus,
-)
+from mappa_core.core.records.episodes import Action, Episode, Observation, StopReason
+from mappa_core.core.records.scores import CoachScore
+from mappa_core.core.records.tools import Limits, ToolRequest, ToolStatus
 from mappa_core.rollout.episode import duties_of, judge_submission, new_episode, play_episode
 from mappa_core.rollout.execution import Desk, Workbench
 from mappa_core.rollout.execution import execute as execute_of_steps

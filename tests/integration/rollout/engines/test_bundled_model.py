@@ -5,7 +5,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
-from mappa_core.core.records import GenerationRequest, Message, Sampling
+from mappa_core.core.records.episodes import GenerationRequest, Message, Sampling
 from mappa_core.models.resolve import BUNDLED, resolve_model
 from mappa_core.models.tokenizer import ChatTokenizer
 from mappa_core.rollout.config import EngineConfig

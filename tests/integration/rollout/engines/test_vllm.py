@@ -14,7 +14,7 @@ import torch
 from peft import PeftModel
 
 from mappa_core.core.errors import EngineError
-from mappa_core.core.records import Completion, GenerationRequest, PolicyVersion, Sampling
+from mappa_core.core.records.episodes import Completion, GenerationRequest, PolicyVersion, Sampling
 from mappa_core.models.weights import load_base
 from mappa_core.rollout.config import EngineConfig
 from mappa_core.rollout.engines.vllm.engine import VllmEngine

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mappa_core.core.errors import SandboxError
-from mappa_core.core.records import Limits, ToolResult, ToolStatus
+from mappa_core.core.records.tools import Limits, ToolResult, ToolStatus
 from mappa_core.rollout.protocols import Sandbox
 from mappa_core.rollout.sandboxes import cgroups
 from mappa_core.rollout.sandboxes.choose import choose_sandbox

@@ -16,18 +16,9 @@ from mappa_core.coach.evidence import EvidenceLimits, case_text, marker_of
 from mappa_core.coach.rules.coach import RuleCoach
 from mappa_core.coach.scoring import case_of
 from mappa_core.core.errors import ConfigError, SandboxError
-from mappa_core.core.records import (
-    Action,
-    CoachScore,
-    Episode,
-    LabelVisibility,
-    Limits,
-    Observation,
-    StopReason,
-    ToolRequest,
-    ToolResult,
-    ToolStatus,
-)
+from mappa_core.core.records.episodes import Action, Episode, Observation, StopReason
+from mappa_core.core.records.scores import CoachScore, LabelVisibility
+from mappa_core.core.records.tools import Limits, ToolRequest, ToolResult, ToolStatus
 from mappa_core.core.settings import Settings
 from mappa_core.rollout.episode import play_episode
 from mappa_core.rollout.execution import Workbench

@@ -20,7 +20,8 @@ from safetensors.torch import load_file
 
 from mappa_core.core.errors import LearnerError
 from mappa_core.core.ids import policy_version_id
-from mappa_core.core.records import PolicyVersion, TrainingSample, UpdateReport
+from mappa_core.core.records.episodes import PolicyVersion
+from mappa_core.core.records.updates import TrainingSample, UpdateReport
 from mappa_core.train.config import (
     AlgorithmConfig,
     DeepspeedConfig,

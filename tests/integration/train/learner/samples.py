@@ -4,7 +4,9 @@ import random
 from collections.abc import Sequence
 
 from mappa_core.core.ids import content_id
-from mappa_core.core.records import PolicyVersion, ScoredAction, TrainingSample
+from mappa_core.core.records.episodes import PolicyVersion
+from mappa_core.core.records.scores import ScoredAction
+from mappa_core.core.records.updates import TrainingSample
 
 RUN = content_id("run", "learner-tests")
 BASE = PolicyVersion(

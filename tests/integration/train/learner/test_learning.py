@@ -5,7 +5,8 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from mappa_core.core.records import PolicyVersion, ScoredAction
+from mappa_core.core.records.episodes import PolicyVersion
+from mappa_core.core.records.scores import ScoredAction
 from mappa_core.train.config import AlgorithmConfig
 from mappa_core.train.credit import assign_credit
 from mappa_core.train.learners.torch_learner import TorchLearner

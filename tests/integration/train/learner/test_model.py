@@ -12,7 +12,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from mappa_core.core.errors import LearnerError
-from mappa_core.core.records import ScoredAction, TrainingSample
+from mappa_core.core.records.scores import ScoredAction
+from mappa_core.core.records.updates import TrainingSample
 from mappa_core.train.batches import micro_batched
 from mappa_core.train.config import AlgorithmConfig, LearnerConfig, LoraConfig, MismatchConfig
 from mappa_core.train.learners import model

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 import torch
 
-from mappa_core.core.records import Sampling
+from mappa_core.core.records.episodes import Sampling
 from mappa_core.rollout.engines.transformers.sampling import next_token
 
 # Chances of 1/2, 1/4, 1/8 and 1/8 at temperature 1.

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappa_core.core.errors import ConfigError
-from mappa_core.core.records import Problem
+from mappa_core.core.records.episodes import Problem
 from mappa_core.rollout.config import ProblemsConfig
 from mappa_core.rollout.problems import problem_source
 from mappa_core.rollout.problems.json_files import JsonProblems

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.core.records import Limits
+from mappa_core.core.records.tools import Limits
 from mappa_core.rollout.sandboxes.cgroups import Group, find_hierarchy
 
 

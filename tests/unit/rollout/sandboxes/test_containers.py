@@ -15,7 +15,7 @@ from docker.errors import NotFound
 from requests.exceptions import ConnectionError, ReadTimeout
 
 from mappa_core.core.errors import SandboxError, SandboxUnavailable
-from mappa_core.core.records import Artifact, Limits, ToolResult, ToolStatus
+from mappa_core.core.records.tools import Artifact, Limits, ToolResult, ToolStatus
 from mappa_core.rollout.sandboxes import containers
 from mappa_core.rollout.sandboxes.choose import choose_sandbox
 from mappa_core.rollout.sandboxes.containers import Container, Engine

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from mappa_core.core.records import Limits
+from mappa_core.core.records.tools import Limits
 from mappa_core.rollout.sandboxes import cgroups, parcel
 
 MAIN = "import sys; from mappa_core.rollout.sandboxes import remote; remote.main(sys.argv[1])"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.core.records import Artifact, Limits, RejectedFile, ToolResult, ToolStatus
+from mappa_core.core.records.tools import Artifact, Limits, RejectedFile, ToolResult, ToolStatus
 from mappa_core.rollout.sandboxes import wire
 
 

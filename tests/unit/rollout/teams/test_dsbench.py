@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from mappa_core.core.records import Episode, RejectedFile, StopReason, ToolResult, ToolStatus
+from mappa_core.core.records.episodes import Episode, StopReason
+from mappa_core.core.records.tools import RejectedFile, ToolResult, ToolStatus
 from mappa_core.rollout.episode import duties_of
 from mappa_core.rollout.teams.dsbench import load_dsbench
 from tests.builders import make_episode, make_policy, make_problem, make_run, make_turn

@@ -7,14 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mappa_core.core.errors import ConfigError
-from mappa_core.core.records import (
-    Episode,
-    Message,
-    Observation,
-    StopReason,
-    ToolResult,
-    ToolStatus,
-)
+from mappa_core.core.records.episodes import Episode, Message, Observation, StopReason
+from mappa_core.core.records.tools import ToolResult, ToolStatus
 from mappa_core.rollout.teams import load_team
 from mappa_core.rollout.teams.mathchat import (
     EXECUTOR,

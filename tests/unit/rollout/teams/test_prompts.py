@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mappa_core.core.errors import ConfigError
-from mappa_core.core.records import Message
+from mappa_core.core.records.episodes import Message
 from mappa_core.rollout.teams.prompts import Prompt, fill, load_prompts, parse_prompt
 
 HEAD = "---\nversion: 3\noutput_chars: 160\n---\n"

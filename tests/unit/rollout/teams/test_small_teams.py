@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 
 from mappa_core.coach.rules.mathchat import judge
-from mappa_core.core.records import CoachCase, Episode, StopReason, ToolResult
+from mappa_core.core.records.episodes import Episode, StopReason
+from mappa_core.core.records.scores import CoachCase
+from mappa_core.core.records.tools import ToolResult
 from mappa_core.rollout.teams import load_team
 from mappa_core.rollout.teams.base import Team
 from mappa_core.rollout.teams.debate import Debate

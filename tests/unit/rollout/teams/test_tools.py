@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mappa_core.core.errors import ConfigError
-from mappa_core.core.records import Json, RefusedCall, Tool, ToolCall
+from mappa_core.core.records.tools import Json, RefusedCall, Tool, ToolCall
 from mappa_core.rollout.teams import load_team
 from mappa_core.rollout.teams.base import Team
 from mappa_core.rollout.tools.config import ToolsConfig

@@ -11,7 +11,14 @@ import pytest
 from mcp.client import Transport
 
 from mappa_core.core.errors import ToolServerError
-from mappa_core.core.records import Limits, RefusedCall, Tool, ToolCall, ToolResult, ToolStatus
+from mappa_core.core.records.tools import (
+    Limits,
+    RefusedCall,
+    Tool,
+    ToolCall,
+    ToolResult,
+    ToolStatus,
+)
 from mappa_core.rollout.tools.connection import Connect, command_line
 from mappa_core.rollout.tools.team import read_call
 from mappa_core.rollout.tools.toolbox import ToolServer

@@ -8,7 +8,12 @@ import httpx
 import pytest
 
 from mappa_core.core.errors import EngineError
-from mappa_core.core.records import FinishReason, GenerationRequest, PolicyVersion, Sampling
+from mappa_core.core.records.episodes import (
+    FinishReason,
+    GenerationRequest,
+    PolicyVersion,
+    Sampling,
+)
 from mappa_core.rollout.config import EngineConfig
 from mappa_core.rollout.engines.vllm.managed_server import Slot
 from mappa_core.rollout.engines.vllm.server import Server, ServerDied
