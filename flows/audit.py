@@ -20,14 +20,14 @@ from mappa_core.app.config import TrainConfig
 from mappa_core.app.databases import opened_audit, opened_store
 from mappa_core.app.learning import Learning
 from mappa_core.app.services import Services, services
-from mappa_core.audit import monitor as auditing
-from mappa_core.audit.alerts import Alert
 from mappa_core.audit.config import AuditConfig
-from mappa_core.audit.protocols import AuditStore
-from mappa_core.audit.running_sums import SoFar
-from mappa_core.audit.stored_run import DEFAULT_SIMULATIONS, audit_stored
-from mappa_core.audit.titles import markdown
-from mappa_core.audit.verdicts import MARGIN_POINTS
+from mappa_core.audit.report.text import markdown
+from mappa_core.audit.run_audit import DEFAULT_SIMULATIONS, audit_stored
+from mappa_core.audit.statistics.verdicts import MARGIN_POINTS
+from mappa_core.audit.store import AuditStore
+from mappa_core.audit.watch import monitor as auditing
+from mappa_core.audit.watch.alerts import Alert
+from mappa_core.audit.watch.running_sums import SoFar
 from mappa_core.coach import scoring
 from mappa_core.core.errors import CoachError, ConfigError, NotFound
 from mappa_core.core.records.episodes import Episode, Turn

@@ -7,8 +7,8 @@ from prefect.artifacts import acreate_markdown_artifact
 
 from mappa_core.app.databases import Records, opened_records
 from mappa_core.audit.records import Finding
-from mappa_core.audit.stored_run import audit_stored
-from mappa_core.audit.verdicts import MARGIN_POINTS
+from mappa_core.audit.run_audit import audit_stored
+from mappa_core.audit.statistics.verdicts import MARGIN_POINTS
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.runs import Run
 from mappa_core.core.settings import Settings

@@ -22,8 +22,8 @@ from mappa_core.core.settings import Settings
 
 if TYPE_CHECKING:
     from mappa_core.app.config import TrainConfig
-    from mappa_core.audit.before import Examined
-    from mappa_core.audit.stored_run import Audited
+    from mappa_core.audit.probes.probing import Examined
+    from mappa_core.audit.run_audit import Audited
 
 BIASED = 3
 """Exit code of a biased verdict."""
@@ -139,8 +139,8 @@ def _audit(
     as_json: bool,
 ) -> None:
     from mappa_core.app.databases import opened_audit
-    from mappa_core.audit.stored_run import DEFAULT_SIMULATIONS, audit_stored
-    from mappa_core.audit.stored_run import debias as store_correction
+    from mappa_core.audit.run_audit import DEFAULT_SIMULATIONS, audit_stored
+    from mappa_core.audit.run_audit import debias as store_correction
 
     count = DEFAULT_SIMULATIONS if simulations is None else simulations
     record = database is None
@@ -148,7 +148,7 @@ def _audit(
         audited = audit_stored(store, run, margin, record=record, simulations=count)
         correction = store_correction(store, audited) if debias else None
     if report is not None:
-        from mappa_core.audit.report import html
+        from mappa_core.audit.report.page import html
 
         page = html(audited.material, audited.result, audited.rates, recorded=record)
         report.write_text(page, "utf-8")
@@ -190,7 +190,7 @@ def _verdict(verdict: str) -> Text:
 
 def _self_test(simulations: int | None, margin: float, *, as_json: bool) -> None:
     from mappa_cli.printing.audits import rate_table
-    from mappa_core.audit.selftest import RUNS, self_test
+    from mappa_core.audit.statistics.selftest import RUNS, self_test
 
     rates = self_test(RUNS if simulations is None else simulations, margin=margin)
     if as_json:
@@ -220,7 +220,7 @@ def _before(
 
 
 async def _examined(config: "TrainConfig", margin: float, *, ask: bool) -> "Examined":
-    from mappa_core.audit.before import examine_coach, questions
+    from mappa_core.audit.probes.probing import examine_coach, questions
     from mappa_core.coach.forecast import lines
     from mappa_core.coach.opening import opened_coach
 

@@ -42,7 +42,7 @@ def other_coach(
     """
     from mappa_cli.printing.audits import update_table
     from mappa_core.app.databases import opened_audit
-    from mappa_core.audit.stored_run import Scorer, against
+    from mappa_core.audit.run_audit import Scorer, against
 
     wanted = Scorer(name=coach.replace(":", " ").strip(), rubric=rubric)
     with opened_audit(Settings(), database) as store:

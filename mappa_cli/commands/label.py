@@ -17,8 +17,8 @@ from rich.console import Console
 
 from mappa_cli.commands.options import RunName
 from mappa_cli.printing.console import open_console, print_heading
-from mappa_core.audit.protocols import AuditStore
 from mappa_core.audit.records import Candidate, HumanLabel, Picked
+from mappa_core.audit.store import AuditStore
 from mappa_core.core.errors import ConfigError, NotFound
 from mappa_core.core.records.episodes import Episode, Turn
 from mappa_core.core.records.tools import ToolResult
@@ -45,14 +45,14 @@ def label(
 ) -> None:
     """Score a run's actions yourself, blind to the coach; stop and go on as you like."""
     from mappa_core.app.databases import opened_store
-    from mappa_core.audit.store import PostgresAudit
+    from mappa_core.audit.store import AuditStore
 
     name = (reviewer or getpass.getuser()).strip()
     if not name:
         raise ConfigError("--reviewer is a name: labels of nobody cannot be compared")
     with (
         opened_store(Settings()) as store,
-        closing(PostgresAudit.beside(store)) as audit,
+        closing(AuditStore.open(store.address, store.outage_retry)) as audit,
     ):
         found = audit.run(run)
         desk = _Desk(store=store, audit=audit, run_id=found.id, reviewer=name)

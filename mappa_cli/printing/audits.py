@@ -7,13 +7,13 @@ from rich.table import Table
 
 from mappa_cli.printing.console import titled
 from mappa_core.audit.records import Finding
-from mappa_core.audit.selftest import Rate
+from mappa_core.audit.report.text import TITLES, interval
+from mappa_core.audit.statistics.selftest import Rate
 from mappa_core.audit.time_machine import OtherUpdate
-from mappa_core.audit.titles import TITLES, interval
 
 if TYPE_CHECKING:
     # It imports what plays episodes; a stored run is audited without.
-    from mappa_core.audit.before import Examined
+    from mappa_core.audit.probes.probing import Examined
 
 
 def finding_tables(findings: Sequence[Finding]) -> Iterator[Table]:

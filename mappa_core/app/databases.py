@@ -5,8 +5,7 @@ from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from mappa_core.audit.protocols import AuditStore
-from mappa_core.audit.store import PostgresAudit
+from mappa_core.audit.store import AuditStore
 from mappa_core.core.outage import OutageRetry
 from mappa_core.core.settings import Settings
 from mappa_core.store import backup, schema
@@ -56,7 +55,7 @@ def opened_store(settings: Settings) -> Generator[PostgresStore]:
 
 
 @contextmanager
-def opened_audit(settings: Settings, database: str | None = None) -> Generator[PostgresAudit]:
+def opened_audit(settings: Settings, database: str | None = None) -> Generator[AuditStore]:
     """The audit's side of the store, or of another database that holds its views.
 
     Args:
@@ -68,9 +67,9 @@ def opened_audit(settings: Settings, database: str | None = None) -> Generator[P
         if database is None:
             store = open_store(settings, databases_of(settings, stack), OutageRetry())
             stack.callback(store.close)
-            audit = PostgresAudit.beside(store)
+            audit = AuditStore.open(store.address, store.outage_retry)
         else:
-            audit = PostgresAudit.open(database)
+            audit = AuditStore.open(database)
         stack.callback(audit.close)
         yield audit
 
@@ -113,7 +112,7 @@ def opened_records(settings: Settings) -> Generator[Records]:
         databases = databases_of(settings, stack)
         store = open_store(settings, databases, OutageRetry())
         stack.callback(store.close)
-        audit = PostgresAudit.beside(store)
+        audit = AuditStore.open(store.address, store.outage_retry)
         stack.callback(audit.close)
         yield Records(store=store, audit=audit, registry=MlflowRegistry(databases.mlflow))
 

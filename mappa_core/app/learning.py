@@ -9,8 +9,7 @@ from mappa_core.app.config import TrainConfig
 from mappa_core.app.databases import databases_of, open_store
 from mappa_core.app.machine import check_space
 from mappa_core.app.progress import Log, LogProgress
-from mappa_core.audit.protocols import AuditStore
-from mappa_core.audit.store import PostgresAudit
+from mappa_core.audit.store import AuditStore
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.outage import OutageRetry
 from mappa_core.core.settings import Settings
@@ -57,7 +56,7 @@ async def open_learning(
         )
         store = await asyncio.to_thread(open_store, settings, databases, outage_retry)
         stack.callback(store.close)
-        audit = PostgresAudit.beside(store)
+        audit = AuditStore.open(store.address, store.outage_retry)
         stack.callback(audit.close)
         learner = await asyncio.to_thread(open_learner, model, settings, config)
         yield Learning(learner=learner, store=store, audit=audit)

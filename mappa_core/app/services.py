@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.progress import Log, LogProgress, ProgressListener
-from mappa_core.audit.protocols import AuditStore
-from mappa_core.audit.store import PostgresAudit
+from mappa_core.audit.store import AuditStore
 from mappa_core.coach.protocols import Coach
 from mappa_core.core.outage import OutageRetry
 from mappa_core.core.settings import Settings
@@ -194,7 +193,7 @@ def _tracker(
     return with_curves(tracker, config.tracking, settings)
 
 
-def _audit_of(store: PostgresStore, stack: AsyncExitStack) -> PostgresAudit:
-    audit = PostgresAudit.beside(store)
+def _audit_of(store: PostgresStore, stack: AsyncExitStack) -> AuditStore:
+    audit = AuditStore.open(store.address, store.outage_retry)
     stack.callback(audit.close)
     return audit

@@ -3,9 +3,14 @@
 from collections.abc import Iterator
 
 from mappa_core.audit import sql
-from mappa_core.audit.agreement import Agreement, LabelledScores, agreement, corrected_mean
-from mappa_core.audit.noise import noise
 from mappa_core.audit.opinions import Opinions
+from mappa_core.audit.statistics.agreement import (
+    Agreement,
+    LabelledScores,
+    agreement,
+    corrected_mean,
+)
+from mappa_core.audit.statistics.reliability import noise
 from mappa_core.audit.writing import Draft
 
 

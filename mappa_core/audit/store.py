@@ -28,7 +28,6 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert
 
 from mappa_core.audit import queries as audit_queries
-from mappa_core.audit.agreement import LabelledScores
 from mappa_core.audit.columns import ArrowTable, copied, factor, flags, floats, frame, integers
 from mappa_core.audit.frame import Factor, Frame
 from mappa_core.audit.opinions import Opinions
@@ -44,17 +43,20 @@ from mappa_core.audit.records import (
     HumanLabel,
     ToLabel,
 )
+from mappa_core.audit.statistics.agreement import LabelledScores
 from mappa_core.core.errors import NotFound
 from mappa_core.core.outage import OutageRetry
 from mappa_core.store import tables
 from mappa_core.store.connection import boundary, connect
-from mappa_core.store.store import PostgresStore
 
 T = TypeVar("T")
 
 
-class PostgresAudit:
-    """Keeps the promises of `ports.AuditStore`; safe to share between threads."""
+class AuditStore:
+    """Reads what audits look at, and writes what they find; safe to share between threads.
+
+    All methods raise `StoreError` where Postgres is unreachable, refuses or is full.
+    """
 
     def __init__(self, engine: Engine, outage_retry: OutageRetry) -> None:
         self._engine = engine
@@ -72,11 +74,6 @@ class PostgresAudit:
             StoreError: `url` is not the address of a Postgres.
         """
         return cls(connect(url, pool_size=2), outage_retry or OutageRetry())
-
-    @classmethod
-    def beside(cls, store: PostgresStore) -> Self:
-        """On the database of an open store, and as patient."""
-        return cls.open(store.address, store.outage_retry)
 
     def run(self, name_or_id: str) -> AuditedRun:
         """One run by name, id or unambiguous prefix of either.

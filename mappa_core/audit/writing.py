@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from mappa_core.audit import sql
-from mappa_core.audit.effects import Estimate
 from mappa_core.audit.records import Finding
+from mappa_core.audit.statistics.regression import Estimate
 from mappa_core.core import ids
 
 Detail = Mapping[str, float | int | str | None]

@@ -12,7 +12,7 @@ from flows.train import train
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import use
 from mappa_core.audit.config import AuditConfig
-from mappa_core.audit.store import PostgresAudit
+from mappa_core.audit.store import AuditStore
 from mappa_core.core.errors import CoachError
 from mappa_core.core.records.runs import RunStatus
 from mappa_core.core.records.scores import CoachCase, CoachScore, Unscored
@@ -64,7 +64,9 @@ def test_drift_stops_the_run_where_the_configuration_says_so(
     rollout = toy_config.rollout.model_copy(update={"iterations": 6, "episodes_per_problem": 4})
     watched = AuditConfig(anchors=4, repeats=2, stop_on=("coach",))
     config = toy_config.model_copy(update={"rollout": rollout, "audit": watched})
-    services = replace(make_services(config, Hardening()), audit=PostgresAudit.beside(store))
+    services = replace(
+        make_services(config, Hardening()), audit=AuditStore.open(store.address, store.outage_retry)
+    )
 
     async def body() -> None:
         await services.engine.start()

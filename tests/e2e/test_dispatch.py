@@ -18,7 +18,7 @@ from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import Services, use
 from mappa_core.audit.config import AuditConfig
 from mappa_core.audit.records import Correction, CorrectionTerm
-from mappa_core.audit.store import PostgresAudit
+from mappa_core.audit.store import AuditStore
 from mappa_core.core import ids
 from mappa_core.core.records.episodes import Completion, GenerationRequest
 from mappa_core.core.records.runs import RunStatus
@@ -124,7 +124,7 @@ def test_a_bias_is_taken_off_elsewhere_as_it_is_here(
     make_remote: MakeServices,
     elsewhere: TrainConfig,
 ) -> None:
-    audit = PostgresAudit.beside(store)
+    audit = AuditStore.open(store.address, store.outage_retry)
     correction = proven_bias(store, audit)
     config = elsewhere.model_copy(
         update={"audit": AuditConfig(anchors=0, correction=str(correction.id))}
@@ -145,7 +145,7 @@ def test_a_bias_is_taken_off_elsewhere_as_it_is_here(
     audit.close()
 
 
-def proven_bias(store: PostgresStore, audit: PostgresAudit) -> Correction:
+def proven_bias(store: PostgresStore, audit: AuditStore) -> Correction:
     """Two points too many for whatever the toy's team says."""
     estimated_on = make_run()
     store.open_run(estimated_on)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from mappa_core.audit.records import Anchor, AnchorScore, HumanLabel
-from mappa_core.audit.store import PostgresAudit
+from mappa_core.audit.store import AuditStore
 from mappa_core.core import ids
 from mappa_core.core.records.episodes import Outcome, StopReason
 from mappa_core.core.records.scores import CoachIdentity, Unscored
@@ -68,14 +68,14 @@ SECOND = CoachIdentity(
 
 
 @pytest.fixture
-def audit(biased_url: str) -> Iterator[PostgresAudit]:
-    opened = PostgresAudit.open(biased_url)
+def audit(biased_url: str) -> Iterator[AuditStore]:
+    opened = AuditStore.open(biased_url)
     yield opened
     opened.close()
 
 
 @pytest.fixture
-def rich_url(biased_url: str, store: PostgresStore, audit: PostgresAudit) -> str:
+def rich_url(biased_url: str, store: PostgresStore, audit: AuditStore) -> str:
     """The same run with everything an audit can speak of: repeats, a second coach, people,
     anchors that were scored again, and an action that nobody could score."""
     run = make_run("biased-1")

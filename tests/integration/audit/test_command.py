@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from mappa_cli.main import app
-from mappa_core.audit.store import PostgresAudit
+from mappa_core.audit.store import AuditStore
 from mappa_core.core.errors import ConfigError, NotFound
 from mappa_core.store import backup
 from mappa_core.store.connection import for_psql
@@ -81,7 +81,7 @@ def test_the_report_is_one_page_with_a_query_for_every_number(mappa, tmp_path: P
 
 def test_debias_stores_a_correction_for_training(mappa, biased_url: str) -> None:
     said = json.loads(mappa(RUN, "--debias", "--json", "--simulations", "0").stdout)
-    audit = PostgresAudit.open(biased_url)
+    audit = AuditStore.open(biased_url)
     correction = audit.correction(RUN)
     audit.close()
     assert str(correction.id) == said["correction"]
@@ -133,7 +133,7 @@ def test_a_fair_coach_passes_before_training(mappa, tmp_path: Path) -> None:
 
 def test_a_run_is_audited_without_what_trains_or_draws() -> None:
     code = (
-        "import sys, mappa_cli.main, mappa_core.audit.stored_run, mappa_cli.printing.audits; "
+        "import sys, mappa_cli.main, mappa_core.audit.run_audit, mappa_cli.printing.audits; "
         "print({'torch', 'prefect', 'mlflow', 'matplotlib'} & set(sys.modules))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -157,6 +157,6 @@ def test_a_restored_backup_gives_the_same_audit_and_is_not_written_to(
     monkeypatch.delenv("MAPPA_DATABASE_URL")
     there = json.loads(mappa(RUN, "--json", "--simulations", "0", "--database", other).stdout)
     assert there["findings"] == here["findings"]
-    audit = PostgresAudit.open(other)
+    audit = AuditStore.open(other)
     assert audit.findings(make_run(RUN).id) == ()
     audit.close()

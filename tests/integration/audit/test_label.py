@@ -7,8 +7,8 @@ from typer.testing import CliRunner, Result
 
 from mappa_cli.commands.label import as_score
 from mappa_cli.main import app
-from mappa_core.audit.store import PostgresAudit
-from mappa_core.audit.stored_run import audit_stored
+from mappa_core.audit.run_audit import audit_stored
+from mappa_core.audit.store import AuditStore
 from mappa_core.core.errors import ConfigError, NotFound
 from tests.builders import make_run
 
@@ -28,7 +28,7 @@ def mappa(monkeypatch: pytest.MonkeyPatch, biased_url: str):
     return call
 
 
-def test_a_sitting_is_blind_and_can_be_gone_on_with(mappa, audit: PostgresAudit) -> None:
+def test_a_sitting_is_blind_and_can_be_gone_on_with(mappa, audit: AuditStore) -> None:
     keys = "7\nn too terse\neleven\n3.5\nq\n"
     first = mappa("label", "biased-1", "--reviewer", "ada", keys=keys)
     assert "2 labelled by ada, 2 in all" in first.output
@@ -46,7 +46,7 @@ def test_a_sitting_is_blind_and_can_be_gone_on_with(mappa, audit: PostgresAudit)
 
 
 def test_contested_actions_come_first_and_do_not_speak_for_all(
-    mappa, rich_url: str, audit: PostgresAudit
+    mappa, rich_url: str, audit: AuditStore
 ) -> None:
     mappa("label", "biased-1", "--reviewer", "bob", "--limit", "4", keys="5\n6\n7\n8\n")
     assert [one.picked for one in audit.labels(RUN.id, "bob")] == ["contested", "random"] * 2
@@ -54,7 +54,7 @@ def test_contested_actions_come_first_and_do_not_speak_for_all(
     assert 0 < len(wanted.contested) < len(wanted.at_random) == 72
 
 
-def test_the_sample_takes_every_kind_in_proportion(audit: PostgresAudit) -> None:
+def test_the_sample_takes_every_kind_in_proportion(audit: AuditStore) -> None:
     order = audit.to_label(RUN.id, 1_000).at_random
     assert len({one.action_id for one in order}) == 72
     for count in (10, 20, 40):
@@ -63,7 +63,7 @@ def test_the_sample_takes_every_kind_in_proportion(audit: PostgresAudit) -> None
     assert audit.to_label(RUN.id, 5).at_random == order[:5]
 
 
-def test_labels_from_the_command_line_reach_the_audit(mappa, audit: PostgresAudit) -> None:
+def test_labels_from_the_command_line_reach_the_audit(mappa, audit: AuditStore) -> None:
     keys = "".join(f"{3 + number % 5}\n" for number in range(12))
     mappa("label", "biased-1", "--reviewer", "ada", "--limit", "12", keys=keys)
     said = json.loads(mappa("audit", "biased-1", "--json", "--simulations", "0").stdout)
@@ -75,7 +75,7 @@ def test_labels_from_the_command_line_reach_the_audit(mappa, audit: PostgresAudi
     assert (mean["actions"], mean["low"] < mean["estimate"] < mean["high"]) == (12, True)
 
 
-def test_only_a_sample_speaks_for_all(mappa, rich_url: str, audit: PostgresAudit) -> None:
+def test_only_a_sample_speaks_for_all(mappa, rich_url: str, audit: AuditStore) -> None:
     mappa("label", "biased-1", "--reviewer", "eve", "--only", "contested", keys="5\n" * 3 + "q\n")
     assert {one.picked for one in audit.labels(RUN.id, "eve")} == {"contested"}
     findings = audit_stored(audit, RUN.name, 0.5, record=False, simulations=0).result.findings

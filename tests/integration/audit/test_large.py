@@ -3,15 +3,15 @@
 import pytest
 
 from mappa_cli.benches.audit import LARGE, audit_process, bench_audit, fill
-from mappa_core.audit.store import PostgresAudit
-from mappa_core.audit.stored_run import audit_stored
+from mappa_core.audit.run_audit import audit_stored
+from mappa_core.audit.store import AuditStore
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
 
 
 def test_what_the_bench_measures_is_an_audit(database_url: str) -> None:
     fill(database_url, LARGE, 4_000)
-    audit = PostgresAudit.open(database_url)
+    audit = AuditStore.open(database_url)
     audited = audit_stored(audit, LARGE, 0.5, record=False, simulations=0)
     audit.close()
     overall = audited.result.effects[0]
@@ -32,7 +32,7 @@ def test_a_million_actions(database_url: str) -> None:
     taken = audit_process(LARGE, {"MAPPA_DATABASE_URL": database_url})
     assert taken.seconds < 60
     assert taken.peak_gib < 2
-    audit = PostgresAudit.open(database_url)
+    audit = AuditStore.open(database_url)
     (overall, *_) = [f for f in audit.findings(audit.run(LARGE).id) if f.kind == "task_type"]
     audit.close()
     assert overall.actions == 1_000_000

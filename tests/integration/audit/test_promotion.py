@@ -2,8 +2,8 @@
 
 from flows.promote import considered
 from mappa_core.app.databases import Records
-from mappa_core.audit.store import PostgresAudit
-from mappa_core.audit.stored_run import audit_stored
+from mappa_core.audit.run_audit import audit_stored
+from mappa_core.audit.store import AuditStore
 from mappa_core.store.store import PostgresStore
 from mappa_core.train.update import register_policies
 from tests.builders import make_run
@@ -13,7 +13,7 @@ RUN = make_run("biased-1")
 
 
 def test_findings_of_another_margin_certify_nothing(
-    audit: PostgresAudit, store: PostgresStore
+    audit: AuditStore, store: PostgresStore
 ) -> None:
     registry = MemoryRegistry()
     register_policies(RUN, 2, registry=registry, store=store)

@@ -9,12 +9,12 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from mappa_core.audit.alerts import Alert
 from mappa_core.audit.records import Finding
-from mappa_core.audit.report import html
-from mappa_core.audit.store import PostgresAudit
-from mappa_core.audit.stored_run import Audited, audit_stored
-from mappa_core.audit.titles import TITLES, interval
+from mappa_core.audit.report.page import html
+from mappa_core.audit.report.text import TITLES, interval
+from mappa_core.audit.run_audit import Audited, audit_stored
+from mappa_core.audit.store import AuditStore
+from mappa_core.audit.watch.alerts import Alert
 from mappa_core.store.connection import for_psql
 from tests.builders import make_run
 
@@ -48,7 +48,7 @@ def rows_of(page: str) -> Iterator[Printed]:
 
 
 @pytest.fixture
-def audited(rich_url: str, audit: PostgresAudit) -> Audited:
+def audited(rich_url: str, audit: AuditStore) -> Audited:
     alert = Alert(
         kind="health",
         stop="health",

@@ -19,10 +19,10 @@ import pytest
 import torch
 
 from mappa_core.app.config import TrainConfig
-from mappa_core.audit import monitor as auditing
 from mappa_core.audit.records import Correction
-from mappa_core.audit.store import PostgresAudit
-from mappa_core.audit.stored_run import Audited, audit_stored, debias
+from mappa_core.audit.run_audit import Audited, audit_stored, debias
+from mappa_core.audit.store import AuditStore
+from mappa_core.audit.watch import monitor as auditing
 from mappa_core.coach.scoring import ScorePlan, score_episode
 from mappa_core.core import ids
 from mappa_core.core.records.episodes import (
@@ -97,7 +97,7 @@ class World:
     """One store and learner in which runs are trained."""
 
     def __init__(self, store: PostgresStore, model: Path, directory: Path) -> None:
-        self.store, self.audit = store, PostgresAudit.beside(store)
+        self.store, self.audit = store, AuditStore.open(store.address, store.outage_retry)
         self.tokenizer = ChatTokenizer(model)
         self.learner = TorchLearner(model, directory, CONFIG.learner, threads=1)
         self.problems = [_problem(kind, cue) for kind, cues in CUES.items() for cue in cues]

@@ -8,12 +8,12 @@ from uuid import UUID
 
 import pytest
 
-from mappa_core.audit import monitor as auditing
 from mappa_core.audit.config import AuditConfig
-from mappa_core.audit.debias import correction
 from mappa_core.audit.frame import Frame
-from mappa_core.audit.store import PostgresAudit
-from mappa_core.audit.watch import Watched
+from mappa_core.audit.statistics.debias import correction
+from mappa_core.audit.store import AuditStore
+from mappa_core.audit.watch import monitor as auditing
+from mappa_core.audit.watch.history import Watched
 from mappa_core.coach import scoring
 from mappa_core.core.records.episodes import Episode, Turn
 from mappa_core.core.records.scores import (
@@ -62,8 +62,8 @@ class Moody:
 
 
 @pytest.fixture
-def audit(biased_url: str) -> Iterator[PostgresAudit]:
-    opened = PostgresAudit.open(biased_url)
+def audit(biased_url: str) -> Iterator[AuditStore]:
+    opened = AuditStore.open(biased_url)
     yield opened
     opened.close()
 
@@ -72,12 +72,12 @@ def case_of(episode: Episode, turn: Turn, sample: int) -> CoachCase:
     return scoring.case_of(episode, turn, LabelVisibility.NEVER, sample=sample)
 
 
-def watch(audit: PostgresAudit, store: PostgresStore, coach: Moody, iterations: int) -> Watched:
+def watch(audit: AuditStore, store: PostgresStore, coach: Moody, iterations: int) -> Watched:
     return watched(audit, store, coach, iterations)[-1].watched
 
 
 def watched(
-    audit: PostgresAudit, store: PostgresStore, coach: Moody, iterations: int
+    audit: AuditStore, store: PostgresStore, coach: Moody, iterations: int
 ) -> list[auditing.Seen]:
     """What was seen after each iteration."""
     found: list[auditing.Seen] = []
@@ -95,7 +95,7 @@ def watched(
 
 
 def test_a_coach_that_moves_is_named_with_its_iteration(
-    audit: PostgresAudit, store: PostgresStore
+    audit: AuditStore, store: PostgresStore
 ) -> None:
     seen = watch(audit, store, Moody(changes_at=4), 6)
     assert (seen.cause, seen.since) == ("coach", 4)
@@ -107,7 +107,7 @@ def test_a_coach_that_moves_is_named_with_its_iteration(
 
 
 def test_a_resumed_watch_sees_what_it_saw_and_raises_nothing_twice(
-    audit: PostgresAudit, store: PostgresStore
+    audit: AuditStore, store: PostgresStore
 ) -> None:
     first = watched(audit, store, Moody(changes_at=4), 6)
     assert any(alert.kind == "drift" for seen in first for alert in seen.new)
@@ -121,12 +121,12 @@ def test_a_resumed_watch_sees_what_it_saw_and_raises_nothing_twice(
     assert audit.findings(RUN.id, "alert") == alerts
 
 
-def test_a_new_rubric_is_named_instead(audit: PostgresAudit, store: PostgresStore) -> None:
+def test_a_new_rubric_is_named_instead(audit: AuditStore, store: PostgresStore) -> None:
     assert watch(audit, store, Moody(changes_at=4, rubric=True), 6).cause == "rubric"
 
 
 def test_a_coach_that_holds_still_is_asked_once_per_iteration(
-    audit: PostgresAudit, store: PostgresStore
+    audit: AuditStore, store: PostgresStore
 ) -> None:
     coach = Moody()
     assert watch(audit, store, coach, 4).cause == "none"
@@ -142,12 +142,12 @@ def test_a_coach_that_holds_still_is_asked_once_per_iteration(
     assert kinds == {"regression", "classification"}
 
 
-def anchor_kind(action_id: object, audit: PostgresAudit) -> str:
+def anchor_kind(action_id: object, audit: AuditStore) -> str:
     (found,) = [c for c in audit.candidates(RUN.id, 1) if c.action_id == action_id]
     return found.task_type
 
 
-class Counting(PostgresAudit):
+class Counting(AuditStore):
     """Counts how often the whole run is read."""
 
     whole = 0
@@ -166,7 +166,7 @@ def test_an_iteration_reads_its_own_rows_alone(biased_url: str, store: PostgresS
     audit.close()
 
 
-def test_a_silent_coach_is_no_drift(audit: PostgresAudit, store: PostgresStore) -> None:
+def test_a_silent_coach_is_no_drift(audit: AuditStore, store: PostgresStore) -> None:
     coach = Moody()
     watch(audit, store, coach, 1)
     coach.silent, coach.iteration = True, 2
@@ -176,8 +176,8 @@ def test_a_silent_coach_is_no_drift(audit: PostgresAudit, store: PostgresStore) 
     }
 
 
-def test_corrected_actions_keep_raw_and_new(audit: PostgresAudit, store: PostgresStore) -> None:
-    from mappa_core.audit.stored_run import audit_stored
+def test_corrected_actions_keep_raw_and_new(audit: AuditStore, store: PostgresStore) -> None:
+    from mappa_core.audit.run_audit import audit_stored
 
     audited = audit_stored(audit, "biased-1", 0.5, record=False, simulations=0)
     made = correction(

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mappa_core.audit.records import CorrectedScore, Correction
-from mappa_core.audit.store import PostgresAudit
+from mappa_core.audit.store import AuditStore
 from mappa_core.core import ids
 from mappa_core.core.errors import ArchiveError, StoreError
 from mappa_core.evaluate.trajectories import Layout, write_trajectories
@@ -91,7 +91,7 @@ def test_a_correction_travels_with_its_run_and_with_those_that_trained_with_it(
     new_database: NewDatabase, empty: PostgresStore, tmp_path: Path
 ) -> None:
     url = new_database()
-    store, audit = PostgresStore.open(url), PostgresAudit.open(url)
+    store, audit = PostgresStore.open(url), AuditStore.open(url)
     fill(store)
     estimated_on = make_run("another")
     store.open_run(estimated_on)
@@ -111,7 +111,7 @@ def test_a_correction_travels_with_its_run_and_with_those_that_trained_with_it(
         store.export(run, tmp_path / run.name, lambda _: None)
         manifest = empty.import_run(tmp_path / run.name)
         assert manifest.tables["correction"].rows == 1
-    imported = PostgresAudit.beside(empty)
+    imported = AuditStore.open(empty.address, empty.outage_retry)
     assert imported.correction(str(correction.id)) == correction
     for opened in (store, audit, imported):
         opened.close()

@@ -11,7 +11,7 @@ import pytest
 
 from mappa_core.app.config import TrainConfig
 from mappa_core.audit import sql
-from mappa_core.audit.audit import KINDS
+from mappa_core.audit.findings import KINDS
 from mappa_core.audit.records import (
     Anchor,
     AnchorScore,
@@ -21,8 +21,8 @@ from mappa_core.audit.records import (
     Finding,
     HumanLabel,
 )
-from mappa_core.audit.store import PostgresAudit
-from mappa_core.audit.stored_run import Scorer, against, audit_stored
+from mappa_core.audit.run_audit import Scorer, against, audit_stored
+from mappa_core.audit.store import AuditStore
 from mappa_core.core import ids
 from mappa_core.core.errors import NotFound, StoreError
 from mappa_core.store.connection import for_psql
@@ -76,8 +76,8 @@ CORRECTION = Correction(
 
 
 @pytest.fixture
-def audit(filled_url: str) -> Iterator[PostgresAudit]:
-    opened = PostgresAudit.open(filled_url)
+def audit(filled_url: str) -> Iterator[AuditStore]:
+    opened = AuditStore.open(filled_url)
     yield opened
     opened.close()
 
@@ -95,7 +95,7 @@ def anchor_score(iteration: int, repeat: int, score: float | None) -> AnchorScor
     )
 
 
-def test_the_frame_is_the_training_scores(audit: PostgresAudit) -> None:
+def test_the_frame_is_the_training_scores(audit: AuditStore) -> None:
     frame = audit.frame(RUN.id)
     assert len(frame) == 4
     assert frame.task_type.names == ("addition", "multiplication")
@@ -115,7 +115,7 @@ def test_the_frame_is_the_training_scores(audit: PostgresAudit) -> None:
     assert len(audit.iteration_frame(RUN.id, 2)[1]) == 0
 
 
-def test_a_run_is_found_by_name_id_or_prefix(audit: PostgresAudit, store: PostgresStore) -> None:
+def test_a_run_is_found_by_name_id_or_prefix(audit: AuditStore, store: PostgresStore) -> None:
     assert audit.run("quickstart-1").id == RUN.id
     assert audit.run(str(RUN.id)[:13]).name == RUN.name
     with pytest.raises(NotFound, match="no run is called"):
@@ -127,7 +127,7 @@ def test_a_run_is_found_by_name_id_or_prefix(audit: PostgresAudit, store: Postgr
 
 
 def test_what_advantages_are_relative_to_is_that_of_the_estimator(
-    audit: PostgresAudit, store: PostgresStore
+    audit: AuditStore, store: PostgresStore
 ) -> None:
     def by_problem(config: dict[str, object]) -> bool:
         run = make_run(json.dumps(config))
@@ -142,7 +142,7 @@ def test_what_advantages_are_relative_to_is_that_of_the_estimator(
     assert audit.run(RUN.name).baseline is None
 
 
-def test_repeats_are_opinions(audit: PostgresAudit) -> None:
+def test_repeats_are_opinions(audit: AuditStore) -> None:
     opinions = audit.opinions(RUN.id)
     assert len(opinions) == 8
     (scorer,) = opinions.scorer.names
@@ -152,7 +152,7 @@ def test_repeats_are_opinions(audit: PostgresAudit) -> None:
     assert opinions.trainer == 0
 
 
-def test_findings_come_back_and_an_audit_replaces_its_own(audit: PostgresAudit) -> None:
+def test_findings_come_back_and_an_audit_replaces_its_own(audit: AuditStore) -> None:
     other = replace(FINDING, id=ids.content_id("finding", 2), kind="drift")
     audit.save_findings(RUN.id, ["task_type", "drift"], [FINDING, other])
     assert {finding.id for finding in audit.findings(RUN.id)} == {FINDING.id, other.id}
@@ -161,7 +161,7 @@ def test_findings_come_back_and_an_audit_replaces_its_own(audit: PostgresAudit) 
     assert audit.findings(RUN.id) == (other,)
 
 
-def test_anchors_labels_and_corrections_come_back(audit: PostgresAudit) -> None:
+def test_anchors_labels_and_corrections_come_back(audit: AuditStore) -> None:
     for _ in range(2):
         audit.add_anchors([ANCHOR])
         audit.add_anchor_scores([anchor_score(0, 0, 4.0), anchor_score(1, 0, None)])
@@ -179,7 +179,7 @@ def test_anchors_labels_and_corrections_come_back(audit: PostgresAudit) -> None:
     assert labelled.scores[~np.isnan(labelled.labels)].tolist() == [9.0]
 
 
-def test_a_corrected_score_keeps_both_numbers(audit: PostgresAudit, filled_url: str) -> None:
+def test_a_corrected_score_keeps_both_numbers(audit: AuditStore, filled_url: str) -> None:
     score_id = make_score(EPISODE, 0, 9.0).id
     audit.add_correction(CORRECTION)
     audit.add_corrected(
@@ -192,12 +192,12 @@ def test_a_corrected_score_keeps_both_numbers(audit: PostgresAudit, filled_url: 
     assert row == (ACTION, 9.0, 8.0, 3)
 
 
-def test_a_refused_write_is_our_error(audit: PostgresAudit) -> None:
+def test_a_refused_write_is_our_error(audit: AuditStore) -> None:
     with pytest.raises(StoreError):
         audit.add_labels([HumanLabel(action_id=ACTION, labeller="ann", score=11.0)])
 
 
-def test_candidates_are_the_scored_actions(audit: PostgresAudit) -> None:
+def test_candidates_are_the_scored_actions(audit: AuditStore) -> None:
     found = audit.candidates(RUN.id, 1)
     assert len(found) == 3
     assert all(candidate.agent == "solver" for candidate in found)
@@ -212,7 +212,7 @@ def test_a_whole_audit_needs_the_views_alone(filled_url: str) -> None:
         + filled_url.rsplit("/", 1)[1].split("?")[0]
         + " SET role = 'mappa_auditor'",
     )
-    audit = PostgresAudit.open(filled_url)
+    audit = AuditStore.open(filled_url)
     audited = audit_stored(audit, RUN.name, 0.5, record=False, simulations=0)
     assert audited.result.verdict == "cannot tell"
     with psycopg.connect(for_psql(filled_url)) as connection:
@@ -225,7 +225,7 @@ def test_a_whole_audit_needs_the_views_alone(filled_url: str) -> None:
     audit.close()
 
 
-def test_an_audit_is_stored_once(audit: PostgresAudit) -> None:
+def test_an_audit_is_stored_once(audit: AuditStore) -> None:
     for _ in range(2):
         audited = audit_stored(audit, RUN.name, 0.5, record=True, simulations=0)
     stored = audit.findings(RUN.id)
@@ -233,7 +233,7 @@ def test_an_audit_is_stored_once(audit: PostgresAudit) -> None:
     assert {finding.kind for finding in stored} <= set(KINDS)
 
 
-def test_the_time_machine_reads_second_scores(audit: PostgresAudit, store: PostgresStore) -> None:
+def test_the_time_machine_reads_second_scores(audit: AuditStore, store: PostgresStore) -> None:
     with pytest.raises(NotFound, match="mappa rescore"):
         against(audit, RUN.name, Scorer(name="other"))
     identity = replace(make_score(EPISODE, 0, 1.0).identity, coach="other")

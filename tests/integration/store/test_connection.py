@@ -8,7 +8,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import OperationalError
 
 from mappa_core.audit.columns import copied
-from mappa_core.audit.store import PostgresAudit
+from mappa_core.audit.store import AuditStore
 from mappa_core.core.errors import DiskFull, StoreError, StoreUnreachable
 from mappa_core.core.outage import OutageRetry
 from mappa_core.core.records.episodes import StopReason
@@ -129,7 +129,7 @@ def test_the_audit_waits_as_the_store_does(database_url: str, postgres: Embedded
 
     outage_retry = OutageRetry(seconds=30, tell=told.append, revive=lambda: allowed(True))
     store = PostgresStore.open(database_url, outage_retry)
-    audit = PostgresAudit.beside(store)
+    audit = AuditStore.open(store.address, store.outage_retry)
     allowed(False)
     assert audit.findings(make_run().id) == ()
     assert [line.split()[0] for line in told] == ["no", "back"]

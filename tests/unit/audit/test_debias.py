@@ -3,11 +3,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.audit.debias import CAP_POINTS, corrected, correction, points_off, shrunk
-from mappa_core.audit.design import task_type_effects
 from mappa_core.audit.frame import Frame
 from mappa_core.audit.records import Correction
-from mappa_core.audit.simulate import World, simulate
+from mappa_core.audit.statistics.debias import CAP_POINTS, corrected, correction, points_off, shrunk
+from mappa_core.audit.statistics.effects import task_type_effects
+from mappa_core.audit.statistics.simulation import World, simulate
 from mappa_core.core import ids
 
 RUN = ids.content_id("run", "debias")

@@ -5,8 +5,8 @@ import pytest
 import statsmodels.formula.api as smf
 from pandas import DataFrame
 
-from mappa_core.audit.design import associations, growth, task_type_effects
-from mappa_core.audit.simulate import FAVOURED, OTHER, World, simulate
+from mappa_core.audit.statistics.effects import associations, growth, task_type_effects
+from mappa_core.audit.statistics.simulation import FAVOURED, OTHER, World, simulate
 from tests.unit.audit.frames import make_frame
 
 RNG = np.random.default_rng

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from mappa_core.audit import drift
-from mappa_core.audit.selftest import DriftWorld, watch_drift
+from mappa_core.audit.statistics import drift
+from mappa_core.audit.statistics.selftest import DriftWorld, watch_drift
 
 
 def test_one_bet_by_hand() -> None:

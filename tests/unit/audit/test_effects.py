@@ -5,8 +5,8 @@ import pytest
 import statsmodels.api as sm
 from scipy import linalg
 
-from mappa_core.audit.effects import cluster_sums, contrast, estimable, fit
 from mappa_core.audit.frame import Floats, Ints
+from mappa_core.audit.statistics.regression import cluster_sums, contrast, estimable, fit
 
 
 def made_up(seed: int = 0, clusters: int = 9) -> tuple[Floats, Floats, Ints]:
@@ -74,7 +74,7 @@ def test_row_order_and_chunking_do_not_matter(monkeypatch: pytest.MonkeyPatch) -
     order = np.random.default_rng(1).permutation(len(y))
     whole, mixed = cluster_sums(x, y, groups), cluster_sums(x[order], y[order], groups[order])
     assert mixed.xx == pytest.approx(whole.xx)
-    monkeypatch.setattr("mappa_core.audit.effects.AT_ONCE", 0)
+    monkeypatch.setattr("mappa_core.audit.statistics.regression.AT_ONCE", 0)
     assert cluster_sums(x, y, groups).xx == pytest.approx(whole.xx)
     assert cluster_sums(x, y, groups).xy == pytest.approx(whole.xy)
 

@@ -6,8 +6,8 @@ import pytest
 
 from mappa_cli.printing.audits import before_tables
 from mappa_core.app.config import TrainConfig
-from mappa_core.audit.before import Examined, examine_coach, questions
-from mappa_core.audit.probes import features, null_actions, null_case, null_scores, probed
+from mappa_core.audit.probes.features import features, null_actions, null_case, null_scores, probed
+from mappa_core.audit.probes.probing import Examined, examine_coach, questions
 from mappa_core.coach.opening import ProbedCoach
 from mappa_core.coach.protocols import Coach
 from mappa_core.coach.rubrics import load_rubrics, turned_round

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from mappa_core.audit.alerts import Alert, alerts
 from mappa_core.audit.config import AuditConfig
 from mappa_core.audit.frame import Frame
-from mappa_core.audit.health import divergences
-from mappa_core.audit.running_sums import SoFar, so_far
-from mappa_core.audit.simulate import World, simulate
-from mappa_core.audit.watch import NO_ANCHORS, watch
+from mappa_core.audit.statistics.health import divergences
+from mappa_core.audit.statistics.simulation import World, simulate
+from mappa_core.audit.watch.alerts import Alert, alerts
+from mappa_core.audit.watch.history import NO_ANCHORS, watch
+from mappa_core.audit.watch.running_sums import SoFar, so_far
 from tests.unit.audit.frames import make_frame
 
 NAN = float("nan")

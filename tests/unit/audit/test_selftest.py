@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from mappa_core.audit.selftest import (
+from mappa_core.audit.statistics.selftest import (
     any_alarm,
     false_alarms_at,
     measured_rate,
@@ -13,7 +13,7 @@ from mappa_core.audit.selftest import (
     self_test,
     shape_of,
 )
-from mappa_core.audit.simulate import World, simulate
+from mappa_core.audit.statistics.simulation import World, simulate
 
 
 def test_every_promise_survives_a_short_look() -> None:

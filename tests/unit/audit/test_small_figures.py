@@ -3,20 +3,20 @@
 import numpy as np
 import pytest
 
-from mappa_core.audit.agreement import (
+from mappa_core.audit.frame import Factor, Floats
+from mappa_core.audit.opinions import Opinions
+from mappa_core.audit.statistics.agreement import (
     LabelledScores,
     agreement,
     alpha,
     corrected_mean,
     weighted_kappa,
 )
-from mappa_core.audit.design import growth
-from mappa_core.audit.frame import Factor, Floats
-from mappa_core.audit.health import divergences, health, missing
-from mappa_core.audit.noise import noise
-from mappa_core.audit.onset import Gaps, gaps, onset
-from mappa_core.audit.opinions import Opinions
-from mappa_core.audit.policy_bias import update_shares
+from mappa_core.audit.statistics.effects import growth
+from mappa_core.audit.statistics.health import divergences, health, missing
+from mappa_core.audit.statistics.onset import Gaps, gaps, onset
+from mappa_core.audit.statistics.reliability import noise
+from mappa_core.audit.statistics.updates import update_shares
 from mappa_core.audit.time_machine import other_updates
 from tests.unit.audit.frames import make_frame
 

@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from mappa_core.audit.effects import Estimate
-from mappa_core.audit.verdicts import equivalence_p, judge, more_actions
+from mappa_core.audit.statistics.regression import Estimate
+from mappa_core.audit.statistics.verdicts import equivalence_p, judge, more_actions
 
 
 def estimate(value: float, error: float, freedom: float = 1e6) -> Estimate:

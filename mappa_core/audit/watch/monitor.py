@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from uuid import UUID
 
-from mappa_core.audit.alerts import Alert, alerts
 from mappa_core.audit.config import AuditConfig
-from mappa_core.audit.debias import corrected
-from mappa_core.audit.protocols import AuditStore
 from mappa_core.audit.records import Anchor, AnchorScore, Candidate, CorrectedScore, Correction
-from mappa_core.audit.running_sums import SoFar, so_far
-from mappa_core.audit.watch import Watched, drift_findings, history, watch
+from mappa_core.audit.statistics.debias import corrected
+from mappa_core.audit.store import AuditStore
+from mappa_core.audit.watch.alerts import Alert, alerts
+from mappa_core.audit.watch.history import Watched, drift_findings, history, watch
+from mappa_core.audit.watch.running_sums import SoFar, so_far
 from mappa_core.coach.protocols import Coach
 from mappa_core.core import ids
 from mappa_core.core.concurrency import together

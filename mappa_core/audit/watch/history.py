@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mappa_core.audit import drift, sql
+from mappa_core.audit import sql
 from mappa_core.audit.frame import Floats, Frame
 from mappa_core.audit.records import Anchor, AnchorScore
+from mappa_core.audit.statistics import drift
 from mappa_core.audit.writing import Draft
 
 FEWEST_REPEATS = 2

@@ -13,9 +13,9 @@ from uuid import UUID
 import numpy as np
 
 from mappa_core.audit import sql
-from mappa_core.audit.design import Effect
 from mappa_core.audit.frame import Floats, Frame
 from mappa_core.audit.records import Correction, CorrectionTerm, Stratum
+from mappa_core.audit.statistics.effects import Effect
 from mappa_core.core import ids
 
 CAP_POINTS = 2.0

@@ -10,11 +10,11 @@ from functools import partial
 import numpy as np
 from scipy import stats
 
-from mappa_core.audit import drift
-from mappa_core.audit.design import Effect, task_type_effects
 from mappa_core.audit.frame import Frame
-from mappa_core.audit.simulate import FAVOURED, World, simulate
-from mappa_core.audit.verdicts import MARGIN_POINTS
+from mappa_core.audit.statistics import drift
+from mappa_core.audit.statistics.effects import Effect, task_type_effects
+from mappa_core.audit.statistics.simulation import FAVOURED, World, simulate
+from mappa_core.audit.statistics.verdicts import MARGIN_POINTS
 
 LEVEL = 0.05
 POWER = 0.9

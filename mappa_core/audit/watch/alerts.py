@@ -17,9 +17,9 @@ import numpy as np
 from mappa_core.audit import sql
 from mappa_core.audit.config import AuditConfig, StopOn
 from mappa_core.audit.frame import Frame
-from mappa_core.audit.health import Health, health, missing
-from mappa_core.audit.running_sums import SoFar
-from mappa_core.audit.watch import Watched
+from mappa_core.audit.statistics.health import Health, health, missing
+from mappa_core.audit.watch.history import Watched
+from mappa_core.audit.watch.running_sums import SoFar
 from mappa_core.audit.writing import Draft
 
 FEWEST_SCORES = 8

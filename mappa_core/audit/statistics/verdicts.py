@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from scipy import stats
 
-from mappa_core.audit.effects import MIN_DF, Estimate
+from mappa_core.audit.statistics.regression import MIN_DF, Estimate
 
 Verdict: TypeAlias = Literal["biased", "equivalent", "cannot tell"]
 

@@ -7,8 +7,15 @@ import numpy as np
 from scipy import stats
 
 from mappa_core.audit import sql
-from mappa_core.audit.effects import ClusterSums, Estimate, cluster_sums, contrast, estimable, fit
 from mappa_core.audit.frame import Floats, Frame
+from mappa_core.audit.statistics.regression import (
+    ClusterSums,
+    Estimate,
+    cluster_sums,
+    contrast,
+    estimable,
+    fit,
+)
 from mappa_core.audit.writing import Draft, measured
 
 LOWEST, HIGHEST = 0.0, 10.0

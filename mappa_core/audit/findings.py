@@ -9,19 +9,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from mappa_core.audit import sql
-from mappa_core.audit.agreement import LabelledScores
-from mappa_core.audit.debias import correction, points_off, points_off_sql
-from mappa_core.audit.design import Effect, associations, growth, task_type_effects
-from mappa_core.audit.effects import Estimate
 from mappa_core.audit.frame import Floats, Frame
-from mappa_core.audit.health import health_findings
-from mappa_core.audit.onset import gaps, onset
 from mappa_core.audit.opinions import Opinions
 from mappa_core.audit.others import other_findings
-from mappa_core.audit.policy_bias import update_shares
 from mappa_core.audit.records import AuditedRun, Finding
-from mappa_core.audit.verdicts import Verdict
-from mappa_core.audit.watch import AnchorHistory, drift_findings, stream
+from mappa_core.audit.statistics.agreement import LabelledScores
+from mappa_core.audit.statistics.debias import correction, points_off, points_off_sql
+from mappa_core.audit.statistics.effects import Effect, associations, growth, task_type_effects
+from mappa_core.audit.statistics.health import health_findings
+from mappa_core.audit.statistics.onset import gaps, onset
+from mappa_core.audit.statistics.regression import Estimate
+from mappa_core.audit.statistics.updates import update_shares
+from mappa_core.audit.statistics.verdicts import Verdict
+from mappa_core.audit.watch.history import AnchorHistory, drift_findings, stream
 from mappa_core.audit.writing import Draft, measured
 
 KINDS = (

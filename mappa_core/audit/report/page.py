@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mappa_core.audit import sql
-from mappa_core.audit.audit import Audit, Material
+from mappa_core.audit.findings import Audit, Material
 from mappa_core.audit.records import Finding
-from mappa_core.audit.selftest import Rate
-from mappa_core.audit.titles import TITLES, interval
+from mappa_core.audit.report.text import TITLES, interval
+from mappa_core.audit.statistics.selftest import Rate
 
 INK, FAINT = "#1f2937", "#9ca3af"
 COLOURS = {

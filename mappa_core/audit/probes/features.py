@@ -16,8 +16,8 @@ from typing import TypeAlias
 import numpy as np
 from scipy import stats
 
-from mappa_core.audit.effects import Estimate
-from mappa_core.audit.verdicts import Judged, judge
+from mappa_core.audit.statistics.regression import Estimate
+from mappa_core.audit.statistics.verdicts import Judged, judge
 from mappa_core.core.records.episodes import Message, Outcome, Problem
 from mappa_core.core.records.scores import CoachCase
 from mappa_core.core.records.tools import ToolResult, ToolStatus

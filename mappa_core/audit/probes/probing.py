@@ -11,12 +11,19 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from mappa_core.app.config import TrainConfig
-from mappa_core.audit.audit import overall
+from mappa_core.audit.findings import overall
 from mappa_core.audit.frame import Floats
-from mappa_core.audit.noise import Noise, noise
-from mappa_core.audit.probe_cases import Null, Worked, nulls, worked
-from mappa_core.audit.probes import Feature, NullScores, Probed, features, null_scores, probed
-from mappa_core.audit.verdicts import Verdict
+from mappa_core.audit.probes.cases import Null, Worked, nulls, worked
+from mappa_core.audit.probes.features import (
+    Feature,
+    NullScores,
+    Probed,
+    features,
+    null_scores,
+    probed,
+)
+from mappa_core.audit.statistics.reliability import Noise, noise
+from mappa_core.audit.statistics.verdicts import Verdict
 from mappa_core.coach.forecast import Forecast, forecast
 from mappa_core.coach.opening import ProbedCoach
 from mappa_core.coach.protocols import Coach

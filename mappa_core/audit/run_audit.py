@@ -5,15 +5,15 @@ from uuid import UUID
 
 import numpy as np
 
-from mappa_core.audit.audit import KINDS, Audit, Material, audit
-from mappa_core.audit.debias import correction
+from mappa_core.audit.findings import KINDS, Audit, Material, audit
 from mappa_core.audit.frame import Floats
 from mappa_core.audit.opinions import Opinions
-from mappa_core.audit.protocols import AuditStore
 from mappa_core.audit.records import Correction
-from mappa_core.audit.selftest import Rate, false_alarms_at, power_at, shape_of
+from mappa_core.audit.statistics.debias import correction
+from mappa_core.audit.statistics.selftest import Rate, false_alarms_at, power_at, shape_of
+from mappa_core.audit.store import AuditStore
 from mappa_core.audit.time_machine import OtherUpdate, other_updates
-from mappa_core.audit.watch import history
+from mappa_core.audit.watch.history import history
 from mappa_core.core.errors import NotFound
 
 DEFAULT_SIMULATIONS = 60

@@ -14,9 +14,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mappa_core.audit import sql
-from mappa_core.audit.effects import Estimate, Fit, cluster_sums, contrast, estimable, fit
 from mappa_core.audit.frame import Floats, Frame
-from mappa_core.audit.verdicts import MARGIN_POINTS, Judged, judge
+from mappa_core.audit.statistics.regression import (
+    Estimate,
+    Fit,
+    cluster_sums,
+    contrast,
+    estimable,
+    fit,
+)
+from mappa_core.audit.statistics.verdicts import MARGIN_POINTS, Judged, judge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

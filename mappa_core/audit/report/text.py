@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from mappa_core.audit.audit import Audit, Material
+from mappa_core.audit.findings import Audit, Material
 from mappa_core.audit.records import Finding
-from mappa_core.audit.selftest import Rate
+from mappa_core.audit.statistics.selftest import Rate
 
 TITLES: Mapping[str, str] = {
     "task_type": "Does the coach prefer a task type, for equal work?",

@@ -12,10 +12,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from mappa_core.audit.effects import ClusterSums
 from mappa_core.audit.frame import Floats, Frame
-from mappa_core.audit.health import HIGHEST, Divergence, change, divergence
-from mappa_core.audit.watch import Stream, stream
+from mappa_core.audit.statistics.health import HIGHEST, Divergence, change, divergence
+from mappa_core.audit.statistics.regression import ClusterSums
+from mappa_core.audit.watch.history import Stream, stream
 
 Cell: TypeAlias = tuple[str, str]
 """Agent and task type."""

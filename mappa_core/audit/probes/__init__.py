@@ -1,0 +1,1 @@
+"""Questions to a coach before it trains."""

@@ -1,0 +1,1 @@
+"""An audit in words and as a page."""

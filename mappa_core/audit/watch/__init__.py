@@ -1,0 +1,1 @@
+"""Watching the coach of a run while it trains."""
