@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 # Plain `make` says what there is.
-.PHONY: help setup train test test-slow test-docker check lint types imports format up down clean
+.PHONY: help setup train test test-slow test-wheel test-docker check lint types imports format up down clean
 help:
 	@sed -n 's/^# //p' Makefile
 
@@ -41,6 +41,10 @@ test: $(VENV)/.dev
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow
+
+# Builds the wheel and installs it, with what it asks for, into an environment of its own.
+test-wheel: $(VENV)/.dev
+	$(BIN)/python -m pytest -m wheel
 
 # Needs a Docker Engine and the image of infra/sandbox.
 test-docker: $(VENV)/.dev

@@ -174,9 +174,4 @@ def reproduce(
 def _preset(what: str, overrides: Sequence[str]) -> TrainConfig:
     if what not in PRESETS:
         raise ConfigError(f"nothing is called {what} here: choose from {', '.join(PRESETS)}")
-    # Installed as a package, as in our image, presets are in the folder one stands in alone.
-    places = (Path(PRESETS[what]), Path(__file__).parents[2] / PRESETS[what])
-    file = next((place for place in places if place.exists()), None)
-    if file is None:
-        raise ConfigError(f"there is no {PRESETS[what]} here: stand in the project's folder")
-    return load_config(file, overrides)
+    return load_config(Path(PRESETS[what]), overrides)

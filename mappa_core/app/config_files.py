@@ -15,13 +15,15 @@ from yaml import MarkedYAMLError, YAMLError
 
 from mappa_core.app.config import TrainConfig
 from mappa_core.core.errors import ConfigError
+from mappa_core.core.package_files import package_folder
 
 
 def load_config(path: Path | None, overrides: Sequence[str] = ()) -> TrainConfig:
     """The configuration of one run.
 
     Args:
-        path: A YAML file, or None for the defaults.
+        path: A YAML file, or None for the defaults. A preset may be named by its file's name, or
+            as in a checkout (`configs/quickstart.yaml`), wherever MAPPA is installed.
         overrides: `a.b=value`, later ones win; values are read as YAML.
 
     Raises:
@@ -77,9 +79,9 @@ def _flat(values: Mapping[str, object], prefix: str) -> Iterator[tuple[str, obje
 
 def _loaded(path: Path) -> DictConfig:
     try:
-        file = OmegaConf.load(path)
+        file = OmegaConf.load(_found(path))
     except FileNotFoundError:
-        raise ConfigError(f"no configuration file {path}: see configs/ for presets") from None
+        raise ConfigError(f"no configuration file {path}: {_presets()}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8 text: save it as UTF-8") from None
     except OSError as error:
@@ -89,6 +91,17 @@ def _loaded(path: Path) -> DictConfig:
     if not isinstance(file, DictConfig):
         raise ConfigError(f"{path} is a list: write key: value, as the presets in configs/ do")
     return file
+
+
+def _found(path: Path) -> Path:
+    preset = package_folder("configs") / f"{path.stem}.yaml"
+    in_configs = path.parent == Path("configs") or path == Path(path.stem)
+    return preset if in_configs and not path.exists() else path
+
+
+def _presets() -> str:
+    names = sorted(file.stem for file in package_folder("configs").glob("*.yaml"))
+    return f"the presets are {', '.join(names)}"
 
 
 def _merged(base: DictConfig, overrides: Sequence[str], source: str) -> object:

@@ -1,7 +1,7 @@
 """Which version of the tables a database has, and how it gets the newest.
 
-Revisions are files in the package `migrations`, found as package data, so an installed MAPPA
-upgrades a database as well as a checkout does.
+Revisions are the files of `migrations/`, which the wheel carries, so an installed MAPPA upgrades a
+database as well as a checkout does.
 """
 
 from functools import cache
@@ -14,6 +14,7 @@ from alembic.util import CommandError
 from sqlalchemy import Connection
 
 from mappa_core.core.errors import SchemaMismatch
+from mappa_core.core.package_files import package_folder
 from mappa_core.store.connection import boundary, connect
 from mappa_core.store.tables import SCHEMA
 
@@ -75,7 +76,7 @@ def check(connection: Connection) -> None:
 def migration_config(connection: Connection | None = None) -> Config:
     """Alembic's configuration; `migrations/env.py` runs on `connection`."""
     config = Config()
-    config.set_main_option("script_location", "migrations:")
+    config.set_main_option("script_location", str(package_folder("migrations")))
     config.attributes["connection"] = connection
     return config
 

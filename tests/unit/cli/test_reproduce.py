@@ -63,7 +63,6 @@ def test_doctor_prints_the_memory_plan(tmp_path: Path, gpu: str, code: int) -> N
 def test_the_preset_of_the_folder_one_stands_in_comes_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As in the image, where the package is installed and has no presets beside it.
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs/mathchat_paper.yaml").write_text("name: 3")
     monkeypatch.chdir(tmp_path)
