@@ -76,7 +76,7 @@ async def rescored_run(
 
     Raises:
         NotFound: No such run.
-        ConfigError: The coach cannot be asked.
+        ConfigError: The coach cannot be job.
     """
     from mappa_core.app.databases import opened_store
     from mappa_core.coach.rescore import coach_overrides
@@ -103,22 +103,23 @@ async def _rescored(
 ) -> dict[str, float]:
     from mappa_core.coach.forecast import lines
     from mappa_core.coach.opening import check_coach, open_coaches
-    from mappa_core.coach.rescore import plan_of, rescore, wanted
+    from mappa_core.coach.rescore import plan_rescoring, rescore, rescore_plan
     from mappa_core.core.garbage import freeze_garbage_collector
+    from mappa_core.rollout.episode import duties_of
 
     console = open_console(stderr=True)
     only = config.model_copy(update={"second": CoachConfig().second})
     async with AsyncExitStack() as stack:
         coach, _ = open_coaches(only, settings, team, stack)
-        plan = plan_of(coach, only, team)
+        plan = rescore_plan(coach, only, duties_of(team))
         rubrics = check_coach(only, settings, team)
-        asked = await asyncio.to_thread(wanted, store, run, plan, rubrics, only, limit)
-        missing = counted(asked.count, "action")
+        job = await asyncio.to_thread(plan_rescoring, store, run, plan, rubrics, only, limit)
+        missing = counted(job.count, "action")
         console.print(f"{missing} of {run.name} without a score of this coach")
         if rubrics is not None:
-            for line in lines([(f"{only.backend} {only.model}", asked.expected)]):
+            for line in lines([(f"{only.backend} {only.model}", job.expected)]):
                 console.print(line)
-        if asked.count and ask and rubrics is not None:
+        if job.count and ask and rubrics is not None:
             typer.confirm("go on?", abort=True, err=True)
         freeze_garbage_collector()
         with console.status("scoring") as status:
@@ -127,9 +128,9 @@ async def _rescored(
             def progress(actions: int) -> None:
                 nonlocal done
                 done += actions
-                status.update(f"scored {done} of {asked.count} actions")
+                status.update(f"scored {done} of {job.count} actions")
 
-            result = await rescore(store, plan, asked, progress)
+            result = await rescore(store, plan, job, progress)
     console.print(
         f"{result.scored} scored, {result.unscored} unscored, {counted(result.calls, 'call')}, "
         f"{result.cost_usd:.4f} dollars"

@@ -3,10 +3,10 @@
 from statistics import mean
 
 from mappa_core.app.config import TrainConfig
+from mappa_core.coach.case import case_of
 from mappa_core.coach.config import CoachModelConfig
 from mappa_core.coach.forecast import Forecast, Habits, assumed_turn, forecast
 from mappa_core.coach.opening import check_coach
-from mappa_core.coach.scoring import case_of
 from mappa_core.core import ids
 from mappa_core.core.records.episodes import Episode, Problem
 from mappa_core.core.records.runs import Run

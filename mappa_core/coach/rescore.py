@@ -12,21 +12,19 @@ from mappa_core.coach.config import CoachConfig
 from mappa_core.coach.forecast import Forecast, forecast
 from mappa_core.coach.protocols import Coach
 from mappa_core.coach.rubrics import RubricSet
-from mappa_core.coach.scoring import ScorePlan, missing_scores, score_episode
+from mappa_core.coach.scoring import ScorePlan, give_scores, missing_scores
 from mappa_core.core.concurrency import together
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.runs import Run
-from mappa_core.core.records.scores import CoachCall, Unscored
-from mappa_core.rollout.episode import duties_of
-from mappa_core.rollout.teams.base import Team
+from mappa_core.core.records.scores import CoachCall, Duty, Unscored
 from mappa_core.store.protocols import Store
 
 EPISODES_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What is to be scored again."""
+class RescoreJob:
+    """Lists the actions to score again, and what that is expected to take."""
 
     actions: tuple[tuple[str, frozenset[UUID]], ...]
     """By episode id."""
@@ -39,8 +37,8 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rescored:
-    """What came of it."""
+class RescoreResult:
+    """Counts what scoring again gave and took."""
 
     scored: int
     unscored: int
@@ -61,26 +59,26 @@ def coach_overrides(coach: str, rubric: str | None) -> list[str]:
     return chosen if rubric is None else [*chosen, f"coach.rubric={rubric}"]
 
 
-def plan_of(coach: Coach, config: CoachConfig, team: Team) -> ScorePlan:
-    """Scores beside those that trained."""
+def rescore_plan(coach: Coach, config: CoachConfig, duties: tuple[Duty, ...]) -> ScorePlan:
+    """Make the plan of scores that are stored with those that trained and train nothing."""
     return ScorePlan(
         coach=coach,
         repeats=config.repeats,
         visibility=config.visibility,
-        duties=duties_of(team),
+        duties=duties,
         trains=False,
     )
 
 
-def wanted(
+def plan_rescoring(
     store: Store,
     run: Run,
     plan: ScorePlan,
     rubrics: RubricSet | None,
     config: CoachConfig,
     limit: int | None,
-) -> Wanted:
-    """The training actions of `run` that lack a score of the plan, at most `limit` of them."""
+) -> RescoreJob:
+    """Find the training actions of `run` that lack a score of the plan, at most `limit` of them."""
     chosen: list[tuple[str, frozenset[UUID]]] = []
     expected, left = Forecast(), limit if limit is not None else 2**63
     for summary in store.episode_summaries(run.id):
@@ -88,43 +86,43 @@ def wanted(
             continue
         episode = store.episode(str(summary.id))
         missing = missing_scores(episode, plan, store.scores(episode.id))
-        actions = frozenset(list(dict.fromkeys(action for action, _ in missing))[:left])
+        actions = frozenset(list(dict.fromkeys(one.action_id for one in missing))[:left])
         left -= len(actions)
         if actions:
             chosen.append((str(summary.id), actions))
         if rubrics is not None:
-            cases = [case for action, case in missing if action in actions]
+            cases = [one.case for one in missing if one.action_id in actions]
             expected += forecast(cases, rubrics, config)
-    return Wanted(actions=tuple(chosen), expected=expected)
+    return RescoreJob(actions=tuple(chosen), expected=expected)
 
 
 async def rescore(
-    store: Store, plan: ScorePlan, asked: Wanted, progress: Callable[[int], None]
-) -> Rescored:
-    """Score what is wanted; each score is stored as it arrives, so it can be stopped and resumed.
+    store: Store, plan: ScorePlan, job: RescoreJob, progress: Callable[[int], None]
+) -> RescoreResult:
+    """Score the actions again, storing each score as it arrives; can be stopped and resumed.
 
     Args:
         store: Where the actions are and the scores go.
-        plan: Who scores.
-        asked: What.
+        plan: By which coach.
+        job: Which actions.
         progress: Told how many actions of an episode are done.
     """
-    slots = asyncio.Semaphore(EPISODES_AT_ONCE)
+    episodes = asyncio.Semaphore(EPISODES_AT_ONCE)
 
     async def one(episode_id: str, actions: frozenset[UUID]) -> list[CoachCall]:
-        async with slots:
+        async with episodes:
             episode = await asyncio.to_thread(store.episode, episode_id)
-            known = {entry.id for entry in await asyncio.to_thread(store.scores, episode.id)}
-            entries = await score_episode(episode, plan=replace(plan, actions=actions), store=store)
+            known = await asyncio.to_thread(store.scores, episode.id)
+            missing = missing_scores(episode, replace(plan, actions=actions), known)
+            entries = await give_scores(missing, store)
         progress(len(actions))
-        return [entry.score for entry in entries if entry.id not in known]
+        return [entry.score for entry in entries]
 
-    batches = await together(one(*episode) for episode in asked.actions)
-    fresh = [score for batch in batches for score in batch]
-    unscored = sum(isinstance(score, Unscored) for score in fresh)
-    return Rescored(
-        scored=len(fresh) - unscored,
+    given = [call for calls in await together(one(*each) for each in job.actions) for call in calls]
+    unscored = sum(isinstance(call, Unscored) for call in given)
+    return RescoreResult(
+        scored=len(given) - unscored,
         unscored=unscored,
-        calls=sum(score.attempts for score in fresh),
-        cost_usd=sum(score.cost_usd or 0.0 for score in fresh),
+        calls=sum(call.attempts for call in given),
+        cost_usd=sum(call.cost_usd or 0.0 for call in given),
     )

@@ -1,21 +1,21 @@
 """Scores of an episode: who is asked about which action, what is missing, what the coach may know.
 
-    Episode + ScorePlan ─▶ asks not answered yet ─▶ Coach ─▶ ScoreEntry rows, one by one
+    Episode + ScorePlan ─▶ scores not given yet ─▶ Coach ─▶ ScoreEntry rows, one by one
 
-An action left unscored for a reason that can pass is asked about again by whoever comes next, until
-its agent's update is made; the real score is a new row and takes over the training.
+An action left unscored for a reason that can pass is asked about again by the next call, until its
+agent's update is made; the real score is a new row and takes over the training.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from mappa_core.coach.facts import facts_of
+from mappa_core.coach.case import case_of
 from mappa_core.coach.protocols import Coach
 from mappa_core.core import ids
 from mappa_core.core.concurrency import in_thread, together
-from mappa_core.core.records.episodes import Episode, Turn
+from mappa_core.core.records.episodes import Episode
 from mappa_core.core.records.scores import (
     CoachCase,
     CoachIdentity,
@@ -28,12 +28,12 @@ from mappa_core.core.records.scores import (
 from mappa_core.store.protocols import Store
 
 LASTING: frozenset[UnscoredReason] = frozenset({"blocked"})
-"""Reasons that hold for this action whoever asks again; a key that was refused can be mended."""
+"""Reasons that hold for this action at every later try; a key that was refused can be mended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScorePlan:
-    """Who scores an episode's actions, how often, and knowing what."""
+    """Says by which coaches an episode's actions are scored, how often, and knowing what."""
 
     coach: Coach
     repeats: int = 1
@@ -54,14 +54,16 @@ class ScorePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Ask:
-    """One score that is wanted."""
+class MissingScore:
+    """One score that a plan wants and the store lacks."""
 
-    turn: Turn
     action_id: UUID
+    case: CoachCase
     coach: Coach
-    sample: int
+    visibility: LabelVisibility
     trains: bool
+    tries_before: int
+    """Rows of this scorer that left the action unscored."""
 
 
 async def score_episode(
@@ -69,133 +71,114 @@ async def score_episode(
 ) -> tuple[ScoreEntry, ...]:
     """Score what of an episode the plan wants and the store lacks; returns all of its scores.
 
-    Each score is stored as it arrives, so a crash loses only what was under way.
+    Each score is stored as it arrives, so a crash loses only what was under way. The scores come
+    in turn order, those of one action from the oldest on.
 
     Raises:
         CoachError: The coach cannot work at all.
     """
     known = await asyncio.to_thread(store.scores, episode.id)
-    missing = [ask for ask in _wanted(episode, plan) if not _answered(ask, known, plan)]
-    if not missing:
-        return known
-    await together(_ask(episode, ask, known, plan, store) for ask in missing)
-    return await asyncio.to_thread(store.scores, episode.id)
+    given = await give_scores(missing_scores(episode, plan, known), store)
+    trained = {entry.action_id for entry in given if entry.trained}
+    # As in the store: what was left unscored before gives the training up.
+    known = [replace(e, trained=False) if e.action_id in trained else e for e in known]
+    place = {ids.action_id(episode.id, turn.index): turn.index for turn in episode.turns}
+    return tuple(sorted((*known, *given), key=lambda entry: place[entry.action_id]))
 
 
 def missing_scores(
     episode: Episode, plan: ScorePlan, known: Sequence[ScoreEntry]
-) -> tuple[tuple[UUID, CoachCase], ...]:
-    """What `score_episode` would ask about, by action; nothing is asked."""
-    return tuple(
-        (
-            ask.action_id,
-            _case(episode, ask, plan),
-        )
-        for ask in _wanted(episode, plan)
-        if not _answered(ask, known, plan)
-    )
+) -> list[MissingScore]:
+    """List what the plan wants of an episode beyond the `known` scores; no coach is asked."""
+    missing: list[MissingScore] = []
+    for turn in episode.turns:
+        action_id = ids.action_id(episode.id, turn.index)
+        rows = [entry for entry in known if entry.action_id == action_id]
+        visibility = plan.visibility.get(turn.agent, LabelVisibility.NEVER)
+        for coach, sample, trains in _wanted(action_id, plan):
+            same = [row for row in rows if _is_by(row, coach, sample)]
+            answers = [row for row in rows if row.trained] if trains else same
+            if any(_stays(row, settled=turn.agent in plan.settled) for row in answers):
+                continue
+            case = case_of(episode, turn, visibility, sample=sample, duties=plan.duties)
+            missing.append(
+                MissingScore(
+                    action_id=action_id,
+                    case=case,
+                    coach=coach,
+                    visibility=visibility,
+                    trains=trains,
+                    tries_before=len(same),
+                )
+            )
+    return missing
 
 
-def _case(episode: Episode, ask: _Ask, plan: ScorePlan) -> CoachCase:
-    visibility = visibility_of(plan, ask.turn.agent)
-    return case_of(episode, ask.turn, visibility, sample=ask.sample, duties=plan.duties)
-
-
-def case_of(
-    episode: Episode,
-    turn: Turn,
-    visibility: LabelVisibility,
-    *,
-    sample: int = 0,
-    duties: tuple[Duty, ...] = (),
-) -> CoachCase:
-    """The evidence about one action, with as much of the truth as `visibility` allows."""
-    full = visibility is LabelVisibility.FULL
-    outcome = None if visibility is LabelVisibility.NEVER else episode.outcome
-    return CoachCase(
-        statement=episode.problem.statement,
-        agent=turn.agent,
-        messages=turn.observation.messages,
-        text=turn.action.text,
-        tool_result=turn.tool_result,
-        earlier=episode.turns[: turn.index],
-        task_type=episode.problem.task_type,
-        facts=facts_of(episode.turns[: turn.index + 1], duties, outcome),
-        outcome=outcome,
-        expected_answer=episode.problem.answer if full else None,
-        sample=sample,
-        duties=duties,
-    )
-
-
-def visibility_of(plan: ScorePlan, agent: str) -> LabelVisibility:
-    """What the plan lets a coach know when it scores `agent`."""
-    return plan.visibility.get(agent, LabelVisibility.NEVER)
+def _wanted(action_id: UUID, plan: ScorePlan) -> Iterator[tuple[Coach, int, bool]]:
+    """Coach, sample and whether it trains, of each score the plan wants of an action."""
+    if plan.actions is not None and action_id not in plan.actions:
+        return
+    for sample in range(plan.repeats):
+        yield plan.coach, sample, plan.trains and sample == 0
+    if plan.second is not None and takes_second(action_id, plan.second_share):
+        yield plan.second, 0, False
 
 
 def takes_second(action_id: UUID, share: float) -> bool:
     """Whether an action is in the sampled share; always the same answer for the same action."""
-    return ids.derive_seed("second opinion", action_id) < share * 2**31
+    return ids.derive_seed("second opinion", action_id) < share * ids.SEEDS
 
 
-def _wanted(episode: Episode, plan: ScorePlan) -> list[_Ask]:
-    asks: list[_Ask] = []
-    for turn in episode.turns:
-        action = ids.action_id(episode.id, turn.index)
-        if plan.actions is not None and action not in plan.actions:
-            continue
-        for sample in range(plan.repeats):
-            trains = plan.trains and sample == 0
-            asks.append(
-                _Ask(turn=turn, action_id=action, coach=plan.coach, sample=sample, trains=trains)
-            )
-        if plan.second is not None and takes_second(action, plan.second_share):
-            asks.append(
-                _Ask(turn=turn, action_id=action, coach=plan.second, sample=0, trains=False)
-            )
-    return asks
+def _stays(row: ScoreEntry, *, settled: bool) -> bool:
+    """Whether a row is a score, or an absence that must stay."""
+    return settled or not isinstance(row.score, Unscored) or row.score.reason in LASTING
 
 
-def _answered(ask: _Ask, known: Sequence[ScoreEntry], plan: ScorePlan) -> bool:
-    """Whether a row answers `ask`, or is an absence that must stay."""
-    rows = [entry for entry in known if entry.action_id == ask.action_id]
-    if ask.trains:
-        rows = [entry for entry in rows if entry.trained]
-    else:
-        rows = [entry for entry in rows if _same_scorer(entry, ask)]
-    stays = ask.turn.agent in plan.settled
-    return any(
-        stays or not isinstance(row.score, Unscored) or row.score.reason in LASTING for row in rows
-    )
-
-
-def _same_scorer(entry: ScoreEntry, ask: _Ask) -> bool:
+def _is_by(row: ScoreEntry, coach: Coach, sample: int) -> bool:
     """The same coach, model and rubric, and the same repeat; the version is what it answered."""
-    return (
-        _scorer(entry.identity) == _scorer(ask.coach.identity) and entry.repeat_index == ask.sample
-    )
+    return row.repeat_index == sample and _scorer(row.identity) == _scorer(coach.identity)
 
 
 def _scorer(identity: CoachIdentity) -> tuple[str, str, str]:
     return identity.coach, identity.model, identity.rubric_sha256
 
 
-async def _ask(
-    episode: Episode, ask: _Ask, known: Sequence[ScoreEntry], plan: ScorePlan, store: Store
-) -> None:
-    visibility = visibility_of(plan, ask.turn.agent)
-    score = await ask.coach.score(_case(episode, ask, plan))
-    identity = ask.coach.identity
-    before = sum(entry.action_id == ask.action_id and _same_scorer(entry, ask) for entry in known)
-    again = (before,) if before else ()
+async def give_scores(missing: Iterable[MissingScore], store: Store) -> list[ScoreEntry]:
+    """Ask coaches for what is missing; each score is stored as it arrives.
+
+    Raises:
+        CoachError: The coach cannot work at all.
+    """
+    return await together(_give(one, store) for one in missing)
+
+
+async def _give(missing: MissingScore, store: Store) -> ScoreEntry:
+    identity = missing.coach.identity
+    score = await missing.coach.score(missing.case)
     entry = ScoreEntry(
-        id=ids.content_id("score", ask.action_id, identity, ask.sample, *again),
-        action_id=ask.action_id,
+        id=score_id(missing.action_id, identity, missing.case.sample, missing.tries_before),
+        action_id=missing.action_id,
         identity=replace(identity, model_version=score.model_version or identity.model_version),
-        repeat_index=ask.sample,
-        label_visible=visibility is not LabelVisibility.NEVER,
-        visibility=visibility,
-        trained=ask.trains,
+        repeat_index=missing.case.sample,
+        label_visible=missing.visibility is not LabelVisibility.NEVER,
+        visibility=missing.visibility,
+        trained=missing.trains,
         score=score,
     )
     await in_thread(store.add_scores, [entry])
+    return entry
+
+
+def score_id(action_id: UUID, identity: CoachIdentity, sample: int, tries_before: int) -> UUID:
+    """The id of one scorer's score of one action; each later try has another."""
+    return ids.content_id(
+        "score",
+        action_id,
+        identity.coach,
+        identity.model,
+        identity.model_version,
+        identity.rubric_version,
+        identity.rubric_sha256,
+        sample,
+        tries_before,
+    )

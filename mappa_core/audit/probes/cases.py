@@ -13,8 +13,8 @@ from itertools import zip_longest
 
 from mappa_core.app.config import TrainConfig
 from mappa_core.audit.probes.features import null_actions, null_case
+from mappa_core.coach.case import case_of
 from mappa_core.coach.forecast import assumed_turn
-from mappa_core.coach.scoring import case_of
 from mappa_core.core import ids
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import Episode, Observation, Outcome, Problem, Turn

@@ -10,12 +10,12 @@ from mappa_cli.commands.forecast import forecast_run
 from mappa_cli.provider_stub.server import StandIn, serving
 from mappa_core.app.config import TrainConfig
 from mappa_core.coach.budget import Budget
+from mappa_core.coach.case import case_of
 from mappa_core.coach.forecast import Forecast, assumed_turn
 from mappa_core.coach.llm_coach import LlmCoach
 from mappa_core.coach.prices import Usage, cost, dollars
 from mappa_core.coach.providers.gemini import gemini_provider
 from mappa_core.coach.rubrics import load_rubrics
-from mappa_core.coach.scoring import case_of
 from mappa_core.core import ids
 from mappa_core.core.records.episodes import Episode
 from mappa_core.core.records.scores import CoachCase, LabelVisibility

@@ -2,24 +2,32 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
 from mappa_cli.provider_stub.script import Question, judgement
 from mappa_core.coach.budget import Budget
+from mappa_core.coach.case import case_of
 from mappa_core.coach.config import BudgetConfig, CoachConfig
 from mappa_core.coach.llm_coach import LlmCoach
 from mappa_core.coach.providers.provider import ProviderError, status_error
-from mappa_core.coach.rescore import coach_overrides, rescore, wanted
+from mappa_core.coach.rescore import coach_overrides, plan_rescoring, rescore
 from mappa_core.coach.rubrics import load_rubrics
 from mappa_core.coach.rules.coach import RuleCoach
-from mappa_core.coach.scoring import ScorePlan, case_of, score_episode, takes_second
+from mappa_core.coach.scoring import ScorePlan, score_episode, score_id, takes_second
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import Episode, Message, Outcome, StopReason
 from mappa_core.core.records.runs import Run
-from mappa_core.core.records.scores import Duty, LabelVisibility, Unscored
+from mappa_core.core.records.scores import (
+    CoachIdentity,
+    Duty,
+    LabelVisibility,
+    ScoreEntry,
+    Unscored,
+)
 from mappa_core.core.records.tools import Artifact, RejectedFile
 from mappa_core.store.store import PostgresStore
 from tests.builders import (
@@ -96,7 +104,7 @@ def test_repeats_and_second_opinions_are_further_rows(
     }
     assert {entry.identity.model_version for entry in entries} == {"scripted-7"}
     again = asyncio.run(score_episode(episode, plan=plan, store=store))
-    assert again == entries
+    assert by_id(again) == by_id(entries) == by_id(store.scores(episode.id))
     assert len(first.asked) == 9
 
 
@@ -126,14 +134,18 @@ def test_only_what_is_missing_is_asked_again_and_the_new_row_trains(
     before = asyncio.run(score_episode(episode, plan=plan, store=store))
     assert [isinstance(entry.score, Unscored) for entry in before] == [False, False, True]
 
+    assert by_id(before) == by_id(store.scores(episode.id))
+
     settled = replace(plan, coach=make_coach(ScriptedProvider()), settled=frozenset(AGENTS))
-    assert asyncio.run(score_episode(episode, plan=settled, store=store)) == before
+    unchanged = asyncio.run(score_episode(episode, plan=settled, store=store))
+    assert by_id(unchanged) == by_id(before)
 
     healthy = ScriptedProvider()
     plan = ScorePlan(coach=make_coach(healthy))
     after = asyncio.run(score_episode(episode, plan=plan, store=store))
     assert len(healthy.asked) == 1
     assert len(after) == 4
+    assert by_id(after) == by_id(store.scores(episode.id))
     assert [e.trained for e in after if isinstance(e.score, Unscored)] == [False]
     assert len({e.action_id for e in after if e.trained}) == 3 == sum(e.trained for e in after)
 
@@ -147,7 +159,8 @@ def test_a_blocked_action_stays_unscored(store: PostgresStore, play: PlayEpisode
     before = asyncio.run(score_episode(episode, plan=plan, store=store))
     healthy = ScriptedProvider()
     plan = ScorePlan(coach=make_coach(healthy))
-    assert asyncio.run(score_episode(episode, plan=plan, store=store)) == before
+    unchanged = asyncio.run(score_episode(episode, plan=plan, store=store))
+    assert by_id(unchanged) == by_id(before)
     assert healthy.asked == []
 
 
@@ -197,17 +210,17 @@ def test_rescoring_is_limited_resumable_and_touches_no_training_score(
     provider = ScriptedProvider()
     plan = ScorePlan(coach=make_coach(provider), trains=False)
     done: list[int] = []
-    part = wanted(store, run, plan, RUBRICS, config, 5)
+    part = plan_rescoring(store, run, plan, RUBRICS, config, 5)
     assert part.count == 5
     assert part.expected.calls == 5
     assert part.expected.cost_usd > 0
     result = asyncio.run(rescore(store, plan, part, done.append))
     assert (result.scored, result.unscored, sum(done)) == (5, 0, 5)
-    rest = wanted(store, run, plan, RUBRICS, config, None)
+    rest = plan_rescoring(store, run, plan, RUBRICS, config, None)
     assert rest.count == 7
     asyncio.run(rescore(store, plan, rest, done.append))
     assert len(provider.asked) == 12
-    assert wanted(store, run, plan, RUBRICS, config, None).count == 0
+    assert plan_rescoring(store, run, plan, RUBRICS, config, None).count == 0
     entries = [entry for n in range(4) for entry in store.scores(play(n).id)]
     assert Counter((e.identity.coach, e.trained) for e in entries) == {
         ("rule", True): 12,
@@ -221,16 +234,29 @@ def test_a_changed_rubric_is_another_scorer(
     play()
     plan = ScorePlan(coach=make_coach(ScriptedProvider()), trains=False)
     config = CoachConfig(backend="gemini", model="first")
-    asyncio.run(rescore(store, plan, wanted(store, run, plan, RUBRICS, config, None), print_none))
+    job = plan_rescoring(store, run, plan, RUBRICS, config, None)
+    asyncio.run(rescore(store, plan, job, lambda actions: None))
     changed = RUBRICS.model_copy(update={"sha256": "other"})
     coach = LlmCoach(ScriptedProvider(), changed, config, Budget(BudgetConfig()))
     other = ScorePlan(coach=coach, trains=False)
-    assert wanted(store, run, plan, RUBRICS, config, None).count == 0
-    assert wanted(store, run, other, changed, config, None).count == 3
+    assert plan_rescoring(store, run, plan, RUBRICS, config, None).count == 0
+    assert plan_rescoring(store, run, other, changed, config, None).count == 3
 
 
-def print_none(actions: int) -> None:
-    assert actions > 0
+def by_id(entries: Sequence[ScoreEntry]) -> list[ScoreEntry]:
+    return sorted(entries, key=lambda entry: entry.id)
+
+
+def test_the_id_of_a_score_stays_what_it_is() -> None:
+    identity = CoachIdentity(
+        coach="gemini",
+        model="m",
+        model_version="m",
+        rubric_version="paper-1",
+        rubric_sha256="0b" * 32,
+    )
+    assert str(score_id(UUID(int=1), identity, 2, 0)) == "2da82115-ed46-5134-ae89-e84c7a28e376"
+    assert str(score_id(UUID(int=1), identity, 2, 1)) == "76720a5f-d1e7-5652-93dc-e062b53f4fa6"
 
 
 def test_a_coach_is_named_by_backend_and_model() -> None:

@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 from mappa_cli.printing.episode import print_episode
+from mappa_core.coach.case import case_of
 from mappa_core.coach.evidence import EvidenceLimits, case_text, marker_of
 from mappa_core.coach.rules.coach import RuleCoach
-from mappa_core.coach.scoring import case_of
 from mappa_core.core.errors import ConfigError, SandboxError
 from mappa_core.core.records.episodes import Action, Episode, Observation, StopReason
 from mappa_core.core.records.scores import CoachScore, LabelVisibility

@@ -1,4 +1,4 @@
-"""What is known of an action's files and results without asking anybody, as evidence for a coach.
+"""The case a coach judges: one action, what came before it, and the facts that follow from that.
 
     turns, duties ─▶ who owes what, what lies where and who made it, who failed first
     outcome       ─▶ what was measured, where the policy lets the coach know
@@ -11,11 +11,38 @@ apart from the one that owed it.
 from collections.abc import Iterator, Mapping, Sequence
 
 from mappa_core.core.file_trail import TrackedFile, files_after, missing_files, who_failed
-from mappa_core.core.records.episodes import Outcome, Turn
-from mappa_core.core.records.scores import Duty, Fact
+from mappa_core.core.records.episodes import Episode, Outcome, Turn
+from mappa_core.core.records.scores import CoachCase, Duty, Fact, LabelVisibility
 from mappa_core.core.records.tools import Artifact
 
 TASK = "came with the task"
+
+
+def case_of(
+    episode: Episode,
+    turn: Turn,
+    visibility: LabelVisibility,
+    *,
+    sample: int = 0,
+    duties: tuple[Duty, ...] = (),
+) -> CoachCase:
+    """The evidence about one action, with as much of the truth as `visibility` allows."""
+    full = visibility is LabelVisibility.FULL
+    outcome = None if visibility is LabelVisibility.NEVER else episode.outcome
+    return CoachCase(
+        statement=episode.problem.statement,
+        agent=turn.agent,
+        messages=turn.observation.messages,
+        text=turn.action.text,
+        tool_result=turn.tool_result,
+        earlier=episode.turns[: turn.index],
+        task_type=episode.problem.task_type,
+        facts=facts_of(episode.turns[: turn.index + 1], duties, outcome),
+        outcome=outcome,
+        expected_answer=episode.problem.answer if full else None,
+        sample=sample,
+        duties=duties,
+    )
 
 
 def facts_of(

@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
+from mappa_core.coach.case import case_of, facts_of
 from mappa_core.coach.config import CoachConfig
 from mappa_core.coach.evidence import EvidenceLimits, build_prompt, marker_of
-from mappa_core.coach.facts import facts_of
 from mappa_core.coach.rubrics import load_rubrics
-from mappa_core.coach.scoring import case_of
 from mappa_core.core.records.episodes import Outcome, Turn
 from mappa_core.core.records.scores import Duty, LabelVisibility
 from mappa_core.core.records.tools import ToolStatus
