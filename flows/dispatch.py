@@ -23,6 +23,7 @@ from prefect.deployments import arun_deployment
 from prefect.exceptions import ObjectNotFound
 
 from flows.waiting import QUIET_SECONDS, ended_run, one_line, prefect_api
+from mappa_core.app.config import TrainConfig
 from mappa_core.app.progress import ProgressListener
 from mappa_core.core import ids
 from mappa_core.core.errors import ConfigError, LearnerError, MappaError, StoreError
@@ -50,17 +51,17 @@ async def check_deployment(deployment: str | None) -> None:
 
 async def dispatch(
     request: UpdateRequest,
-    deployment: str,
+    config: TrainConfig,
     *,
     store: Store,
     progress: ProgressListener,
     quiet_seconds: float = QUIET_SECONDS,
 ) -> Update:
-    """The update, computed by a run of `deployment` unless the store has it.
+    """The update, computed by a run of `learner.deployment` unless the store has it.
 
     Args:
         request: Which update.
-        deployment: Flow and name, e.g. `update/gpu`.
+        config: The training run's.
         store: Both sides' store.
         progress: Is told when nobody seems to be computing it.
         quiet_seconds: How often to look.
@@ -74,11 +75,13 @@ async def dispatch(
     done = await asyncio.to_thread(_found, store, request)
     if done is not None:
         return done
+    deployment = config.learner.deployment or ""
     async with prefect_api() as client:
         where = await _deployment_id(client, deployment)
         if where is None:
             raise LearnerError(_absent(client, deployment))
-        sent = await _on_its_way(client, where, request) or await _send(client, where, request)
+        sent = await _on_its_way(client, where, request)
+        sent = sent or await _send(client, where, request, config)
         ended = await ended_run(client, sent.id, progress, quiet_seconds)
     done = await asyncio.to_thread(_found, store, request)
     if done is None:
@@ -139,7 +142,9 @@ async def _on_its_way(
     return next(iter(await client.read_flow_runs(flow_run_filter=wanted, limit=1)), None)
 
 
-async def _send(client: PrefectClient, deployment_id: UUID, request: UpdateRequest) -> FlowRun:
+async def _send(
+    client: PrefectClient, deployment_id: UUID, request: UpdateRequest, config: TrainConfig
+) -> FlowRun:
     try:
         return await arun_deployment(
             deployment_id,
@@ -149,7 +154,7 @@ async def _send(client: PrefectClient, deployment_id: UUID, request: UpdateReque
                 "run_id": str(request.run_id),
                 "agent": request.agent,
                 "iteration": request.iteration,
-                "config": request.config.model_dump(mode="json"),
+                "config": config.model_dump(mode="json"),
             },
             tags=[_tag(request)],
             timeout=0,

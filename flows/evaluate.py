@@ -18,6 +18,7 @@ from flows.evaluation_run import written_to
 from flows.limits import global_limits
 from flows.recorder import check_recorder_load
 from flows.rollout import rollout
+from mappa_core.app.checks import check_same_weights
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.databases import opened_store
 from mappa_core.app.services import open_services, services
@@ -27,7 +28,6 @@ from mappa_core.core.settings import Settings
 from mappa_core.core.text import counted
 from mappa_core.evaluate.comparison import Comparison, compare
 from mappa_core.evaluate.report import Report, report, skills_of, successes_of
-from mappa_core.train.forking import check_same_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,14 +11,14 @@ from prefect.exceptions import TerminationSignal
 from prefect.runtime import flow_run
 
 from flows.ending import prefect_there, sigterm_cancels
-from mappa_core.app.checks import check_weights
+from mappa_core.app.checks import check_same_weights, check_trains, check_weights
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.machine import code_version
 from mappa_core.app.services import services
 from mappa_core.core import ids
 from mappa_core.core.errors import ConfigError, MappaError
 from mappa_core.core.records.runs import Run, RunStatus
-from mappa_core.train.forking import adopt, check_fork, check_resumable, check_trains
+from mappa_core.train.forking import adopt, check_fork, check_resumable
 from mappa_core.train.update import base_policy
 
 Prepare = Callable[[Run], Run]
@@ -51,7 +51,8 @@ def stored_run(config: TrainConfig, resume: str | None) -> Run:
         return run
     run = _new_run(config)
     if source is not None:
-        check_fork(source, config, port.store, check_weights)
+        check_same_weights(source, config, "a fork")
+        check_fork(source, config.start.step, port.store, check_weights)
     port.store.open_run(run)
     return port.store.run(str(run.id))
 

@@ -18,7 +18,8 @@ from mappa_core.core.errors import LearnerError, NotFound
 from mappa_core.core.records.updates import Update
 from mappa_core.core.settings import Settings
 from mappa_core.store.protocols import Store
-from mappa_core.train.update import UpdateRequest, check_visible, retire_checkpoints, update_agent
+from mappa_core.train.retention import retire_checkpoints
+from mappa_core.train.update import UpdateRequest, check_visible, update_agent
 
 
 @flow(name="update", flow_run_name="update {agent} {iteration}", persist_result=False)
@@ -37,10 +38,22 @@ async def update(run_id: UUID, agent: str, iteration: int, config: TrainConfig) 
     Raises:
         MappaError: It could not be computed; nothing half-done is in the store.
     """
-    request = UpdateRequest(run_id=run_id, agent=agent, iteration=iteration, config=config)
+    request = update_request(run_id, agent, iteration, config)
     async with open_learning(config, Settings(), get_run_logger()) as port:
         await asyncio.to_thread(_check_shared, request, port.store)
-        return await compute(request, port)
+        return await compute(request, config, port)
+
+
+def update_request(run_id: UUID, agent: str, iteration: int, config: TrainConfig) -> UpdateRequest:
+    """Ask for one agent's update as a run is configured."""
+    return UpdateRequest(
+        run_id=run_id,
+        agent=agent,
+        iteration=iteration,
+        algorithm=config.algorithm,
+        total_steps=config.rollout.iterations,
+        seed=config.seed,
+    )
 
 
 def _check_shared(request: UpdateRequest, store: Store) -> None:
@@ -60,15 +73,15 @@ def _check_shared(request: UpdateRequest, store: Store) -> None:
         check_visible(store, request.run_id, request.agent, request.iteration - 1)
 
 
-async def compute(request: UpdateRequest, port: Learning) -> Update:
+async def compute(request: UpdateRequest, config: TrainConfig, port: Learning) -> Update:
     """The update, in a thread so that the event loop goes on; older checkpoints make room.
 
     All but this iteration's are registered by now, so what is removed here has its copy.
     """
-    return await asyncio.to_thread(_compute, request, port)
+    return await asyncio.to_thread(_compute, request, config, port)
 
 
-def _compute(request: UpdateRequest, port: Learning) -> Update:
+def _compute(request: UpdateRequest, config: TrainConfig, port: Learning) -> Update:
     identity = ids.update_id(request.run_id, request.agent, request.iteration)
     # A worker that was taken for dead may be at it: two would write one checkpoint.
     with port.store.alone(identity):
@@ -76,7 +89,8 @@ def _compute(request: UpdateRequest, port: Learning) -> Update:
             request,
             learner=port.learner,
             store=port.store,
-            correct=corrector(request.config.audit, port),
+            correct=corrector(config.audit, port),
         )
-    retire_checkpoints(port.store, port.learner, request.run_id, [request.agent], request.config)
+    keep, async_level = config.learner.keep_checkpoints, config.rollout.async_level
+    retire_checkpoints(port.store, request.run_id, request.agent, keep, async_level)
     return done

@@ -20,13 +20,13 @@ from prefect.events import emit_event
 from flows.audit import run_resource
 from flows.dispatch import dispatch
 from flows.rollout import planned, rollout, serve
-from flows.update import compute
+from flows.update import compute, update_request
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import services
 from mappa_core.core.records.runs import Run
 from mappa_core.core.records.updates import Update
+from mappa_core.evaluate.registration import register_policies
 from mappa_core.rollout.protocols import Engine, SleepingEngine
-from mappa_core.train.update import UpdateRequest, register_policies
 
 T = TypeVar("T")
 
@@ -41,13 +41,13 @@ T = TypeVar("T")
 )
 async def update(run_id: UUID, agent: str, iteration: int, config: TrainConfig) -> Update:
     """One agent's update, computed here or by a run of `learner.deployment`."""
-    port, deployment = services(), config.learner.deployment
-    request = UpdateRequest(run_id=run_id, agent=agent, iteration=iteration, config=config)
+    port = services()
+    request = update_request(run_id, agent, iteration, config)
     known = await asyncio.to_thread(port.store.update, run_id, agent, iteration)
-    if deployment is None:
-        done = await compute(request, port.learning)
+    if config.learner.deployment is None:
+        done = await compute(request, config, port.learning)
     else:
-        done = await dispatch(request, deployment, store=port.store, progress=port.progress)
+        done = await dispatch(request, config, store=port.store, progress=port.progress)
     if known is None and done.skipped is not None:
         emit_event(
             "mappa.update.skipped",

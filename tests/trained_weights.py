@@ -10,8 +10,9 @@ from transformers import AutoModelForCausalLM
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.updates import Checkpoint
 from mappa_core.models.layout import WHOLE_MODEL, layout_of
+from mappa_core.train import checkpoints
 from mappa_core.train.config import LearnerConfig
-from mappa_core.train.learners import checkpoints, model
+from mappa_core.train.learners import model
 from tests.adapter_files import checkpoint_in
 
 

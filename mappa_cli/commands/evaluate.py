@@ -29,10 +29,9 @@ def evaluate_command(
     from flows.recorder import check_recorder_load
     from mappa_cli.printing.progress import TerminalProgress
     from mappa_cli.servers import prefect_server
-    from mappa_core.app.checks import check_inputs
+    from mappa_core.app.checks import check_inputs, check_same_weights
     from mappa_core.app.services import reporting_to
     from mappa_core.rollout.engines.opening import warming
-    from mappa_core.train.forking import check_same_weights
 
     check_same_weights(stored, config, "an evaluation")
     check_recorder_load(config, check_inputs(config, settings))

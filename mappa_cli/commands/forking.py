@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from mappa_core.app.checks import check_weights
+from mappa_core.app.checks import check_same_weights, check_weights
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import with_overrides
 from mappa_core.app.databases import opened_store
@@ -33,5 +33,7 @@ def forked_config(
             step = newest_whole_step(store, run.id, check_weights)
         start = [f"start.run={run.id}", f"start.step={step}"]
         forked = with_overrides(config, [*start, *overrides])
-        check_fork(store.run(forked.start.run), forked, store, check_weights)
+        source = store.run(forked.start.run)
+        check_same_weights(source, forked, "a fork")
+        check_fork(source, forked.start.step, store, check_weights)
     return forked

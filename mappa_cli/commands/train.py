@@ -85,8 +85,8 @@ def _resumed(name: str, overrides: Sequence[str], settings: Settings) -> tuple[T
             "a resumed run keeps its configuration: leave out overrides, but for "
             f"{', '.join(resumable)}; --fork takes any"
         )
+    from mappa_core.app.checks import check_trains
     from mappa_core.app.databases import opened_store
-    from mappa_core.train.forking import check_trains
 
     with opened_store(settings) as store:
         run = store.run(name)

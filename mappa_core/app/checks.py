@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from mappa_core.app.config import TrainConfig
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import PolicyVersion
+from mappa_core.core.records.runs import Run
 from mappa_core.core.settings import Settings
 from mappa_core.rollout.problems import problem_source
 from mappa_core.rollout.protocols import ProblemSource, TaskSource
@@ -21,6 +22,9 @@ from mappa_core.coach.opening import check_coach
 from mappa_core.rollout.engines.opening import check_engine
 from mappa_core.rollout.tools.opening import check_tools
 from mappa_core.tracking.opening import check_tracking
+
+WEIGHTS = {"team": True, "model": True, "learner": {"weights": True, "lora": True}}
+"""Keys that decide which weights fit."""
 
 
 def desk_of(team: Team, problems: ProblemSource, settings: Settings) -> "Desk | None":
@@ -47,10 +51,38 @@ def check_weights(policy: PolicyVersion) -> None:
     Raises:
         LearnerError: A file is missing or damaged.
     """
-    from mappa_core.train.learners import checkpoints
+    from mappa_core.train import checkpoints
 
     if policy.adapter_uri is not None:
         checkpoints.verify(Path(policy.adapter_uri))
+
+
+def check_trains(run: Run) -> None:
+    """Refuse a run that makes no weights.
+
+    Raises:
+        ConfigError: It is an evaluation of another run.
+    """
+    if run.measures is not None:
+        raise ConfigError(
+            f"run {run.name} only measures run {run.measures}: name that one, or go on measuring "
+            "with `mappa evaluate`"
+        )
+
+
+def check_same_weights(run: Run, config: TrainConfig, what: str) -> None:
+    """Refuse a configuration that does not fit the weights that `run` trains.
+
+    Raises:
+        ConfigError: It trains none, or `what` would have other ones.
+    """
+    check_trains(run)
+    theirs = TrainConfig.model_validate(run.config)
+    if config.model_dump(include=WEIGHTS) != theirs.model_dump(include=WEIGHTS):
+        raise ConfigError(
+            f"run {run.name} trains other weights: {what} keeps team, model, learner.weights "
+            "and learner.lora"
+        )
 
 
 def check_effects(config: TrainConfig, team: Team) -> None:

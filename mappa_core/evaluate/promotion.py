@@ -18,10 +18,10 @@ from mappa_core.core.records.runs import Run
 from mappa_core.core.records.updates import RegisteredVersion
 from mappa_core.core.text import counted
 from mappa_core.evaluate.comparison import Comparison, compare
+from mappa_core.evaluate.registration import registered_name
 from mappa_core.evaluate.report import successes_of
 from mappa_core.store.protocols import Store
 from mappa_core.tracking.protocols import ModelRegistry
-from mappa_core.train.update import registered_name
 
 CHAMPION = "champion"
 NOTE = "mappa.promotion."

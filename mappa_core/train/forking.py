@@ -14,7 +14,6 @@ from dataclasses import replace
 from itertools import groupby
 from uuid import UUID
 
-from mappa_core.app.config import TrainConfig
 from mappa_core.core import ids
 from mappa_core.core.errors import ConfigError, LearnerError
 from mappa_core.core.records.episodes import PolicyVersion
@@ -23,8 +22,6 @@ from mappa_core.store.protocols import Store
 
 Check = Callable[[PolicyVersion], None]
 """Reads a policy's files against their hashes; raises `LearnerError`."""
-_SAME = {"team": True, "model": True, "learner": {"weights": True, "lora": True}}
-"""Keys that decide which weights fit."""
 
 
 def newest_whole_step(store: Store, run_id: UUID, check: Check) -> int:
@@ -44,50 +41,21 @@ def check_resumable(store: Store, run_id: UUID, check: Check) -> None:
         check(policy)
 
 
-def check_fork(source: Run, config: TrainConfig, store: Store, check: Check) -> None:
-    """Whether a run of `config` can go on from `source`.
+def check_fork(source: Run, step: int, store: Store, check: Check) -> None:
+    """Refuse to go on from `source` where it has no whole weights after `step` updates.
 
     Raises:
-        ConfigError: Its weights would not fit, or it has not come as far as `start.step`.
+        ConfigError: It has not come so far.
         LearnerError: Its files are missing or damaged.
     """
-    check_same_weights(source, config, "a fork")
     steps = _by_step(store, source.id)
-    if config.start.step >= len(steps):
+    if step >= len(steps):
         raise ConfigError(
-            f"run {source.name} has weights after 0 to {len(steps) - 1} updates, not "
-            f"{config.start.step}: set start.step (--step) to one of them"
+            f"run {source.name} has weights after 0 to {len(steps) - 1} updates, not {step}: set "
+            "start.step (--step) to one of them"
         )
-    for policy in steps[config.start.step]:
+    for policy in steps[step]:
         check(policy)
-
-
-def check_trains(run: Run) -> None:
-    """Whether a run makes weights.
-
-    Raises:
-        ConfigError: It is an evaluation of another run.
-    """
-    if run.measures is not None:
-        raise ConfigError(
-            f"run {run.name} only measures run {run.measures}: name that one, or go on measuring "
-            "with `mappa evaluate`"
-        )
-
-
-def check_same_weights(run: Run, config: TrainConfig, what: str) -> None:
-    """Whether `what` is to be done with the weights that `run` trains.
-
-    Raises:
-        ConfigError: It trains none, or they would not fit.
-    """
-    check_trains(run)
-    theirs = TrainConfig.model_validate(run.config)
-    if config.model_dump(include=_SAME) != theirs.model_dump(include=_SAME):
-        raise ConfigError(
-            f"run {run.name} trains other weights: {what} keeps team, model, learner.weights "
-            "and learner.lora"
-        )
 
 
 def adopt(source: Run, run_id: UUID, store: Store, upto: int) -> None:

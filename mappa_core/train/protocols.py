@@ -1,11 +1,11 @@
 """Who learns from scored actions."""
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.scores import ScoredAction
-from mappa_core.core.records.updates import Checkpoint, TrainingSample, UpdateReport
+from mappa_core.core.records.updates import TrainingSample, UpdateReport
 from mappa_core.train.config import AlgorithmConfig
 
 
@@ -46,13 +46,4 @@ class Learner(Protocol):
             LearnerError: The loss is not finite, or the weights cannot be read.
             DiskFull: The checkpoint does not fit; nothing half-written is left.
         """
-        ...
-
-
-@runtime_checkable
-class RetiringLearner(Protocol):
-    """A learner that can let go of what it saved, beside `Learner`."""
-
-    def retire(self, checkpoint: Checkpoint) -> None:
-        """Remove a checkpoint's files; its record, and a registered copy, stay."""
         ...

@@ -1,31 +1,37 @@
-"""From stored scores to new weights, and from those to a registered model."""
+"""Turns an agent's stored scores into new weights, and stores what came of it.
+
+scored actions ─▶ less a coach's bias ─▶ `credit` ─▶ samples ─▶ a learner ─▶ update, checkpoint
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
 
-from mappa_core.app.config import TrainConfig
 from mappa_core.core import ids
 from mappa_core.core.errors import LearnerError, StoreError
 from mappa_core.core.records.episodes import PolicyVersion
-from mappa_core.core.records.runs import Run
 from mappa_core.core.records.scores import ScoredAction
-from mappa_core.core.records.updates import Checkpoint, Update
+from mappa_core.core.records.updates import Update
 from mappa_core.store.protocols import Store
-from mappa_core.tracking.protocols import ModelRegistry
+from mappa_core.train.config import AlgorithmConfig
 from mappa_core.train.credit import assign_credit
-from mappa_core.train.protocols import Learner, RetiringLearner
+from mappa_core.train.protocols import Learner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateRequest:
-    """Which update to compute: ids and values only, so that it can cross to a GPU worker."""
+    """Says which update to compute, and how; a learner is given with it."""
 
     run_id: UUID
     agent: str
     iteration: int
-    config: TrainConfig
+    """1, 2, ...; its episodes are played and scored."""
+    algorithm: AlgorithmConfig
+    total_steps: int
+    """Updates of the whole run, for the learning-rate schedule."""
+    seed: int
+    """The run's; an update derives its own from it."""
 
 
 Correct = Callable[[UpdateRequest, Sequence[ScoredAction]], Sequence[ScoredAction]]
@@ -48,7 +54,7 @@ def update_agent(
     actions = store.scored_actions(request.run_id, request.agent, request.iteration)
     if correct is not None:
         actions = correct(request, actions)
-    algorithm = request.config.algorithm
+    algorithm = request.algorithm
     reference = None
     if algorithm.kl != "none":
         base = policy_at(store, request.run_id, request.agent, 0)
@@ -58,8 +64,8 @@ def update_agent(
         policy,
         credit.samples,
         algorithm,
-        total_steps=request.config.rollout.iterations,
-        seed=ids.derive_seed(request.config.seed, "update", request.agent, request.iteration),
+        total_steps=request.total_steps,
+        seed=ids.derive_seed(request.seed, "update", request.agent, request.iteration),
     )
     score_ids = store.score_ids([action.action_id for action in actions])
     update = Update(
@@ -72,7 +78,8 @@ def update_agent(
         metrics={
             **credit.metrics,
             **report.metrics,
-            "staleness": float(_staleness(policy, actions)),
+            # Updates between the weights that sampled and those that learn.
+            "staleness": float(max((policy.step - a.policy_step for a in actions), default=0)),
         },
         entries=tuple(
             replace(entry, score_id=score_ids.get(entry.action_id)) for entry in credit.entries
@@ -82,51 +89,6 @@ def update_agent(
     )
     store.add_update(update, report.policy, report.checkpoint)
     return update
-
-
-def _staleness(policy: PolicyVersion, actions: Sequence[ScoredAction]) -> int:
-    """By how many updates the weights that sampled were older than those that learn."""
-    return max((policy.step - action.policy_step for action in actions), default=0)
-
-
-def superseded(
-    store: Store, run_id: UUID, agent: str, config: TrainConfig
-) -> tuple[Checkpoint, ...]:
-    """An agent's checkpoints on disk that nobody goes on from, and that are not the best.
-
-    The last to be kept stay, and those that a fork goes on from. The best is the one whose policy
-    sampled the highest mean score; the last ones have sampled nothing that was learnt from yet.
-    """
-    there = [
-        (policy, checkpoint)
-        for policy, checkpoint in store.checkpoints(run_id)
-        if policy.agent == agent and Path(checkpoint.directory).is_dir()
-    ]
-    # One step off, an older one is being played with, and an engine that dies loads it again.
-    kept = (config.learner.keep_checkpoints or len(there)) + config.rollout.async_level
-    older = there[:-kept]
-    lag = 1 + config.rollout.async_level
-    sampled = [(store.update(run_id, agent, policy.step + lag), policy.step) for policy, _ in there]
-    scores = {step: made.metrics["score_mean"] for made, step in sampled if made is not None}
-    best = max(scores, key=scores.__getitem__, default=None)
-    lent = store.lent(run_id)
-    return tuple(
-        checkpoint
-        for policy, checkpoint in older
-        if policy.step != best and checkpoint.directory not in lent
-    )
-
-
-def retire_checkpoints(
-    store: Store, learner: Learner, run_id: UUID, agents: Sequence[str], config: TrainConfig
-) -> int:
-    """Remove superseded checkpoints, where the learner can; returns how many."""
-    if config.learner.keep_checkpoints is None or not isinstance(learner, RetiringLearner):
-        return 0
-    old = [each for agent in agents for each in superseded(store, run_id, agent, config)]
-    for checkpoint in old:
-        learner.retire(checkpoint)
-    return len(old)
 
 
 def policy_at(store: Store, run_id: UUID, agent: str, step: int) -> PolicyVersion:
@@ -169,40 +131,3 @@ def base_policy(run_id: UUID, agent: str, base_model: str) -> PolicyVersion:
         base_model=base_model,
         adapter_uri=None,
     )
-
-
-def registered_name(team: str, agent: str) -> str:
-    """The registered model of one agent of one team."""
-    return f"mappa-{team}-{agent}"
-
-
-def register_policies(
-    run: Run, iteration: int, *, registry: ModelRegistry, store: Store
-) -> tuple[str, ...]:
-    """Register each agent's checkpoint of one iteration as its `candidate`.
-
-    Returns:
-        `name/version` of what was not registered before.
-
-    Raises:
-        TrackerError: The registry is unreachable or refused.
-    """
-    registered: list[str] = []
-    for policy, checkpoint in store.checkpoints(run.id):
-        if policy.step != iteration:
-            continue
-        name = registered_name(run.team, policy.agent)
-        version = registry.register(
-            name,
-            policy,
-            checkpoint,
-            tracker_run_id=run.mlflow_run_id or "",
-            tags={
-                "mappa.iteration": str(iteration),
-                "prefect.flow_run_id": run.prefect_flow_run_id or "",
-            },
-            alias="candidate",
-        )
-        if store.set_model_version(checkpoint.id, name, version):
-            registered.append(f"{name}/{version}")
-    return tuple(registered)

@@ -16,7 +16,7 @@ from prefect.states import Completed, Running
 
 from flows.dispatch import check_deployment, dispatch
 from flows.train import train
-from flows.update import update
+from flows.update import update, update_request
 from mappa_core.app.checks import check_inputs
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.progress import LogProgress
@@ -26,7 +26,6 @@ from mappa_core.core.records.runs import RunStatus
 from mappa_core.core.records.updates import Update
 from mappa_core.core.settings import Settings
 from mappa_core.store.store import PostgresStore
-from mappa_core.train.update import UpdateRequest
 from tests.builders import make_policy, make_run
 from tests.e2e.conftest import MakeServices
 from tests.e2e.elsewhere import computed_here, deploy, sent, undeploy, worker
@@ -37,9 +36,9 @@ Send = Callable[[], Awaitable[Update]]
 @pytest.fixture
 def send(store: PostgresStore, elsewhere: TrainConfig) -> Send:
     """Ask for the update of a run that nobody knows; a quiet worker is looked after at once."""
-    request = UpdateRequest(run_id=uuid4(), agent="speaker", iteration=1, config=elsewhere)
+    request = update_request(uuid4(), "speaker", 1, elsewhere)
     return lambda: dispatch(
-        request, "update/gpu", store=store, progress=LogProgress(), quiet_seconds=0
+        request, elsewhere, store=store, progress=LogProgress(), quiet_seconds=0
     )
 
 

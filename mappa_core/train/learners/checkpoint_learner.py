@@ -8,10 +8,10 @@ from pathlib import Path
 
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.scores import ScoredAction
-from mappa_core.core.records.updates import Checkpoint, TrainingSample, UpdateReport
+from mappa_core.core.records.updates import TrainingSample, UpdateReport
+from mappa_core.train.checkpoints import Saved
 from mappa_core.train.config import AlgorithmConfig, LearnerConfig
-from mappa_core.train.learners import checkpoints, plan
-from mappa_core.train.learners.checkpoints import Saved
+from mappa_core.train.learners import plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Learnt:
 
 
 class CheckpointLearner(ABC):
-    """Fulfils `ports.Learner` and `ports.RetiringLearner` for whoever computes a lesson."""
+    """Fulfils `Learner` for whoever computes a lesson."""
 
     def __init__(
         self, base_model: Path | str, checkpoints_directory: Path, config: LearnerConfig
@@ -100,7 +100,3 @@ class CheckpointLearner(ABC):
             seconds=seconds,
             skipped=learnt.skipped,
         )
-
-    def retire(self, checkpoint: Checkpoint) -> None:
-        """Remove a checkpoint's files."""
-        checkpoints.remove(Path(checkpoint.directory))

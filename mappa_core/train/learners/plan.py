@@ -9,8 +9,8 @@ import torch
 from mappa_core.core.ids import content_id, policy_version_id
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.updates import Checkpoint, TrainingSample
+from mappa_core.train.checkpoints import Saved
 from mappa_core.train.config import AlgorithmConfig, LearnerConfig
-from mappa_core.train.learners.checkpoints import Saved
 from mappa_core.train.schedule import cosine
 
 

@@ -20,10 +20,11 @@ from mappa_core.core.ids import derive_seed
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.scores import ScoredAction
 from mappa_core.core.records.updates import TrainingSample
+from mappa_core.train import checkpoints
 from mappa_core.train.batches import has_gradient, micro_batched
 from mappa_core.train.config import AlgorithmConfig, LearnerConfig
 from mappa_core.train.guard import out_of_band
-from mappa_core.train.learners import checkpoints, gpu, memory, model, optimizer, plan
+from mappa_core.train.learners import gpu, memory, model, optimizer, plan
 from mappa_core.train.learners.checkpoint_learner import CheckpointLearner, Learnt, Lesson
 from mappa_core.train.learners.metrics import StepTaken, Tally, report
 from mappa_core.train.learners.steps import loss_of

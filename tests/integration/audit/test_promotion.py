@@ -4,8 +4,8 @@ from flows.promote import considered
 from mappa_core.app.databases import Records
 from mappa_core.audit.run_audit import audit_stored
 from mappa_core.audit.store import AuditStore
+from mappa_core.evaluate.registration import register_policies
 from mappa_core.store.store import PostgresStore
-from mappa_core.train.update import register_policies
 from tests.builders import make_run
 from tests.fakes.tracking import MemoryRegistry
 

@@ -111,7 +111,12 @@ class World:
         for iteration in range(1, ITERATIONS + 1):
             asyncio.run(self._play(run.id, iteration, Kinder(bias)))
             request = UpdateRequest(
-                run_id=run.id, agent="speaker", iteration=iteration, config=CONFIG
+                run_id=run.id,
+                agent="speaker",
+                iteration=iteration,
+                algorithm=CONFIG.algorithm,
+                total_steps=CONFIG.rollout.iterations,
+                seed=CONFIG.seed,
             )
             update_agent(request, learner=self.learner, store=self.store, correct=correct)
 

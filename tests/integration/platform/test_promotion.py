@@ -12,8 +12,8 @@ from mappa_core.core.errors import ConfigError, NotFound, PromotionRefused
 from mappa_core.core.records.episodes import Outcome, StopReason
 from mappa_core.core.records.runs import Run
 from mappa_core.evaluate.promotion import CHAMPION, Case, build_case, promote, roll_back
+from mappa_core.evaluate.registration import register_policies
 from mappa_core.store.store import PostgresStore
-from mappa_core.train.update import register_policies
 from tests.builders import make_episode, make_policy, make_problem, make_run, make_turn, make_update
 from tests.fakes.tracking import MemoryRegistry
 

@@ -5,16 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.app.config import TrainConfig
 from mappa_core.core.errors import LearnerError
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.runs import Run
 from mappa_core.store.store import PostgresStore
 from mappa_core.train.forking import adopt, newest_whole_step
-from mappa_core.train.update import superseded
+from mappa_core.train.retention import superseded
 from tests.builders import make_policy, make_run, make_update
-
-FRUGAL = TrainConfig.model_validate({"learner": {"keep_checkpoints": 1}})
 
 
 @pytest.fixture
@@ -36,7 +33,7 @@ def source(store: PostgresStore, tmp_path: Path) -> Run:
 
 
 def retired(store: PostgresStore, run: Run) -> list[str]:
-    return [Path(old.directory).name for old in superseded(store, run.id, "solver", FRUGAL)]
+    return [Path(old.directory).name for old in superseded(store, run.id, "solver", 1, 0)]
 
 
 def test_weights_that_a_fork_goes_on_from_are_kept(store: PostgresStore, source: Run) -> None:

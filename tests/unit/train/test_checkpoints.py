@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save
 
 from mappa_core.core.errors import LearnerError
-from mappa_core.train.learners import checkpoints
+from mappa_core.train import checkpoints
 
 CONFIG = {"peft_type": "LORA"}
 WEIGHTS = {"w": torch.arange(6.0).reshape(2, 3), "bias": torch.ones(3)}

@@ -19,10 +19,11 @@ from mappa_core.core.ids import derive_seed
 from mappa_core.core.records.scores import ScoredAction
 from mappa_core.core.records.updates import TrainingSample
 from mappa_core.models.device import resolve_device
+from mappa_core.train import checkpoints
 from mappa_core.train.batches import Batch, has_gradient, micro_batched
 from mappa_core.train.config import AlgorithmConfig
 from mappa_core.train.guard import out_of_band
-from mappa_core.train.learners import checkpoints, gpu, memory, model, plan
+from mappa_core.train.learners import gpu, memory, model, plan
 from mappa_core.train.learners.checkpoint_learner import Learnt, Lesson
 from mappa_core.train.learners.deepspeed import lifeline, zero
 from mappa_core.train.learners.deepspeed.jobs import Answer, Job, read_job, wanted, write_answer

@@ -16,8 +16,8 @@ from mappa_core.core.errors import ConfigError, DiskFull, LearnerError
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.scores import ScoredAction
 from mappa_core.core.records.updates import TrainingSample, UpdateReport
+from mappa_core.train import checkpoints
 from mappa_core.train.config import AlgorithmConfig, GuardConfig, LoraConfig, MismatchConfig
-from mappa_core.train.learners import checkpoints
 from mappa_core.train.learners.torch_learner import TorchLearner
 from tests.full_disk import largest_file
 from tests.integration.train.learner.conftest import MakeLearner

@@ -1,0 +1,42 @@
+"""Registers what a run trains: one model per agent and team, each iteration a `candidate`."""
+
+from mappa_core.core.records.runs import Run
+from mappa_core.store.protocols import Store
+from mappa_core.tracking.protocols import ModelRegistry
+
+
+def registered_name(team: str, agent: str) -> str:
+    """Name the registered model of one agent of one team."""
+    return f"mappa-{team}-{agent}"
+
+
+def register_policies(
+    run: Run, iteration: int, *, registry: ModelRegistry, store: Store
+) -> tuple[str, ...]:
+    """Register each agent's checkpoint of one iteration as its `candidate`.
+
+    Returns:
+        `name/version` of what was not registered before.
+
+    Raises:
+        TrackerError: The registry is unreachable or refused.
+    """
+    registered: list[str] = []
+    for policy, checkpoint in store.checkpoints(run.id):
+        if policy.step != iteration:
+            continue
+        name = registered_name(run.team, policy.agent)
+        version = registry.register(
+            name,
+            policy,
+            checkpoint,
+            tracker_run_id=run.mlflow_run_id or "",
+            tags={
+                "mappa.iteration": str(iteration),
+                "prefect.flow_run_id": run.prefect_flow_run_id or "",
+            },
+            alias="candidate",
+        )
+        if store.set_model_version(checkpoint.id, name, version):
+            registered.append(f"{name}/{version}")
+    return tuple(registered)
