@@ -17,7 +17,7 @@ from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import load_config
 from mappa_core.core.records.tools import Tool, ToolCall
 from mappa_core.core.settings import Settings
-from mappa_core.rollout.tools.team import read_call
+from mappa_core.rollout.tools.calls import read_call
 
 ROOT = Path(__file__).parents[2]
 DOCS = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))

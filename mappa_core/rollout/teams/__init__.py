@@ -1,25 +1,20 @@
-"""Teams: who acts next, what it sees, which code it asked to run. Pure decisions over records."""
+"""Teams: which agent acts next, what it sees, which code it asked to run. Pure decisions."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
 
 from mappa_core.core.errors import ConfigError
 from mappa_core.rollout.teams.base import Team
-from mappa_core.rollout.teams.debate import load_debate
-from mappa_core.rollout.teams.dsbench import load_dsbench
-from mappa_core.rollout.teams.mathchat import load_mathchat
-from mappa_core.rollout.teams.mixture import load_mixture
-from mappa_core.rollout.teams.single import load_single
+from mappa_core.rollout.teams.debate import Debate
+from mappa_core.rollout.teams.dsbench import DsBench
+from mappa_core.rollout.teams.mathchat import MathChat
+from mappa_core.rollout.teams.mixture import Mixture
+from mappa_core.rollout.teams.prompts import load_prompts
+from mappa_core.rollout.teams.single import Single
 
-TEAMS: Mapping[str, Callable[[str], Team]] = MappingProxyType(
-    {
-        "dsbench": load_dsbench,
-        "mathchat": load_mathchat,
-        "single": load_single,
-        "debate": load_debate,
-        "mixture": load_mixture,
-    }
+TEAMS: Mapping[str, type[Team]] = MappingProxyType(
+    {team.name: team for team in (DsBench, MathChat, Single, Debate, Mixture)}
 )
 """Every team by name; each is made with one of its prompt sets."""
 
@@ -34,4 +29,5 @@ def load_team(name: str, prompts: str) -> Team:
         near = get_close_matches(name, TEAMS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(TEAMS)}"
         raise ConfigError(f"no team is called {name!r}: {hint}")
-    return TEAMS[name](prompts)
+    team = TEAMS[name]
+    return team(prompts=load_prompts(name, prompts, {each.name: each.sees for each in team.agents}))

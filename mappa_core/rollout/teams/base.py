@@ -1,20 +1,21 @@
 """What a team is: agents in order, what each of them sees, and the pure decisions of play.
 
-    next_observation(episode) ─▶ Observation | None      who acts next, on what
+    next_observation(episode) ─▶ Observation | None      which agent acts next, on what
     code_in(agent, text)      ─▶ code | call | None      what of the action is run
     final_answer(episode)     ─▶ text | None             what the team as a whole says
-    stop_reason(episode)      ─▶ StopReason              why nobody acts any more
+    stop_reason(episode)      ─▶ StopReason              why the episode is over
 
-A team is one module with a class that keeps this promise, its prompts, and a line in `TEAMS`.
+A team is one module with a subclass of `Team`, its prompts, and a line in `TEAMS`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from mappa_core.core.records.episodes import Episode, Message, Observation, StopReason, Turn
 from mappa_core.core.records.tools import ToolRequest
-from mappa_core.rollout.teams.prompts import Prompt, PromptSet, fill, load_prompts
+from mappa_core.core.text import last_boxed, last_program
+from mappa_core.rollout.teams.prompts import Prompt, PromptSet, fill
 
 PYTHON = "python"
 SERVER = "mcp:"
@@ -47,98 +48,97 @@ class AgentSpec:
         return tuple(tool.removeprefix(SERVER) for tool in self.tools if tool.startswith(SERVER))
 
 
-class Team(Protocol):
-    """Agents that solve one problem together; everything here is a function of the episode."""
+@dataclass(frozen=True, kw_only=True)
+class Team(ABC):
+    """Agents that solve one problem together; every decision is a function of the episode.
 
-    @property
-    def name(self) -> str:
-        """The team's name, as configurations and registered models spell it."""
-        ...
+    As it stands here, agents act one after another, each until it hands over, and see the problem.
+    """
 
-    @property
-    def agents(self) -> tuple[AgentSpec, ...]:
-        """The members, in order of their first turns."""
-        ...
+    prompts: PromptSet
+    """The words each agent is given, with their version."""
+    name: str
+    """As configurations and registered models spell it."""
+    agents: tuple[AgentSpec, ...]
+    """The members, in order of their first turns."""
+    rules: str | None
+    """The rule coach's set of rules for its agents; None where it has none."""
+    rubrics: str
+    """The folder of rubric sets for its agents."""
 
-    @property
-    def prompts(self) -> PromptSet:
-        """The words each agent is given, with their version."""
-        ...
+    @abstractmethod
+    def final_answer(self, episode: Episode) -> str | None:
+        """The team's answer; None where it gave none."""
 
-    @property
-    def rules(self) -> str | None:
-        """The rule coach's set of rules for its agents; None where it has none."""
-        ...
-
-    @property
-    def rubrics(self) -> str:
-        """The folder of rubric sets for its agents."""
-        ...
-
-    def next_observation(self, episode: Episode) -> Observation | None:
-        """What the next agent sees, or None when the episode is over."""
-        ...
+    def stop_reason(self, episode: Episode) -> StopReason:
+        """Why a finished episode ended: `ANSWERED` where there is a final answer."""
+        answered = self.final_answer(episode) is not None
+        return StopReason.ANSWERED if answered else StopReason.MAX_TURNS
 
     def code_in(self, agent: str, text: str) -> ToolRequest | None:
         """The program or the call that an action asks for; None where it has or may have none."""
-        ...
+        runs_code = any(spec.name == agent and spec.runs_code for spec in self.agents)
+        return last_program(text) if runs_code else None
 
-    def final_answer(self, episode: Episode) -> str | None:
-        """The team's answer; None where it gave none."""
-        ...
+    def next_observation(self, episode: Episode) -> Observation | None:
+        """What the next agent sees, or None when the episode is over."""
+        agent = self.next_agent(episode)
+        if agent is None:
+            return None
+        return Observation(agent=agent.name, messages=self._conversation(agent, episode))
 
-    def stop_reason(self, episode: Episode) -> StopReason:
-        """Why a finished episode ended."""
-        ...
+    def next_agent(self, episode: Episode) -> AgentSpec | None:
+        """The first of the chain that has not acted, or may act again and has not handed over."""
+        for agent in self.agents:
+            turns = episode.turns_of(agent.name)
+            if not turns or (
+                len(turns) < agent.max_turns and not self.hands_over(turns[-1], episode)
+            ):
+                return agent
+        return None
+
+    def hands_over(self, turn: Turn, episode: Episode) -> bool:  # noqa: ARG002
+        """Whether the agent of `turn`, which may still act, leaves it at that."""
+        return True
+
+    def question(self, agent: AgentSpec, episode: Episode) -> Mapping[str, str]:  # noqa: ARG002
+        """What the agent's prompt may quote from its first turn on, by placeholder."""
+        return {"problem": episode.problem.statement}
+
+    def news(self, agent: AgentSpec, turn: Turn, episode: Episode) -> Mapping[str, str]:  # noqa: ARG002
+        """What the agent is told after its `turn`, by placeholder.
+
+        The first value is the whole message where the prompt has no [feedback].
+        """
+        return {}
+
+    def prompt_of(self, agent: AgentSpec) -> Prompt:
+        """The agent's prompt."""
+        return self.prompts.prompts[agent.name]
+
+    def _conversation(self, agent: AgentSpec, episode: Episode) -> tuple[Message, ...]:
+        """Opening and question as in its first turn, then what came of each of its turns.
+
+        The question stays as it was, so that the prompt of a later turn begins with that of the
+        first. Nothing that the agent does not see can get into it.
+        """
+        prompt = self.prompt_of(agent)
+        known = self.question(agent, episode)
+        question = {name: known[name] for name in agent.sees if name in known}
+        messages = [*prompt.opening, Message(role="user", content=fill(prompt.template, question))]
+        for turn in episode.turns_of(agent.name):
+            said, news = turn.action, self.news(agent, turn, episode)
+            feedback = next(iter(news.values()), "")
+            if prompt.feedback is not None:
+                feedback = fill(prompt.feedback, {**question, **news})
+            messages += [
+                Message(role="assistant", content=said.text, token_ids=said.token_ids),
+                Message(role="user", content=feedback),
+            ]
+        return tuple(messages)
 
 
-def next_in_chain(
-    agents: tuple[AgentSpec, ...], episode: Episode, hands_over: Callable[[Turn], bool]
-) -> AgentSpec | None:
-    """Who acts next where agents act one after another, each once or until it hands over.
-
-    Args:
-        agents: The chain.
-        episode: What has happened so far.
-        hands_over: Whether an agent that may still act leaves it at this turn.
-    """
-    for agent in agents:
-        turns = episode.turns_of(agent.name)
-        if not turns or (len(turns) < agent.max_turns and not hands_over(turns[-1])):
-            return agent
-    return None
-
-
-def conversation(
-    prompt: Prompt,
-    question: Mapping[str, str],
-    own: Sequence[Turn],
-    feedback: Callable[[Turn], str],
-) -> tuple[Message, ...]:
-    """What an agent sees: opening and question as in its first turn, then what came of each turn.
-
-    The question stays as it was, so that the prompt of a later turn begins with that of the first.
-
-    Args:
-        prompt: The agent's.
-        question: What fills the prompt's template.
-        own: The agent's turns so far.
-        feedback: What it is told after one of them.
-    """
-    messages = [*prompt.opening, Message(role="user", content=fill(prompt.template, question))]
-    for turn in own:
-        said = turn.action
-        messages += [
-            Message(role="assistant", content=said.text, token_ids=said.token_ids),
-            Message(role="user", content=feedback(turn)),
-        ]
-    return tuple(messages)
-
-
-def prompts_of(team: str, prompts: str, agents: tuple[AgentSpec, ...]) -> PromptSet:
-    """The prompt set `prompts` of a team, each file quoting only what its agent may see.
-
-    Raises:
-        ConfigError: No such prompt set, or one of its files breaks the format.
-    """
-    return load_prompts(team, prompts, {agent.name: agent.sees for agent in agents})
+def last_box_of(agent: AgentSpec, episode: Episode) -> str | None:
+    """What the agent boxed in its last turn; None where it boxed nothing or has not acted."""
+    turns = episode.turns_of(agent.name)
+    return last_boxed(turns[-1].action.text) if turns else None

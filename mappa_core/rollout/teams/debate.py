@@ -4,17 +4,17 @@ r"""Debate: three agents answer, read each other, and answer again; the majority
     round 2    Debater 1 │ Debater 2 │ Debater 3        each sees what the others said before
                ───────────────────────────────▶ majority of the last \boxed{} of each
 
-After Du et al. 2023 (arXiv 2305.14325). Within a round nobody sees anybody, so that the order in
-which they act says nothing.
+After Du et al. 2023 (arXiv 2305.14325). Within a round no debater sees another, so that the order
+in which they act says nothing.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mappa_core.core.records.episodes import Episode, Observation, StopReason, Turn
-from mappa_core.core.text import clipped, last_boxed, visible
-from mappa_core.rollout.teams.base import AgentSpec, conversation, prompts_of
-from mappa_core.rollout.teams.prompts import Prompt, PromptSet, fill
+from mappa_core.core.records.episodes import Episode, Turn
+from mappa_core.core.text import clipped, visible
+from mappa_core.rollout.teams.base import AgentSpec, Team, last_box_of
 
 ROUNDS = 2
 DEBATERS = tuple(
@@ -28,71 +28,39 @@ DEBATERS = tuple(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Debate:
+@dataclass(frozen=True, kw_only=True)
+class Debate(Team):
     """The team, with one of its prompt sets."""
 
-    prompts: PromptSet
     name: str = "debate"
     agents: tuple[AgentSpec, ...] = DEBATERS
     rules: str | None = "debate"
     rubrics: str = "debate"
 
-    def next_observation(self, episode: Episode) -> Observation | None:
-        """Whoever has spoken least, in order; None after the last round."""
+    def next_agent(self, episode: Episode) -> AgentSpec | None:
+        """The one that has spoken least, in order; None after the last round."""
         agent = min(self.agents, key=lambda each: len(episode.turns_of(each.name)))
-        spoken = episode.turns_of(agent.name)
-        if len(spoken) == agent.max_turns:
-            return None
-        prompt = self.prompts.prompts[agent.name]
-        question = {"problem": episode.problem.statement}
+        return agent if len(episode.turns_of(agent.name)) < agent.max_turns else None
 
-        def feedback(turn: Turn) -> str:
-            said = self._others(episode, agent, spoken.index(turn), prompt)
-            key = f"{agent.name}.others"
-            return fill(prompt.feedback or f"{{{{{key}}}}}", question | {key: said})
-
-        messages = conversation(prompt, question, spoken, feedback)
-        return Observation(agent=agent.name, messages=messages)
-
-    def code_in(self, agent: str, text: str) -> str | None:  # noqa: ARG002
-        """Nobody runs code."""
-        return None
+    def news(self, agent: AgentSpec, turn: Turn, episode: Episode) -> Mapping[str, str]:
+        """What the others said in the round of `turn`, by title."""
+        limit = self.prompt_of(agent).output_chars
+        spoken = episode.turns_of(agent.name).index(turn)
+        others = [
+            (other.title, episode.turns_of(other.name)[spoken].action.text)
+            for other in self.agents
+            if other is not agent
+        ]
+        said = "\n".join(f"{title}: {clipped(visible(text), limit)}" for title, text in others)
+        return {f"{agent.name}.others": said}
 
     def final_answer(self, episode: Episode) -> str | None:
         """What most debaters boxed last; of equals, what the first of them boxed."""
-        last = [episode.turns_of(agent.name)[-1:] for agent in self.agents]
-        answers = [last_boxed(turn.action.text) for turns in last for turn in turns]
+        answers = [last_box_of(agent, episode) for agent in self.agents]
         said = [answer for answer in answers if answer is not None]
         votes = Counter(map(_normal, said))
         # `max` takes the first of equals.
         return max(said, key=lambda answer: votes[_normal(answer)], default=None)
-
-    def stop_reason(self, episode: Episode) -> StopReason:
-        """`ANSWERED` where anybody boxed something."""
-        answered = self.final_answer(episode) is not None
-        return StopReason.ANSWERED if answered else StopReason.MAX_TURNS
-
-    def _others(self, episode: Episode, agent: AgentSpec, spoken: int, prompt: Prompt) -> str:
-        """What the others said in one round, by title."""
-        turns = {
-            each.title: episode.turns_of(each.name)[spoken]
-            for each in self.agents
-            if each is not agent
-        }
-        return "\n".join(
-            f"{title}: {clipped(visible(turn.action.text), prompt.output_chars)}"
-            for title, turn in turns.items()
-        )
-
-
-def load_debate(prompts: str) -> Debate:
-    """The debate with the prompt set `prompts`.
-
-    Raises:
-        ConfigError: No such prompt set, or one of its files breaks the format.
-    """
-    return Debate(prompts=prompts_of("debate", prompts, DEBATERS))
 
 
 def _normal(answer: str) -> str:

@@ -12,7 +12,7 @@ from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
 from mappa_core.rollout.teams.base import AgentSpec, Team
 from mappa_core.rollout.tools.config import ToolsConfig, ToolServerConfig
-from mappa_core.rollout.tools.team import assigned, equipped
+from mappa_core.rollout.tools.team import agents_with_tools, team_with_tools
 
 if TYPE_CHECKING:
     from mappa_core.rollout.tools.connection import Connect
@@ -23,9 +23,9 @@ def check_tools(team: Team, config: ToolsConfig) -> tuple[AgentSpec, ...]:
     """Refuse tools that could not be used; returns the team's agents with theirs.
 
     Raises:
-        ConfigError: As `assigned`; a program or an environment variable is missing.
+        ConfigError: As `agents_with_tools`; a program or an environment variable is missing.
     """
-    agents = assigned(team, config)
+    agents = agents_with_tools(team, config)
     for name, server in _used(agents, config).items():
         _secrets(name, server)
         if server.command and shutil.which(server.command[0]) is None:
@@ -48,7 +48,7 @@ async def open_tools(
     agents = check_tools(team, config)
     used = _used(agents, config)
     if not used:
-        return equipped(team, agents, ()), None
+        return team_with_tools(team, agents, ()), None
     # The SDK takes a second to import, and most runs do without.
     from mappa_core.rollout.tools.toolbox import McpToolbox, ToolServer
 
@@ -58,7 +58,7 @@ async def open_tools(
     )
     stack.push_async_callback(toolbox.close)
     await toolbox.open()
-    return equipped(team, agents, toolbox.tools), toolbox
+    return team_with_tools(team, agents, toolbox.tools), toolbox
 
 
 def _used(agents: Sequence[AgentSpec], config: ToolsConfig) -> Mapping[str, ToolServerConfig]:

@@ -1,71 +1,37 @@
-r"""Tools beyond Python: which agent has which, how it is told of them, what its call means.
-
-    ```tool                                                 the last complete block, as of programs
-    {"name": "units.convert", "arguments": {"value": 3}}    ToolCall, or RefusedCall and why
-    ```
-
-A fence is the same few tokens in every vocabulary. The tags that some models were taught instead
-(`<tool_call>`) are control tokens of others, and no content ever becomes one of those here.
-"""
+"""Teams with tools beyond Python: which agent has which, how it is told, what its call means."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Annotated
-
-from pydantic import AfterValidator, BaseModel, ConfigDict, JsonValue, ValidationError
-from pydantic_core import PydanticCustomError
 
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import Episode, Message, Observation, StopReason
-from mappa_core.core.records.tools import Json, RefusedCall, Tool, ToolCall, ToolRequest
+from mappa_core.core.records.tools import Json, Tool, ToolRequest
 from mappa_core.core.text import CALL, PROGRAM, last_block, last_boxed
 from mappa_core.rollout.teams.base import AgentSpec, Team
 from mappa_core.rollout.teams.prompts import TOOLS, PromptSet
+from mappa_core.rollout.tools.calls import read_call
 from mappa_core.rollout.tools.config import ToolsConfig
-
-if TYPE_CHECKING:
-    from jsonschema.protocols import Validator
 
 _PLACEHOLDER = f"{{{{{TOOLS}}}}}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Equipped:
+@dataclass(frozen=True, kw_only=True)
+class ToolTeam(Team):
     """A team whose agents may call the tools of servers."""
 
     team: Team
-    agents: tuple[AgentSpec, ...]
+    """The same team without them."""
     tools: tuple[Tool, ...]
     """What the agents' servers offer."""
-
-    @property
-    def name(self) -> str:
-        """The team's."""
-        return self.team.name
-
-    @property
-    def prompts(self) -> PromptSet:
-        """The team's."""
-        return self.team.prompts
-
-    @property
-    def rules(self) -> str | None:
-        """The team's."""
-        return self.team.rules
-
-    @property
-    def rubrics(self) -> str:
-        """The team's."""
-        return self.team.rubrics
 
     def next_observation(self, episode: Episode) -> Observation | None:
         """What the next agent sees, its tools listed where its prompt has them."""
         observation = self.team.next_observation(episode)
         if observation is None:
             return None
-        listing = listed(self._tools_of(observation.agent))
+        listing = describe_tools(self._tools_of(observation.agent))
         messages = tuple(_with_listing(message, listing) for message in observation.messages)
         return replace(observation, messages=messages)
 
@@ -81,11 +47,11 @@ class Equipped:
         return self.team.code_in(agent, text) if spec.runs_code else None
 
     def final_answer(self, episode: Episode) -> str | None:
-        """The team's."""
+        """The answer that the team without tools would read in the episode."""
         return self.team.final_answer(episode)
 
     def stop_reason(self, episode: Episode) -> StopReason:
-        """The team's."""
+        """The reason that the team without tools would give."""
         return self.team.stop_reason(episode)
 
     def _tools_of(self, agent: str) -> tuple[Tool, ...]:
@@ -93,7 +59,7 @@ class Equipped:
         return tuple(tool for tool in self.tools if tool.server in servers)
 
 
-def assigned(team: Team, config: ToolsConfig) -> tuple[AgentSpec, ...]:
+def agents_with_tools(team: Team, config: ToolsConfig) -> tuple[AgentSpec, ...]:
     """The team's agents, with the tools that the configuration gives them in place of their own.
 
     Raises:
@@ -114,50 +80,27 @@ def assigned(team: Team, config: ToolsConfig) -> tuple[AgentSpec, ...]:
     return agents
 
 
-def equipped(team: Team, agents: tuple[AgentSpec, ...], tools: Sequence[Tool]) -> Team:
+def team_with_tools(team: Team, agents: tuple[AgentSpec, ...], tools: Sequence[Tool]) -> Team:
     """The team with these agents and all that their servers offer."""
     if agents == team.agents and not any(agent.servers for agent in agents):
         return team
-    return Equipped(team=team, agents=agents, tools=tuple(tools))
+    return ToolTeam(
+        prompts=team.prompts,
+        name=team.name,
+        agents=agents,
+        rules=team.rules,
+        rubrics=team.rubrics,
+        team=team,
+        tools=tuple(tools),
+    )
 
 
-def listed(tools: Sequence[Tool]) -> str:
+def describe_tools(tools: Sequence[Tool]) -> str:
     """What an agent is told of its tools: name, what it does, JSON Schema of its arguments."""
     return "\n".join(
         f"- {tool.full_name}: {' '.join(tool.description.split())}\n"
         f"  arguments: {json.dumps(_untitled(dict(tool.schema)), ensure_ascii=False)}"
         for tool in tools
-    )
-
-
-def read_call(text: str, tools: Sequence[Tool]) -> ToolCall | RefusedCall:
-    """What a block asks for; whatever is wrong with it is an answer to the agent, no error."""
-    try:
-        said = _Said.model_validate_json(text.encode("utf-8", "replace"))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        return RefusedCall(text=text, reason=f"{where}: {first['msg']}".removeprefix(": "))
-    by_name: Mapping[str, Tool] = {tool.full_name: tool for tool in tools}
-    if said.name not in by_name:
-        there = ", ".join(by_name) or "none"
-        return RefusedCall(text=text, reason=f"no tool is called {said.name!r}; there are: {there}")
-    tool = by_name[said.name]
-    wrong = _wrong_arguments(tool, said.arguments)
-    if wrong is not None:
-        return RefusedCall(text=text, reason=wrong)
-    return ToolCall(text=text, tool=tool, arguments=said.arguments)
-
-
-def dialect_of(schema: Mapping[str, Json]) -> "type[Validator]":
-    """The JSON Schema that a tool's schema says it is written in; the newest where it says none."""
-    # A quarter of a second to import, and most teams have no such tools.
-    from jsonschema import Draft202012Validator
-    from jsonschema.validators import validator_for
-
-    named = isinstance(schema.get("$schema"), str)
-    return (
-        validator_for(dict(schema), default=Draft202012Validator) if named else Draft202012Validator
     )
 
 
@@ -172,41 +115,6 @@ def _untitled(schema: Json) -> Json:
         for key, value in schema.items()
         if key != "title" or not isinstance(value, str)
     }
-
-
-def _finite(arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """The arguments as they are: what JSON cannot say, a server would be sent as null."""
-    try:
-        json.dumps(arguments, allow_nan=False)
-    except ValueError:
-        raise PydanticCustomError("finite", "numbers have to be finite") from None
-    return arguments
-
-
-class _Said(BaseModel):
-    """A call as it has to be written."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    name: str
-    arguments: Annotated[dict[str, JsonValue], AfterValidator(_finite)] = {}
-
-
-def _wrong_arguments(tool: Tool, arguments: Mapping[str, JsonValue]) -> str | None:
-    from jsonschema.exceptions import best_match
-    from referencing import Registry
-    from referencing.exceptions import Unresolvable
-
-    # An empty registry: what a schema refers to elsewhere is not fetched.
-    validator = dialect_of(tool.schema)(dict(tool.schema), registry=Registry())
-    try:
-        error = best_match(validator.iter_errors(dict(arguments)))
-    except (Unresolvable, RecursionError):
-        return None  # A schema that cannot be used here is the server's to judge by.
-    if error is None:
-        return None
-    where = ".".join(["arguments", *(str(part) for part in error.absolute_path)])
-    return f"{where}: {error.message}"
 
 
 def _complaints(

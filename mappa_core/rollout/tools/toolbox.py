@@ -29,8 +29,8 @@ from pydantic import ValidationError
 from mappa_core.core.errors import ToolServerError
 from mappa_core.core.records.tools import Limits, Tool, ToolCall, ToolResult, ToolStatus
 from mappa_core.core.streams import BothEnds
+from mappa_core.rollout.tools.calls import dialect_of
 from mappa_core.rollout.tools.connection import Connect, Line, cause
-from mappa_core.rollout.tools.team import dialect_of
 
 TIER = "mcp:"
 LOST = frozenset({CONNECTION_CLOSED, INVALID_REQUEST})

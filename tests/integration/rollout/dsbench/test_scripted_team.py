@@ -25,14 +25,14 @@ from mappa_core.rollout.execution import execute as execute_of_steps
 from mappa_core.rollout.problems.tabular import RECIPES, bundled_task
 from mappa_core.rollout.problems.tasks import Task, TaskProblems
 from mappa_core.rollout.protocols import Sandbox
-from mappa_core.rollout.teams.dsbench import load_dsbench
+from mappa_core.rollout.teams import load_team
 from mappa_core.rollout.workspaces import SnapshotWorkspaces
 from mappa_core.store.connection import connect
 from mappa_core.store.store import PostgresStore
 from tests.backends import open_backend
 from tests.builders import make_policy, make_run, make_turn
 
-TEAM = load_dsbench("small-1")
+TEAM = load_team("dsbench", "small-1")
 DUTIES = duties_of(TEAM)
 RUN = make_run("dsbench")
 LIMITS = Limits(memory_bytes=2**30, processes=64, wall_seconds=60, cpu_seconds=30)
@@ -283,7 +283,7 @@ def test_an_old_submission_is_known_to_be_old(stage: Stage):
 
 
 def _files_line(played: Played) -> str:
-    known = load_dsbench("paper-1")
+    known = load_team("dsbench", "paper-1")
     episode = replace(played.episode, turns=played.episode.turns[:-1])
     observation = known.next_observation(episode)
     assert observation is not None

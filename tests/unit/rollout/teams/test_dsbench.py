@@ -8,12 +8,12 @@ import pytest
 from mappa_core.core.records.episodes import Episode, StopReason
 from mappa_core.core.records.tools import RejectedFile, ToolResult, ToolStatus
 from mappa_core.rollout.episode import duties_of
-from mappa_core.rollout.teams.dsbench import load_dsbench
+from mappa_core.rollout.teams import load_team
 from tests.builders import make_episode, make_policy, make_problem, make_run, make_turn
 from tests.unit.core.test_file_trail import turn as file_turn
 
 RUN = make_run()
-SMALL, PAPER = load_dsbench("small-1"), load_dsbench("paper-1")
+SMALL, PAPER = load_team("dsbench", "small-1"), load_team("dsbench", "paper-1")
 EVERY = pytest.mark.parametrize("team", [SMALL, PAPER], ids=["small-1", "paper-1"])
 HIDDEN = '{"metric": "rmse", "labels_sha256": "feedbeef"}'
 GOOD = {

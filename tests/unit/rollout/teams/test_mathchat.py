@@ -15,7 +15,6 @@ from mappa_core.rollout.teams.mathchat import (
     SOLVER,
     VERIFIER,
     MathChat,
-    load_mathchat,
     output_text,
 )
 from mappa_core.rollout.teams.prompts import PromptSet, parse_prompt
@@ -50,8 +49,8 @@ def team_of_few_words() -> MathChat:
 
 
 TEAM = team_of_few_words()
-SMALL = load_mathchat("small-1")
-PAPER = load_mathchat("paper-1")
+SMALL = load_team("mathchat", "small-1")
+PAPER = load_team("mathchat", "paper-1")
 EVERY = pytest.mark.parametrize("team", [TEAM, SMALL, PAPER], ids=["own", "small-1", "paper-1"])
 PROGRAM = "```python\nprint(14 + 27)\n```"
 SECRET = "731946"
@@ -196,7 +195,7 @@ def test_thinking_is_neither_run_nor_passed_on(team: MathChat) -> None:
 
 def test_only_the_executor_runs_code() -> None:
     assert TEAM.code_in("code_executor", PROGRAM) == "print(14 + 27)"
-    for agent in ("problem_solver", "verifier", "nobody"):
+    for agent in ("problem_solver", "verifier", "stranger"):
         assert TEAM.code_in(agent, PROGRAM) is None
     assert TEAM.code_in("code_executor", "no program here") is None
 

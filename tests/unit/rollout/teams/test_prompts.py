@@ -122,5 +122,5 @@ def test_a_set_that_does_not_fit_is_refused(
 
 
 def test_a_set_without_a_file_for_an_agent_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^prompt set small-1 lacks nobody\.md: add the file$"):
-        load_prompts("mathchat", "small-1", {"nobody": ()})
+    with pytest.raises(ConfigError, match=r"^prompt set small-1 lacks stranger\.md: add the file$"):
+        load_prompts("mathchat", "small-1", {"stranger": ()})

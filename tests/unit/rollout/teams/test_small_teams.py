@@ -110,7 +110,7 @@ def test_single_runs_no_program_beside_its_answer() -> None:
     team = load_team("single", "small-1")
     assert team.code_in("solver", PROGRAM) == "print(14 + 27)"
     assert team.code_in("solver", PROGRAM + r" \boxed{41}") is None
-    assert team.code_in("nobody", PROGRAM) is None
+    assert team.code_in("stranger", PROGRAM) is None
 
 
 def test_debaters_see_each_other_only_after_a_whole_round() -> None:

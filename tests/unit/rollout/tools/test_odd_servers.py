@@ -19,8 +19,8 @@ from mappa_core.core.records.tools import (
     ToolResult,
     ToolStatus,
 )
+from mappa_core.rollout.tools.calls import read_call
 from mappa_core.rollout.tools.connection import Connect, command_line
-from mappa_core.rollout.tools.team import read_call
 from mappa_core.rollout.tools.toolbox import ToolServer
 from tests.fakes import odd_server
 

@@ -11,8 +11,9 @@ from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.tools import Json, RefusedCall, Tool, ToolCall
 from mappa_core.rollout.teams import load_team
 from mappa_core.rollout.teams.base import Team
+from mappa_core.rollout.tools.calls import read_call
 from mappa_core.rollout.tools.config import ToolsConfig
-from mappa_core.rollout.tools.team import assigned, equipped, listed, read_call
+from mappa_core.rollout.tools.team import agents_with_tools, describe_tools, team_with_tools
 from tests.builders import make_episode, make_problem, make_run
 
 CONVERT = Tool(
@@ -37,7 +38,9 @@ def config(**agents: list[str]) -> ToolsConfig:
 
 def single(*tools: str) -> Team:
     team = load_team("single", "tools-1")
-    return equipped(team, assigned(team, config(solver=[*tools])), (CONVERT, SEARCH))
+    return team_with_tools(
+        team, agents_with_tools(team, config(solver=[*tools])), (CONVERT, SEARCH)
+    )
 
 
 def test_a_call_names_a_tool_and_its_arguments() -> None:
@@ -128,7 +131,7 @@ def test_the_prompt_lists_the_agents_tools_and_no_others() -> None:
         make_episode(make_run(), make_problem("What is {{tools}}?"))
     )
     assert observation is not None
-    assert listed([CONVERT]) in observation.messages[0].content
+    assert describe_tools([CONVERT]) in observation.messages[0].content
     assert "- units.convert: Convert a length.\n" in observation.messages[0].content
     assert "web.search" not in str(observation)
     # Only the team's own words have placeholders.
@@ -137,7 +140,7 @@ def test_the_prompt_lists_the_agents_tools_and_no_others() -> None:
 
 def test_titles_that_repeat_names_are_left_out() -> None:
     schema = {"title": "T", "properties": {"title": {"title": "Title", "type": "string"}}}
-    shown = listed([replace(CONVERT, schema=schema)])
+    shown = describe_tools([replace(CONVERT, schema=schema)])
     assert shown.endswith('arguments: {"properties": {"title": {"type": "string"}}}')
 
 
@@ -160,19 +163,19 @@ def test_tools_that_could_not_be_used_are_refused(
     team: str, prompts: str, agents: dict[str, list[str]], complaint: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        assigned(load_team(team, prompts), config(**agents))
+        agents_with_tools(load_team(team, prompts), config(**agents))
     assert str(caught.value).startswith(complaint)
     assert "\n" not in str(caught.value)
 
 
 def test_a_team_without_servers_is_as_it_was() -> None:
     team = load_team("single", "small-1")
-    assert equipped(team, assigned(team, ToolsConfig()), ()) is team
+    assert team_with_tools(team, agents_with_tools(team, ToolsConfig()), ()) is team
 
 
 def test_python_can_be_taken_away() -> None:
     team = load_team("single", "small-1")
-    without = equipped(team, assigned(team, config(solver=[])), ())
+    without = team_with_tools(team, agents_with_tools(team, config(solver=[])), ())
     assert team.code_in("solver", PROGRAM) == "print(14 + 27)"
     assert without.code_in("solver", PROGRAM) is None
 
