@@ -9,7 +9,7 @@ from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.runs import Run
 from mappa_core.core.settings import Settings
-from mappa_core.rollout.problems import problem_source
+from mappa_core.rollout.problems import SOURCES, problem_source
 from mappa_core.rollout.protocols import ProblemSource, TaskSource
 from mappa_core.rollout.teams import load_team
 from mappa_core.rollout.teams.base import Team
@@ -36,7 +36,7 @@ def desk_of(team: Team, problems: ProblemSource, settings: Settings) -> "Desk | 
     works_on_files = any(agent.makes for agent in team.agents)
     if works_on_files != isinstance(problems, TaskSource):
         kind = "files" if works_on_files else "answers"
-        sources = "tabular or dsbench" if works_on_files else "arithmetic or json"
+        sources = " or ".join(name for name, each in SOURCES.items() if each.works_on == kind)
         raise ConfigError(f"team {team.name} works on {kind}: set problems.source to {sources}")
     if not isinstance(problems, TaskSource):
         return None

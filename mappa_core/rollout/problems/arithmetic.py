@@ -18,7 +18,8 @@ from mappa_core.core import ids
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import Problem
 from mappa_core.rollout.config import ProblemsConfig
-from mappa_core.rollout.problems import stories
+from mappa_core.rollout.problems import story_templates as stories
+from mappa_core.rollout.problems.base import FixedProblems
 
 TRIES = 1000
 """Draws of a fresh key before the levels count as exhausted."""
@@ -125,35 +126,21 @@ KINDS: Sequence[Kind] = (
 )
 
 
-class ArithmeticProblems:
-    """The generator as a problem source."""
+def open_problems(config: ProblemsConfig, workspace_mib: int | None) -> FixedProblems:  # noqa: ARG001
+    """Draw both sets.
 
-    def __init__(self, config: ProblemsConfig) -> None:
-        """Draw both sets.
-
-        Raises:
-            ConfigError: A level or an operation asked for has no kind of problem, or all of
-                them hold too few distinct problems.
-        """
-        kinds = _chosen(config)
-        problems = tuple(
-            islice(_distinct(kinds, config.seed), config.held_out_size + config.train_size)
+    Raises:
+        ConfigError: A level or an operation asked for has no kind of problem, or all of them hold
+            too few distinct problems.
+    """
+    kinds, size = _chosen(config), config.held_out_size + config.train_size
+    problems = list(islice(_distinct(kinds, config.seed), size))
+    if len(problems) < size:
+        raise ConfigError(
+            f"levels {list(config.levels)} hold about {len(problems)} distinct problems: lower "
+            "problems.train_size or add a level"
         )
-        self._held_out = problems[: config.held_out_size]
-        self._train = problems[config.held_out_size :]
-        if len(problems) < config.held_out_size + config.train_size:
-            raise ConfigError(
-                f"levels {list(config.levels)} hold about {len(problems)} distinct problems: lower "
-                "problems.train_size or add a level"
-            )
-
-    def train(self) -> tuple[Problem, ...]:
-        """Problems to learn from, in a fixed order."""
-        return self._train
-
-    def held_out(self) -> tuple[Problem, ...]:
-        """Problems to measure on, in a fixed order."""
-        return self._held_out
+    return FixedProblems(problems[config.held_out_size :], problems[: config.held_out_size])
 
 
 def _chosen(config: ProblemsConfig) -> list[Kind]:

@@ -23,6 +23,7 @@ from mappa_core.core.records.episodes import Problem
 from mappa_core.grading.metrics import METRICS
 from mappa_core.grading.submissions import GradingKey, Invalid, check_labels, parse_key
 from mappa_core.rollout.config import ProblemsConfig
+from mappa_core.rollout.problems.base import read_text
 from mappa_core.rollout.problems.tasks import (
     SAMPLE,
     TEST,
@@ -62,12 +63,12 @@ class CleanedPrompt(BaseModel):
 _PROMPTS = TypeAdapter(dict[str, CleanedPrompt])
 
 
-def dsbench_problems(config: ProblemsConfig, workspace_mib: int | None = None) -> TaskProblems:
+def open_problems(config: ProblemsConfig, workspace_mib: int | None) -> TaskProblems:
     """The tasks that a configuration names.
 
     Args:
         config: Which tasks, and where they are.
-        workspace_mib: What agents have room for; None where nobody is going to work there.
+        workspace_mib: What agents have room for; None where no agent is going to work there.
 
     Raises:
         ConfigError: A file is missing or not in the layout, a task has no cleaned prompt, an
@@ -97,18 +98,9 @@ def dsbench_problems(config: ProblemsConfig, workspace_mib: int | None = None) -
     return TaskProblems(train, held_out)
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"problem file {path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"problem file {path} is not UTF-8 text: save it as UTF-8") from None
-
-
 def _prompts(path: Path) -> Mapping[str, CleanedPrompt]:
     try:
-        return _PROMPTS.validate_json(_text(path))
+        return _PROMPTS.validate_json(read_text(path))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
@@ -121,7 +113,7 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 
 def _names_of(path: Path) -> Iterator[str]:
-    for number, line in enumerate(_text(path).splitlines(), start=1):
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
         if not line.strip():
             continue
         try:

@@ -7,7 +7,7 @@ no boxed answer, so such a problem counts as unsolved.
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +17,8 @@ from mappa_core.core import ids
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import Problem
 from mappa_core.rollout.config import ProblemsConfig
-from mappa_core.rollout.problems.overlap import shared
+from mappa_core.rollout.problems.base import FixedProblems, read_text
+from mappa_core.rollout.problems.overlap import shared_problems
 
 _DEGREES = re.compile(r"\^\s*(?:\{\s*)?\\(?:circ|degree)(?:\s*\})?|°")
 
@@ -47,65 +48,46 @@ class _Row(BaseModel):
 _ROWS = TypeAdapter(list[_Row])
 
 
-class JsonProblems:
-    """Files as a problem source."""
+def open_problems(config: ProblemsConfig, workspace_mib: int | None) -> FixedProblems:  # noqa: ARG001
+    """Read all files.
 
-    def __init__(self, config: ProblemsConfig) -> None:
-        """Read all files.
-
-        Raises:
-            ConfigError: A file is missing or not in the layout, or the sets share problems and
-                may not, or share all of them.
-        """
-        if not config.train_files or not config.held_out_files:
-            raise ConfigError(
-                "problems.source=json needs problems.train_files and problems.held_out_files"
-            )
-        train = _unique(_read_all(config.train_files))
-        held_out = _unique(_read_all(config.held_out_files))
-        twins = shared(train, held_out)
-        repeated = sum(problem in twins for problem in held_out)
-        if repeated and not config.drop_overlap:
-            raise ConfigError(
-                f"{repeated} held-out problems are also in the training files: choose other "
-                "files, or set problems.drop_overlap=true to leave them out of training"
-            )
-        disjoint = [problem for problem in train if problem not in twins]
-        if not disjoint:
-            raise ConfigError(
-                "every training problem is also held out: nothing is left to train on; choose "
-                "other problems.train_files"
-            )
-        self._train = tuple(disjoint[: config.train_size])
-        self._held_out = tuple(held_out[: config.held_out_size])
-
-    def train(self) -> tuple[Problem, ...]:
-        """Problems to learn from, in a fixed order."""
-        return self._train
-
-    def held_out(self) -> tuple[Problem, ...]:
-        """Problems to measure on, in a fixed order."""
-        return self._held_out
+    Raises:
+        ConfigError: A file is missing or not in the layout, or the sets share problems and may not,
+            or share all of them.
+    """
+    if not config.train_files or not config.held_out_files:
+        raise ConfigError(
+            "problems.source=json needs problems.train_files and problems.held_out_files"
+        )
+    train, held_out = _read_all(config.train_files), _read_all(config.held_out_files)
+    shared = shared_problems(train, held_out)
+    repeated = sum(problem in shared for problem in held_out)
+    if repeated and not config.drop_overlap:
+        raise ConfigError(
+            f"{repeated} held-out problems are also in the training files: choose other "
+            "files, or set problems.drop_overlap=true to leave them out of training"
+        )
+    disjoint = [problem for problem in train if problem not in shared]
+    if not disjoint:
+        raise ConfigError(
+            "every training problem is also held out: nothing is left to train on; choose "
+            "other problems.train_files"
+        )
+    return FixedProblems(disjoint[: config.train_size], held_out[: config.held_out_size])
 
 
-def _unique(problems: Iterator[Problem]) -> list[Problem]:
+def _read_all(paths: Sequence[Path]) -> list[Problem]:
+    """The problems of all files in order, each once."""
+    problems = (_problem(path, row) for path in paths for row in _rows(path))
     return list({problem.id: problem for problem in problems}.values())
 
 
-def _read_all(paths: Sequence[Path]) -> Iterator[Problem]:
-    for path in paths:
-        yield from (_problem(path, row) for row in _rows(path))
-
-
 def _rows(path: Path) -> list[_Row]:
+    text = read_text(path)
     try:
-        rows = _ROWS.validate_python(json.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise ConfigError(f"problem file {path} cannot be read: {error.strerror}") from None
+        rows = _ROWS.validate_python(json.loads(text))
     except ValidationError as error:
         raise ConfigError(f"problem file {path}{_first(error)}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"problem file {path} is not UTF-8 text: save it as UTF-8") from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"problem file {path} is not JSON that can be read: {error}; it should be a list of "

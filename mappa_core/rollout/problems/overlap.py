@@ -1,41 +1,39 @@
-"""Is it the same problem in other clothes?
+"""Problems that two sets share, although they are not written alike.
 
 Two transcriptions of one contest rarely agree to the letter: spaces, a drawing, a clause differ.
-
-    likeness = words and numbers both have / words and numbers either has        (Jaccard 1901)
-
-Among the 933 AIME problems of 1983-2024 no two are liker than 0.7; the 18 that `aime_eval_32`
-repeats are 0.94 or more, and its other 14 are below 0.5.
+Among the 933 AIME problems of 1983-2024 no two are more similar than 0.7; the 18 that
+`aime_eval_32` repeats are 0.94 or more, and its other 14 are below 0.5.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from mappa_core.core.records.episodes import Problem
 
 SAME = 0.8
-"""Likeness in [0, 1] from which two statements count as one problem."""
+"""Jaccard similarity in [0, 1] from which two statements count as one problem."""
 
 _DRAWING = re.compile(r"\[asy\].*?(?:\[/asy\]|\Z)", re.DOTALL | re.IGNORECASE)
 _WORD = re.compile(r"[^\W\d_]+|\d+")
 
 
-def shared(train: Sequence[Problem], held_out: Sequence[Problem]) -> set[Problem]:
-    """The problems of both sets that the other one has too, by content or by likeness."""
+def shared_problems(train: Sequence[Problem], held_out: Sequence[Problem]) -> set[Problem]:
+    """The problems of both sets that the other one has too, by content or by similarity."""
     training = [(problem, _words(problem)) for problem in train]
     measuring = [(problem, _words(problem)) for problem in held_out]
     return {
         twin
         for one, words in training
         for other, others in measuring
-        if one.id == other.id or _likeness(words, others) >= SAME
+        if one.id == other.id or jaccard_similarity(words, others) >= SAME
         for twin in (one, other)
     }
 
 
+def jaccard_similarity(one: Set[str], other: Set[str]) -> float:
+    """|both| / |either| (Jaccard 1901), in [0, 1]; 0 for two empty sets."""
+    return len(one & other) / max(1, len(one | other))
+
+
 def _words(problem: Problem) -> frozenset[str]:
     return frozenset(_WORD.findall(_DRAWING.sub(" ", problem.statement.casefold())))
-
-
-def _likeness(one: frozenset[str], other: frozenset[str]) -> float:
-    return len(one & other) / max(1, len(one | other))

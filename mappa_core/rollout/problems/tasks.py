@@ -17,6 +17,7 @@ from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import Problem
 from mappa_core.grading.metrics import METRICS
 from mappa_core.grading.submissions import GradingKey
+from mappa_core.rollout.problems.base import FixedProblems
 
 TRAIN, TEST, SAMPLE = "train.csv", "test.csv", "sample_submission.csv"
 
@@ -38,8 +39,8 @@ class Task:
     """Digests (of rows, or of whole files) that another task shares only if it shares data."""
 
 
-class TaskProblems:
-    """Tasks as a `ports.TaskSource`."""
+class TaskProblems(FixedProblems):
+    """Tasks as a `TaskSource`."""
 
     def __init__(self, train: Sequence[Task], held_out: Sequence[Task]) -> None:
         """Check that the sets are disjoint.
@@ -54,16 +55,8 @@ class TaskProblems:
                         f"held-out task {_name(other)} shares data with training task "
                         f"{_name(one)}: leave one of them out"
                     )
-        self._train, self._held_out = tuple(train), tuple(held_out)
+        super().__init__([task.problem for task in train], [task.problem for task in held_out])
         self._by_id = {task.problem.id: task for task in (*train, *held_out)}
-
-    def train(self) -> tuple[Problem, ...]:
-        """Tasks to learn from, in a fixed order."""
-        return tuple(task.problem for task in self._train)
-
-    def held_out(self) -> tuple[Problem, ...]:
-        """Tasks to measure on, in a fixed order."""
-        return tuple(task.problem for task in self._held_out)
 
     def files(self, problem: Problem) -> Mapping[str, bytes]:
         """What the agents find in their workspace."""

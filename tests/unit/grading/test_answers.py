@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mappa_core.grading.answers import verify
-from mappa_core.rollout.problems.stories import THINGS
+from mappa_core.rollout.problems.story_templates import THINGS
 
 TOKENS = (
     r"1 99 0.5 . / + - * ^ ** ^{99} ^{9} ( ) [ ] { } \{ \} \frac{ \frac \sqrt \sqrt[9] \sqrt{ \pi "

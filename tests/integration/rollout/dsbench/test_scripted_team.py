@@ -22,7 +22,8 @@ from mappa_core.core.records.tools import Limits, ToolRequest, ToolStatus
 from mappa_core.rollout.episode import duties_of, judge_submission, new_episode, play_episode
 from mappa_core.rollout.execution import Desk, Workbench
 from mappa_core.rollout.execution import execute as execute_of_steps
-from mappa_core.rollout.problems.tabular import RECIPES, bundled_task
+from mappa_core.rollout.problems.tabular import bundled_task
+from mappa_core.rollout.problems.tabular_recipes import RECIPES
 from mappa_core.rollout.problems.tasks import Task, TaskProblems
 from mappa_core.rollout.protocols import Sandbox
 from mappa_core.rollout.teams import load_team

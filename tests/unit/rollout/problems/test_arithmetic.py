@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import Problem
 from mappa_core.rollout.config import ProblemsConfig
-from mappa_core.rollout.problems import problem_source
-from mappa_core.rollout.problems.arithmetic import KINDS, ArithmeticProblems
+from mappa_core.rollout.problems.arithmetic import KINDS, open_problems
+from mappa_core.rollout.problems.base import FixedProblems
 
 LEVELS = (1, 2, 3, 4)
 COMES = re.compile(r"\b(buys|finds|gives)\b(?! away)")
 GOES = re.compile(r"\b(gives away|loses|sells)\b")
 
 
-def drawn(**settings: object) -> ArithmeticProblems:
-    return ArithmeticProblems(ProblemsConfig(**settings))
+def drawn(**settings: object) -> FixedProblems:
+    return open_problems(ProblemsConfig(**settings), None)
 
 
-def both(source: ArithmeticProblems) -> tuple[Problem, ...]:
+def both(source: FixedProblems) -> tuple[Problem, ...]:
     return (*source.held_out(), *source.train())
 
 
@@ -145,7 +145,3 @@ def test_a_level_or_operation_without_problems_is_refused(
 def test_asking_for_more_than_there_are_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^levels \[2\] hold about \d+ distinct problems: lower"):
         drawn(levels=(2,), operations=("division",), train_size=5000)
-
-
-def test_the_configuration_picks_the_source() -> None:
-    assert isinstance(problem_source(ProblemsConfig()), ArithmeticProblems)

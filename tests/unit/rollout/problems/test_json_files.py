@@ -11,16 +11,18 @@ from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import Problem
 from mappa_core.rollout.config import ProblemsConfig
 from mappa_core.rollout.problems import problem_source
-from mappa_core.rollout.problems.json_files import JsonProblems
+from mappa_core.rollout.problems.base import FixedProblems
+from mappa_core.rollout.problems.json_files import open_problems
 
 DATA = Path(__file__).parents[5] / "shared" / "data"
 published = pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data is not on this machine")
 
 
-def source(train: Path, held_out: Path, **more: object) -> JsonProblems:
+def source(train: Path, held_out: Path, **more: object) -> FixedProblems:
     wanted = {"train_size": 2000, "held_out_size": 2000, **more}
-    return JsonProblems(
-        ProblemsConfig(source="json", train_files=(train,), held_out_files=(held_out,), **wanted)
+    return open_problems(
+        ProblemsConfig(source="json", train_files=(train,), held_out_files=(held_out,), **wanted),
+        None,
     )
 
 

@@ -11,7 +11,8 @@ from mappa_core.core.errors import ConfigError
 from mappa_core.grading.submissions import judge, parse_key
 from mappa_core.rollout.config import ProblemsConfig
 from mappa_core.rollout.problems import problem_source
-from mappa_core.rollout.problems.tabular import RECIPES, bundled_task
+from mappa_core.rollout.problems.tabular import bundled_task
+from mappa_core.rollout.problems.tabular_recipes import RECIPES
 from mappa_core.rollout.problems.tasks import TaskProblems, stratified
 from mappa_core.rollout.protocols import TaskSource
 from tests.builders import make_problem
