@@ -65,7 +65,7 @@ def _generated(
     name: str,
     target: str,
     metric: str,
-    draw: Callable[..., tuple[Any, Any]],
+    draw: Callable[..., Any],
     *,
     labels: Sequence[str] = (),
     id_column: str = "id",

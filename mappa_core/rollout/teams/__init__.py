@@ -1,6 +1,5 @@
 """Teams: which agent acts next, what it sees, which code it asked to run. Pure decisions."""
 
-from collections.abc import Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
 
@@ -13,9 +12,7 @@ from mappa_core.rollout.teams.mixture import Mixture
 from mappa_core.rollout.teams.prompts import load_prompts
 from mappa_core.rollout.teams.single import Single
 
-TEAMS: Mapping[str, type[Team]] = MappingProxyType(
-    {team.name: team for team in (DsBench, MathChat, Single, Debate, Mixture)}
-)
+TEAMS = MappingProxyType({team.name: team for team in (DsBench, MathChat, Single, Debate, Mixture)})
 """Every team by name; each is made with one of its prompt sets."""
 
 
