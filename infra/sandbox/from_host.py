@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mappa_core.rollout.sandboxes.packages import DATA_SCIENCE, importable
-from mappa_core.rollout.sandboxes.rooms import our_interpreter
+from mappa_core.rollout.sandboxes.supervisor.run_folder import our_interpreter
 
 _TOOLS = ("cat", "echo", "ls", "mkdir", "rm", "sh", "sleep", "true")
 _PREFIX = "usr/local"

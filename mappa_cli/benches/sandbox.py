@@ -14,11 +14,10 @@ from mappa_core.core.errors import SandboxError, SandboxUnavailable
 from mappa_core.core.records.tools import Limits, ToolStatus
 from mappa_core.core.settings import Settings
 from mappa_core.rollout.protocols import Sandbox
-from mappa_core.rollout.sandboxes.choose import choose_sandbox
+from mappa_core.rollout.sandboxes.choose import BACKENDS, choose_sandbox
 
 LATENCY_AIM_MS, THROUGHPUT_AIM = 60.0, 40.0
 AIMED = "bubblewrap"
-_BACKENDS = ("bubblewrap", "landlock", "docker", "sandbox-fusion", "unsafe-subprocess")
 _WARM_UP, _SINGLE, _AT_ONCE, _MANY = 5, 40, 16, 160
 _PROGRAM = "print(1)"
 
@@ -37,7 +36,7 @@ def bench_sandbox(overrides: Sequence[str], settings: Settings) -> BenchReport:
 async def _compared(settings: Settings) -> BenchReport:
     figures: list[Figure] = []
     absent: list[str] = []
-    for backend in _BACKENDS:
+    for backend in (one.name for one in BACKENDS):
         try:
             sandbox = await choose_sandbox(
                 backend,

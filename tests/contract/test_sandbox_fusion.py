@@ -18,7 +18,7 @@ from mappa_core.core.errors import SandboxError, SandboxUnavailable
 from mappa_core.core.records.tools import Limits, ToolStatus
 from mappa_core.rollout.protocols import Sandbox
 from mappa_core.rollout.sandboxes.choose import choose_sandbox
-from mappa_core.rollout.sandboxes.fusion import FusionSandbox
+from mappa_core.rollout.sandboxes.sandbox_fusion import FusionSandbox
 from tests.backends import FUSION, REAL_FUSION, UNSAFE, WALLED, absent, open_backend, run, tier
 
 pytestmark = pytest.mark.anyio

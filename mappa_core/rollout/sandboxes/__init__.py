@@ -1,10 +1,12 @@
 """Where model-written Python runs.
 
-    choose ─▶ client ══socket══▶ warden ──fork──▶ supervisor ──exec──▶ program
-    (probe)   (our process)      (one)            (one per run)        (in its tier's walls)
+    choose ─▶ local ══socket══▶ fork_server ──fork──▶ run ──exec──▶ program
+    (probe)   (our process)     (one)                 (a supervisor   (in its tier's walls)
+           ─▶ docker, sandbox_fusion ═▶ entrypoint ─▶  for each run)
 
-The warden is a small process started once; for each run it forks a supervisor, which makes a room
-(an empty workspace of bounded size), starts the program, watches it, ends its whole tree, and
-collects its files. A supervisor lives as long as its socket: when the caller is cancelled or
-killed, the socket closes and the run is taken down. What each tier holds is in docs/security.md.
+The folder `supervisor` is what runs beside a program: it makes an empty workspace of bounded size,
+starts the program, watches it, kills its whole tree, and collects its files. A supervisor lives as
+long as its connection: when the caller is cancelled or killed, the connection closes and the run is
+taken down. Elsewhere than here it is sent along (`payload`). What each tier holds is in
+docs/security.md.
 """

@@ -4,7 +4,7 @@
 
 A container serves one run, so nothing of a run can reach the next. Starting one takes longer than
 most programs, so while runs with the same limits keep coming, a few wait in reserve. Inside, our
-supervisor keeps the promise of every sandbox (`container`), in Landlock where the kernel has it.
+supervisor keeps the promise of every sandbox (`entrypoint`), in Landlock where the kernel has it.
 """
 
 import asyncio
@@ -13,7 +13,6 @@ import logging
 import secrets
 from collections import deque
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from docker.api.client import APIClient
@@ -23,8 +22,9 @@ from requests.exceptions import RequestException
 
 from mappa_core.core.errors import SandboxError, SandboxUnavailable
 from mappa_core.core.records.tools import Limits, ToolResult, ToolStatus
-from mappa_core.rollout.sandboxes import containers, parcel, wire
-from mappa_core.rollout.sandboxes.containers import Container, Engine
+from mappa_core.rollout.sandboxes import docker_container, payload
+from mappa_core.rollout.sandboxes.docker_container import Container, Engine
+from mappa_core.rollout.sandboxes.payload import Reply
 
 _log = logging.getLogger(__name__)
 NAME = "docker"
@@ -37,14 +37,8 @@ _REPLY_SLACK_BYTES, _ESCAPED = 2**22, 6
 _FEW_USERS = ("name=rootless", "name=userns")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reply:
-    result: ToolResult | wire.Failure
-    contents: bytes
-
-
 class DockerSandbox:
-    """A `ports.Sandbox` whose walls are a container's; the engine is the one of DOCKER_HOST."""
+    """A `Sandbox` whose walls are a container's; the engine is the one of DOCKER_HOST."""
 
     def __init__(
         self,
@@ -65,7 +59,7 @@ class DockerSandbox:
         self._grace_seconds = grace_seconds
         self._image = image
         self._packages = packages
-        self._turns = asyncio.Semaphore(concurrency)
+        self._permits = asyncio.Semaphore(concurrency)
         self._in_reserve = min(concurrency, _IN_RESERVE)
         self._threads = ThreadPoolExecutor(2 * self._in_reserve, thread_name_prefix=NAME)
         self._engine: Engine | None = None
@@ -80,7 +74,7 @@ class DockerSandbox:
         return self._tier
 
     async def start(self) -> None:
-        """See that there is an engine with our image, and what holds in its containers.
+        """Check that there is an engine with our image, and learn what holds in its containers.
 
         Raises:
             SandboxUnavailable: There is none, or it does not let us.
@@ -95,7 +89,7 @@ class DockerSandbox:
             raise SandboxUnavailable(str(error)) from None
 
     async def run(self, code: str, workspace: Path | None, limits: Limits) -> ToolResult:
-        """Run `code` as `main.py`; see `ports.Sandbox`. Cancelling it ends the program.
+        """Run `code` as `main.py`; see `Sandbox`. Cancelling it ends the program.
 
         Raises:
             SandboxError: The engine or the container failed.
@@ -103,18 +97,14 @@ class DockerSandbox:
         if self._engine is None:
             raise SandboxError("the sandbox is closed")
         files = await asyncio.to_thread(
-            parcel.packed, code, workspace, limits, packages=self._packages
+            payload.packed, code, workspace, limits, packages=self._packages
         )
-        request = json.dumps(parcel.as_text(files)).encode("ascii")
-        async with self._turns:
+        request = json.dumps(payload.as_text(files)).encode("ascii")
+        async with self._permits:
             reply = await self._converse(self._engine, request, limits)
-        if isinstance(reply.result, wire.Failure):
-            raise SandboxError(f"{NAME}: {reply.result.reason}; see docs/security.md")
-        if workspace:
-            await asyncio.to_thread(parcel.bring_back, reply.result, reply.contents, workspace)
         inside = reply.result.tier
         tier = f"{NAME}+{inside}" if inside else self._tier
-        return replace(reply.result, code=code, tier=tier)
+        return await asyncio.to_thread(payload.take_back, reply, workspace, code=code, tier=tier)
 
     async def close(self) -> None:
         """End and remove every container of ours; safe to call twice, and without an engine."""
@@ -126,16 +116,16 @@ class DockerSandbox:
         await asyncio.gather(*self._starts, return_exceptions=True)
         self._empty_reserve()
         try:
-            await containers.remove_all(engine)
+            await docker_container.remove_all(engine)
         except SandboxError as error:
             _log.warning("%s; containers that still run end by themselves", error)
         finally:
             self._threads.shutdown(wait=False)
 
-    async def _converse(self, engine: Engine, request: bytes, limits: Limits) -> _Reply:
+    async def _converse(self, engine: Engine, request: bytes, limits: Limits) -> Reply:
         container = await self._take(engine, limits)
         try:
-            with containers.told_as_ours():
+            with docker_container.engine_errors():
                 async with asyncio.timeout(limits.wall_seconds + self._grace_seconds):
                     await container.send(request)
                     reply = await _read_reply(container, limits)
@@ -147,22 +137,22 @@ class DockerSandbox:
         return reply
 
     async def _take(self, engine: Engine, limits: Limits) -> Container:
-        """A container out of the reserve, or a new one.
+        """Take a container out of the reserve, or start one.
 
-        The reserve is for the limits that were asked for last, from their second time on.
+        The reserve is for the limits of the last run, from their second time on.
         """
         if limits != self._reserved_for:
             self._empty_reserve()
             self._reserved_for = limits
-            return await containers.start_container(engine, limits)
+            return await docker_container.start_container(engine, limits)
         while self._reserve:
             container = self._reserve.popleft()
-            if container.waits():
+            if container.is_waiting():
                 self._refill(engine, limits)
                 return container
             container.leave()
         self._refill(engine, limits)
-        return await containers.start_container(engine, limits)
+        return await docker_container.start_container(engine, limits)
 
     def _refill(self, engine: Engine, limits: Limits) -> None:
         if len(self._reserve) + len(self._starts) < self._in_reserve:
@@ -172,9 +162,9 @@ class DockerSandbox:
 
     async def _add_to_reserve(self, engine: Engine, limits: Limits) -> None:
         try:
-            container = await containers.start_container(engine, limits)
+            container = await docker_container.start_container(engine, limits)
         except SandboxError:
-            return  # whoever finds the reserve empty starts one, and is told
+            return  # a run that finds the reserve empty starts one, and gets the error
         if limits == self._reserved_for:
             self._reserve.append(container)
         else:
@@ -185,30 +175,28 @@ class DockerSandbox:
             self._reserve.popleft().leave()
 
 
-async def _read_reply(container: Container, limits: Limits) -> _Reply:
-    """What the supervisor says; a program that took it down was killed.
+async def _read_reply(container: Container, limits: Limits) -> Reply:
+    """Read the supervisor's reply; a program that took it down was killed.
 
     Raises:
-        SandboxError: It says what no supervisor says, or more than a run of `limits` can have to
-            say; or the engine does not confirm that it ended.
+        SandboxError: The supervisor reports a failure, or sends what none would, or more than a run
+            of `limits` can give; or the engine does not confirm that it ended.
     """
     longest = _REPLY_SLACK_BYTES + _ESCAPED * 2 * limits.output_bytes
     try:
-        result = parcel.reply_in(await container.message(longest))
-        written = result.written if isinstance(result, ToolResult) else ()
-        size = sum(file.size_bytes for file in written)
+        result = payload.checked_result(await container.read_message(longest), NAME)
+        size = sum(file.size_bytes for file in result.written)
         if size > limits.workspace_bytes:
             raise SandboxError(f"{NAME}: the container sends {size} bytes of files")
-        return _Reply(result=result, contents=await container.read(size))
-    except containers.Ended as end:
+        return Reply(result=result, contents=await container.read(size))
+    except docker_container.Ended as end:
         # The stream of an engine that stops ends as well, and that is no program's fault.
-        await container.see_it_ended()
-        result = parcel.without_reply(ToolStatus.KILLED, str(end), limits)
-        return _Reply(result=result, contents=b"")
+        await container.confirm_end()
+        return payload.without_reply(ToolStatus.KILLED, str(end), limits)
 
 
 def _connect(threads: Executor, image: str) -> Engine:
-    """The engine that DOCKER_HOST names, or the machine's own.
+    """Connect to the engine that DOCKER_HOST names, or the machine's own.
 
     Raises:
         SandboxUnavailable: It does not answer, or lacks the image.
@@ -223,7 +211,7 @@ def _connect(threads: Executor, image: str) -> Engine:
         client = APIClient(**options, version="auto", timeout=_CALL_SECONDS, num_pools=_POOLS)
         security = client.info()["SecurityOptions"]
         client.inspect_image(image)
-        containers.sweep(client)
+        docker_container.sweep(client)
     except ImageNotFound:
         raise SandboxUnavailable(
             f"{NAME}: there is no image {image}: docker build -t {image} infra/sandbox"

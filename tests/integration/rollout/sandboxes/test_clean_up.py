@@ -14,8 +14,8 @@ import pytest
 from mappa_core.core.errors import SandboxError
 from mappa_core.core.records.tools import Limits, ToolResult, ToolStatus
 from mappa_core.rollout.protocols import Sandbox
-from mappa_core.rollout.sandboxes import cgroups
 from mappa_core.rollout.sandboxes.choose import choose_sandbox
+from mappa_core.rollout.sandboxes.supervisor import cgroups
 from tests.backends import DOCKER, EMBEDDED, open_backend
 
 pytestmark = pytest.mark.anyio
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 OWNER = """
 import asyncio, signal, sys
 from mappa_core.rollout.sandboxes.choose import choose_sandbox
-from mappa_core.core.records import Limits
+from mappa_core.core.records.tools import Limits
 
 DAEMON = '''
 import os, time
@@ -69,16 +69,16 @@ def running(mark: str) -> int:
     return sum(line.startswith(f"sleep {mark}") for line in listing.stdout.splitlines())
 
 
-def groups_and_rooms() -> set[Path]:
+def groups_and_folders() -> set[Path]:
     hierarchy = cgroups.find_hierarchy()
     parents = set(hierarchy.parents.values()) if hierarchy else set()
     groups = {path for parent in parents for path in parent.glob("mappa-[0-9]*")}
-    return groups | set(Path("/tmp").glob("mappa-room-*"))
+    return groups | set(Path("/tmp").glob("mappa-run-*"))
 
 
 def made_by_dead_processes() -> set[Path]:
-    numbers = {path: path.name.removeprefix("mappa-").removeprefix("room-").split("-")[0]
-               for path in groups_and_rooms()}  # fmt: skip
+    numbers = {path: path.name.removeprefix("mappa-").removeprefix("run-").split("-")[0]
+               for path in groups_and_folders()}  # fmt: skip
     return {path for path, number in numbers.items() if not Path(f"/proc/{number}").exists()}
 
 
@@ -115,20 +115,22 @@ async def test_every_end_of_a_run_leaves_nothing(sandbox: Sandbox):
     assert made_by_dead_processes() <= others
 
 
-async def test_a_dead_warden_is_replaced(sandbox: Sandbox):
+async def test_a_dead_fork_server_is_replaced(sandbox: Sandbox):
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    wardens = [pid for pid in children if b"warden" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    for pid in wardens:
+    servers = [
+        pid for pid in children if b"fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    for pid in servers:
         os.kill(int(pid), signal.SIGKILL)
     await asyncio.sleep(0.1)
     results = await asyncio.gather(*(sandbox.run("print(1)", None, Limits()) for _ in range(3)))
     assert [result.status for result in results] == [ToolStatus.OK] * 3
 
 
-async def test_more_runs_at_once_than_the_warden_has_room_for():
+async def test_more_runs_at_once_than_the_fork_server_has_room_for():
     sandbox = await choose_sandbox("unsafe-subprocess", 320)
     runs = [asyncio.create_task(sandbox.run("", None, Limits())) for _ in range(320)]
-    await asyncio.sleep(0)  # each hands itself over at once, before the warden can take any
+    await asyncio.sleep(0)  # each hands itself over at once, before the fork server can take any
     await sandbox.close()
     ends = await asyncio.gather(*runs, return_exceptions=True)
     assert not [end for end in ends if not isinstance(end, SandboxError | ToolResult)]

@@ -22,12 +22,12 @@ from tests.backends import absent
 PRELUDE = """
 import asyncio, json, sys
 sys.path.insert(0, sys.argv[1])
-from mappa_core.rollout.sandboxes.client import SupervisedSandbox
+from mappa_core.rollout.sandboxes.local import LocalSandbox
 from mappa_core.core.errors import SandboxError
-from mappa_core.core.records import Limits
+from mappa_core.core.records.tools import Limits
 
 async def main():
-    sandbox = SupervisedSandbox(sys.argv[2], 4)
+    sandbox = LocalSandbox(sys.argv[2], 4)
     await sandbox.start()
     try:
         results = await asyncio.gather(*(sandbox.run(c, None, Limits(
@@ -147,7 +147,7 @@ def test_landlock_without_mounts_nor_namespaces(folder: Path):
     assert int(forks[1]) <= 80  # the user's other processes, of four more runs, come and go
     assert signal[1] == "refused\n"
     assert outside[1] == "refused\nrefused\n"
-    assert not list(Path(tempfile.gettempdir()).glob("mappa-room-*"))
+    assert not list(Path(tempfile.gettempdir()).glob("mappa-run-*"))
 
 
 REACH = """

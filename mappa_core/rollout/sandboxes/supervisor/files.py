@@ -1,7 +1,7 @@
 """Files in and out of a workspace: bytes that are copied and hashed, never opened as anything.
 
-What a program leaves behind is hostile: links to other people's files, pipes that block whoever
-reads them, sparse terabytes, names made to deceive. Only regular files with plain names pass.
+What a program leaves behind is hostile: links to other people's files, pipes that block
+their reader, sparse terabytes, names made to deceive. Only regular files with plain names pass.
 Nothing runs any more when files are collected.
 """
 
@@ -24,7 +24,7 @@ _MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Harvest:
+class Collected:
     """What a run left in its workspace."""
 
     files: tuple[Artifact, ...]
@@ -33,7 +33,7 @@ class Harvest:
 
 
 def copy_in(source: Path, target: Path) -> dict[str, Artifact]:
-    """Copy a workspace's regular files into an empty room.
+    """Copy a workspace's regular files into an empty folder.
 
     Returns:
         Each file by name.
@@ -53,56 +53,58 @@ def copy_in(source: Path, target: Path) -> dict[str, Artifact]:
     return copied
 
 
-def harvest(
-    room: Path, before: Mapping[str, Artifact], limits: Limits, *, leave_out: str
-) -> Harvest:
-    """Hash what is in `room` and say what is not acceptable there, and why.
+def collect(
+    folder: Path, before: Mapping[str, Artifact], limits: Limits, *, leave_out: str
+) -> Collected:
+    """Hash what is in `folder` and say what is not acceptable there, and why.
 
     What was there before and still is stays, whatever its size: the program did not make it.
 
     Args:
-        room: The workspace, nothing running in it.
+        folder: The workspace, nothing running in it.
         before: What was copied into it, by name.
         limits: Bounds on each file that is new, and on all files together.
         leave_out: The name of the program itself.
     """
-    same = _unchanged(room, before)
+    same = _unchanged(folder, before)
     left_bytes = limits.workspace_bytes - sum(file.size_bytes for file in same.values())
     files: list[Artifact] = []
     rejected: list[RejectedFile] = []
-    for path in _walk(room):
-        name = str(path.relative_to(room))
-        if path.relative_to(room).parts[0] == leave_out:
+    for path in _walk(folder):
+        name = str(path.relative_to(folder))
+        if path.relative_to(folder).parts[0] == leave_out:
             continue
         if name in same:
             files.append(same[name])
             continue
         try:
             if len(files) >= MAX_FILES:
-                raise _Objection(f"more than {MAX_FILES} files")
+                raise _NotAccepted(f"more than {MAX_FILES} files")
             files.append(_accepted(path, name, limits.file_bytes, left_bytes))
             left_bytes -= files[-1].size_bytes
-        except (OSError, _Objection) as objection:
+        except (OSError, _NotAccepted) as error:
             if len(rejected) < MAX_REJECTED:
-                rejected.append(RejectedFile(name=_printable(name), reason=_reason(objection)))
-    return Harvest(files=tuple(files), rejected=tuple(rejected))
+                rejected.append(RejectedFile(name=_printable(name), reason=_reason(error)))
+    return Collected(files=tuple(files), rejected=tuple(rejected))
 
 
-def keep(room: Path, workspace: Path, harvest: Harvest, before: Mapping[str, Artifact]) -> None:
-    """Make the workspace hold exactly the harvest; each file appears whole or not at all.
+def write_back(
+    folder: Path, workspace: Path, left: Collected, before: Mapping[str, Artifact]
+) -> None:
+    """Make the workspace hold exactly what was left; each file appears whole or not at all.
 
     Raises:
         OSError: The workspace cannot be written.
     """
     # Removals first: a folder may have become a file of the same name, or the other way round.
-    for name in before.keys() - {artifact.name for artifact in harvest.files}:
+    for name in before.keys() - {artifact.name for artifact in left.files}:
         _remove_with_empty_parents(workspace, name)
-    for artifact in harvest.files:
+    for artifact in left.files:
         if before.get(artifact.name) != artifact:
             target = workspace / artifact.name
             target.parent.mkdir(parents=True, exist_ok=True)
             half = target.with_name(f".{os.getpid()}.part")
-            _copy(room / artifact.name, half)
+            _copy(folder / artifact.name, half)
             half.replace(target)
 
 
@@ -113,19 +115,17 @@ def _remove_with_empty_parents(workspace: Path, name: str) -> None:
             (workspace / parent).rmdir()
 
 
-class _Objection(Exception):
+class _NotAccepted(Exception):
     """Why a file is not accepted."""
 
 
-def _reason(objection: Exception) -> str:
-    return (
-        (objection.strerror or "unreadable") if isinstance(objection, OSError) else str(objection)
-    )
+def _reason(error: Exception) -> str:
+    return (error.strerror or "unreadable") if isinstance(error, OSError) else str(error)
 
 
-def _unchanged(room: Path, before: Mapping[str, Artifact]) -> dict[str, Artifact]:
-    """What of `before` is in the room as it was; links and the like are not what they stand for."""
-    found = ((str(path.relative_to(room)), path) for path in _walk(room))
+def _unchanged(folder: Path, before: Mapping[str, Artifact]) -> dict[str, Artifact]:
+    """What of `before` is still as it was; links and the like are not what they stand for."""
+    found = ((str(path.relative_to(folder)), path) for path in _walk(folder))
     return {
         name: before[name] for name, path in found if name in before and _is(path, before[name])
     }
@@ -152,14 +152,14 @@ def _accepted(path: Path, name: str, limit_bytes: int, left_bytes: int) -> Artif
     if kind != stat.S_IFREG:
         kinds = {stat.S_IFLNK: "link", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
         if kind == stat.S_IFDIR:
-            raise _Objection(f"over {_MAX_DEPTH} folders deep")
-        raise _Objection(f"a {kinds.get(kind, 'device')}, not a regular file")
+            raise _NotAccepted(f"over {_MAX_DEPTH} folders deep")
+        raise _NotAccepted(f"a {kinds.get(kind, 'device')}, not a regular file")
     if status.st_nlink > 1:
-        raise _Objection("has several names (hard links)")
+        raise _NotAccepted("has several names (hard links)")
     if status.st_size > limit_bytes:
-        raise _Objection(f"{_mib(status.st_size)}, and one file may have {_mib(limit_bytes)}")
+        raise _NotAccepted(f"{_mib(status.st_size)}, and one file may have {_mib(limit_bytes)}")
     if status.st_size > left_bytes:
-        raise _Objection(f"{_mib(status.st_size)}, and there is room for {_mib(left_bytes)}")
+        raise _NotAccepted(f"{_mib(status.st_size)}, and there is room for {_mib(left_bytes)}")
     _check_name(name)
     return Artifact(name=name, size_bytes=status.st_size, sha256=_digest(path))
 
@@ -170,9 +170,9 @@ def _mib(size_bytes: int) -> str:
 
 def _check_name(name: str) -> None:
     if not name.isprintable() or "\\" in name:
-        raise _Objection("its name has characters that do not print or could deceive")
+        raise _NotAccepted("its name has characters that do not print or could deceive")
     if len(os.fsencode(name)) > _MAX_NAME_BYTES or name.count("/") > _MAX_DEPTH:
-        raise _Objection(f"its name is over {_MAX_NAME_BYTES} bytes or {_MAX_DEPTH} folders deep")
+        raise _NotAccepted(f"its name is over {_MAX_NAME_BYTES} bytes or {_MAX_DEPTH} folders deep")
 
 
 def _walk(root: Path) -> Iterator[Path]:

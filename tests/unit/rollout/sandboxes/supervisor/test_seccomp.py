@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from mappa_core.core.errors import SandboxUnavailable
-from mappa_core.rollout.sandboxes.seccomp import deny_filter
+from mappa_core.rollout.sandboxes.supervisor.seccomp import deny_filter
 
 ALLOW, KILL = 0x7FFF0000, 0x80000000
 X86, ARM = ("x86_64", 0xC000003E), ("aarch64", 0xC00000B7)

@@ -23,24 +23,25 @@ from typing import ParamSpec, TypeVar
 
 from docker.api.client import APIClient
 from docker.errors import APIError, DockerException, NotFound
-from docker.types import Ulimit
 from requests.exceptions import RequestException
 
 from mappa_core.core.errors import SandboxError
 from mappa_core.core.records.tools import Limits
-from mappa_core.rollout.sandboxes import container, parcel
+from mappa_core.rollout.sandboxes import payload
+from mappa_core.rollout.sandboxes.docker_hardening import hardening
+from mappa_core.rollout.sandboxes.supervisor import entrypoint, messages
 
 P = ParamSpec("P")
 T = TypeVar("T")
 LABEL = "mappa.sandbox"
 _BOOT = f"""
 import sys
-size = int.from_bytes(sys.stdin.buffer.read({container.LENGTH_BYTES}))
-with open("{container.HOME}/source.zip", "wb") as file:
+size = int.from_bytes(sys.stdin.buffer.read({messages.LENGTH_BYTES}))
+with open("{entrypoint.HOME}/source.zip", "wb") as file:
     file.write(sys.stdin.buffer.read(size))
 sys.path.insert(0, file.name)
-from mappa_core.rollout.sandboxes import container
-container.main()
+from mappa_core.rollout.sandboxes.supervisor import entrypoint
+entrypoint.in_container()
 """
 _CONFLICT = 409
 _STALE_SECONDS = 300
@@ -48,11 +49,6 @@ _START_SECONDS, _END_SECONDS = 60, 10
 _STDOUT = 1
 _FRAME = struct.Struct(">BxxxL")
 _READ_BYTES = 2**16
-_MIB = 2**20
-_SUPERVISOR_BYTES, _SUPERVISOR_PROCESSES, _SUPERVISOR_FILES = 64 * _MIB, 8, 256
-_SLACK_BYTES, _SLACK_INODES = 4 * _MIB, 1024
-_SHARED_MEMORY_BYTES = 16 * _MIB
-_ONE_CPU = 10**9
 _FIRST_USER, _USERS = 0x7100_0000, 2**24
 _FIRST_MAPPED_USER, _MAPPED_USERS = 10_000, 50_000
 
@@ -76,8 +72,8 @@ _TROUBLE = (DockerException, RequestException, OSError)
 
 
 @contextmanager
-def told_as_ours() -> Generator[None]:
-    """What goes wrong between us and the engine, as the one error of a sandbox.
+def engine_errors() -> Generator[None]:
+    """Turn what goes wrong between us and the engine into the one error of a sandbox.
 
     Raises:
         SandboxError: In place of what the engine's client raised.
@@ -110,11 +106,11 @@ class Container:
         Raises:
             OSError: The connection is gone.
         """
-        loop, length = asyncio.get_running_loop(), len(data).to_bytes(container.LENGTH_BYTES)
-        await loop.sock_sendall(self.connection, length + data)
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(self.connection, messages.with_length(data))
 
     async def read(self, size: int) -> bytes:
-        """Exactly `size` bytes of its standard output.
+        """Read exactly `size` bytes of its standard output.
 
         Raises:
             Ended: It ended before.
@@ -128,31 +124,31 @@ class Container:
         del self._unread[:size]
         return taken
 
-    async def message(self, limit_bytes: int) -> bytes:
-        """One message of it.
+    async def read_message(self, limit_bytes: int) -> bytes:
+        """Read one message.
 
         Raises:
             SandboxError: It ended before, or wants to send more than `limit_bytes`.
             OSError: The connection is gone.
         """
-        size = int.from_bytes(await self.read(container.LENGTH_BYTES))
+        size = int.from_bytes(await self.read(messages.LENGTH_BYTES))
         if size > limit_bytes:
             raise SandboxError(f"the container sends {size} bytes")
         return await self.read(size)
 
-    def waits(self) -> bool:
+    def is_waiting(self) -> bool:
         """Whether it is still there; while it waits it says nothing."""
         poller = select.poll()
         poller.register(self.connection, select.POLLIN)
         return not poller.poll(0)
 
-    async def see_it_ended(self) -> None:
-        """Have the engine say that it ended, and that not only its connection did.
+    async def confirm_end(self) -> None:
+        """Have the engine confirm that it ended, and that not only its connection did.
 
         Raises:
             SandboxError: The engine does not answer, or says that it goes on.
         """
-        with told_as_ours(), suppress(NotFound):
+        with engine_errors(), suppress(NotFound):
             wait = self.engine.client.wait
             await _in_thread(self.engine, wait, self.id, timeout=_END_SECONDS)
 
@@ -167,13 +163,13 @@ class Container:
         return bytes(data)
 
     def leave(self) -> None:
-        """Let go of it: its standard input ends, so it ends, and the engine removes it."""
+        """End its standard input: it ends by itself, and the engine removes it."""
         self.connection.close()
 
     async def remove(self) -> None:
-        """Have it gone, whatever it does; safe to call twice.
+        """Kill and remove it, whatever it does; safe to call twice.
 
-        An engine that does not answer is no error of its own: whoever lets go of a container has
+        An engine that does not answer is no error of its own: a caller that kills a container has
         one already, and where its standard input has ended, so does the container.
         """
         self.leave()
@@ -182,18 +178,18 @@ class Container:
 
 
 async def start_container(engine: Engine, limits: Limits) -> Container:
-    """A container with room for a run of `limits`, ready to be sent one.
+    """Start a container with room for a run of `limits`, ready to be sent one.
 
     Raises:
         SandboxError: The engine refuses, or the supervisor does not start in there.
     """
-    with told_as_ours():
+    with engine_errors():
         made = await _in_thread(engine, _start, engine, limits)
     try:
-        with told_as_ours():
+        with engine_errors():
             async with asyncio.timeout(_START_SECONDS):
                 await made.send(_source())
-                await made.read(len(container.READY))
+                await made.read(len(entrypoint.READY))
     except BaseException:
         await asyncio.shield(made.remove())
         raise
@@ -201,13 +197,13 @@ async def start_container(engine: Engine, limits: Limits) -> Container:
 
 
 async def remove_all(engine: Engine) -> None:
-    """Have every container of this owner gone.
+    """Remove every container of this owner.
 
     Raises:
         SandboxError: The engine does not answer.
     """
     mine = {"label": f"{LABEL}={engine.owner}"}
-    with told_as_ours():
+    with engine_errors():
         await _in_thread(engine, _remove_listed, engine.client, mine, 0)
 
 
@@ -227,37 +223,6 @@ def _remove_listed(
 async def _in_thread(engine: Engine, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     work = partial(call, *args, **kwargs)
     return await asyncio.get_running_loop().run_in_executor(engine.threads, work)
-
-
-def hardening(limits: Limits, user: int) -> Mapping[str, object]:
-    """What `HostConfig` says of a container: no network, nothing writable but two tmpfs, no rights.
-
-    Its memory is that of the run plus our supervisor's, which keeps the workspace a second time.
-    """
-    memory = limits.memory_bytes + limits.workspace_bytes + _SUPERVISOR_BYTES
-    files = max(limits.open_files, _SUPERVISOR_FILES)
-    owned = f"uid={user},gid={user},mode=0700,nosuid,nodev"
-    size = limits.workspace_bytes + _SLACK_BYTES
-    tmpfs = f"size={size},nr_inodes={limits.inodes + _SLACK_INODES},{owned}"
-    return {
-        "network_mode": "none",
-        "read_only": True,
-        "cap_drop": ["ALL"],
-        "security_opt": ["no-new-privileges"],
-        "ipc_mode": "private",
-        "shm_size": _SHARED_MEMORY_BYTES,
-        "mem_limit": memory,
-        "memswap_limit": memory,
-        "pids_limit": limits.processes + _SUPERVISOR_PROCESSES,
-        "nano_cpus": _ONE_CPU,
-        "tmpfs": {"/tmp": tmpfs, container.HOME: tmpfs},  # noqa: S108 (inside the container)
-        "ulimits": [
-            Ulimit(name="core", soft=0, hard=0),
-            Ulimit(name="nofile", soft=files, hard=files),
-        ],
-        "log_config": {"Type": "none", "Config": {}},
-        "auto_remove": True,
-    }
 
 
 def _start(engine: Engine, limits: Limits) -> Container:
@@ -311,6 +276,6 @@ def _remove(client: APIClient, name: str) -> None:
 def _source() -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
-        for name, data in parcel.source().items():
+        for name, data in payload.source().items():
             archive.writestr(name, data)
     return packed.getvalue()

@@ -5,16 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mappa_core.core.records.tools import Artifact, Limits, RejectedFile, ToolResult, ToolStatus
-from mappa_core.rollout.sandboxes import wire
+from mappa_core.rollout.sandboxes.supervisor import messages
 
 
 @given(st.text(st.characters(), max_size=200))
 def test_any_code_arrives_as_it_was_sent(code: str):
-    request = wire.Request(code=code + "\ud800\0", workspace=None, limits=Limits(wall_seconds=2.5))
+    request = messages.Request(
+        code=code + "\ud800\0", workspace=None, limits=Limits(wall_seconds=2.5)
+    )
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        ours.sendall(wire.encode_request(request))
-        assert wire.receive_request(theirs) == request
+        ours.sendall(messages.with_length(messages.encode_request(request)))
+        assert messages.receive_request(theirs) == request
 
 
 def test_a_caller_who_goes_away_is_noticed():
@@ -23,7 +25,7 @@ def test_a_caller_who_goes_away_is_noticed():
         ours.sendall(b"\0\0\0")
         ours.close()
         with pytest.raises(EOFError):
-            wire.receive_request(theirs)
+            messages.receive_request(theirs)
 
 
 def test_a_result_arrives_as_it_was_sent():
@@ -42,6 +44,6 @@ def test_a_result_arrives_as_it_was_sent():
         written=(Artifact(name="a", size_bytes=1, sha256="0" * 64),),
         rejected=(RejectedFile(name="b", reason="a link"),),
     )
-    assert wire.decode_reply(wire.encode_reply(result)) == result
-    failure = wire.Failure(reason="no")
-    assert wire.decode_reply(wire.encode_reply(failure)) == failure
+    assert messages.decode_reply(messages.encode_reply(result)) == result
+    failure = messages.Failure(reason="no")
+    assert messages.decode_reply(messages.encode_reply(failure)) == failure

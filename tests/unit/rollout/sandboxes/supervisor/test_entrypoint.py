@@ -1,4 +1,4 @@
-"""The end of a supervisor elsewhere, as whoever sent it there sees it."""
+"""The end of a supervisor elsewhere, as its sender sees it."""
 
 import os
 import signal
@@ -8,9 +8,13 @@ import time
 from pathlib import Path
 
 from mappa_core.core.records.tools import Limits
-from mappa_core.rollout.sandboxes import cgroups, parcel
+from mappa_core.rollout.sandboxes import payload
+from mappa_core.rollout.sandboxes.supervisor import cgroups
 
-MAIN = "import sys; from mappa_core.rollout.sandboxes import remote; remote.main(sys.argv[1])"
+MAIN = (
+    "import sys; from mappa_core.rollout.sandboxes.supervisor import entrypoint; "
+    "entrypoint.on_server(sys.argv[1])"
+)
 
 
 def children(pid: int) -> list[int]:
@@ -23,7 +27,7 @@ def children(pid: int) -> list[int]:
 def test_a_supervisor_that_is_killed_ends_as_by_that_signal_and_leaves_no_group(
     tmp_path: Path,
 ) -> None:
-    for name, data in parcel.packed(
+    for name, data in payload.packed(
         "import time; time.sleep(60)", None, Limits(), packages=False
     ).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,7 @@
 
 The service alone would lose what a team needs: it truncates output silently, has no globs, caps no
 process tree, and tells nothing about files read. So each request brings our supervisor along
-(`remote`), and the service gives the walls. What those hold is in docs/security.md.
+(`entrypoint`), and the service gives the walls. What those hold is in docs/security.md.
 
 A program is never run twice: only a connection that was refused is tried again.
 """
@@ -11,7 +11,6 @@ import asyncio
 import base64
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +19,9 @@ from pydantic import BaseModel, ValidationError
 
 from mappa_core.core.errors import SandboxError, SandboxUnavailable
 from mappa_core.core.records.tools import Limits, ToolResult, ToolStatus
-from mappa_core.rollout.sandboxes import parcel, remote, unsafe, wire
+from mappa_core.rollout.sandboxes import payload
+from mappa_core.rollout.sandboxes.payload import Reply
+from mappa_core.rollout.sandboxes.supervisor import entrypoint, unsafe_subprocess
 
 NAME = "sandbox-fusion"
 GRACE_SECONDS = 30.0
@@ -30,7 +31,8 @@ _CONNECT_TRIES, _CONNECT_PAUSE_SECONDS = 3, 0.3
 _ANSWER_SLACK_BYTES = 2**28
 _BOOT = (
     "import os, sys; sys.path.insert(0, os.path.abspath('.mappa/source')); "
-    "from mappa_core.rollout.sandboxes import remote; remote.main(os.getcwd())"
+    "from mappa_core.rollout.sandboxes.supervisor import entrypoint; "
+    "entrypoint.on_server(os.getcwd())"
 )
 
 
@@ -48,14 +50,8 @@ class _Answer(BaseModel):
     files: dict[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reply:
-    result: ToolResult
-    contents: bytes
-
-
 class FusionSandbox:
-    """A `ports.Sandbox` whose walls are a SandboxFusion server's."""
+    """A `Sandbox` whose walls are a SandboxFusion server's."""
 
     def __init__(
         self,
@@ -83,7 +79,7 @@ class FusionSandbox:
         except httpx.InvalidURL as error:
             raise SandboxUnavailable(f"MAPPA_SANDBOXFUSION_URL={url}: {error}") from None
         self._grace_seconds = grace_seconds
-        self._turns = asyncio.Semaphore(concurrency)
+        self._permits = asyncio.Semaphore(concurrency)
         self._packages = packages
         self._url = url
         self._tier = NAME
@@ -95,7 +91,7 @@ class FusionSandbox:
         return self._tier
 
     async def start(self) -> None:
-        """See that the server answers, and what holds there.
+        """Check that the server answers, and learn what holds there.
 
         Raises:
             SandboxUnavailable: Nothing that speaks the protocol answers at the address.
@@ -107,7 +103,7 @@ class FusionSandbox:
         self._tier = result.tier
 
     async def run(self, code: str, workspace: Path | None, limits: Limits) -> ToolResult:
-        """Run `code` as `main.py`; see `ports.Sandbox`.
+        """Run `code` as `main.py`; see `Sandbox`.
 
         Raises:
             SandboxError: The server failed, or did not answer in time.
@@ -115,16 +111,11 @@ class FusionSandbox:
         if self._closed:
             raise SandboxError("the sandbox is closed")
         files = await asyncio.to_thread(_sent, code, workspace, limits, packages=self._packages)
-        async with self._turns:
+        async with self._permits:
             answer = await self._ask(files, limits)
         reply = _opened(answer, limits)
-        if isinstance(reply, ToolResult):
-            return replace(reply, code=code, tier=self._tier)
-        if workspace:
-            await asyncio.to_thread(parcel.bring_back, reply.result, reply.contents, workspace)
-        held = reply.result.tier.removeprefix(unsafe.TIER.name).removeprefix("+")
-        tier = f"{NAME}+{held}" if held else NAME
-        return replace(reply.result, code=code, tier=tier)
+        tier = _around(reply.result.tier) if reply.result.tier else self._tier
+        return await asyncio.to_thread(payload.take_back, reply, workspace, code=code, tier=tier)
 
     async def close(self) -> None:
         """Give connections back; safe to call twice."""
@@ -137,7 +128,7 @@ class FusionSandbox:
             "language": "python",
             "code": _BOOT,
             "files": files,
-            "fetch_files": [remote.REPLY, remote.CONTENTS],
+            "fetch_files": [entrypoint.REPLY, entrypoint.CONTENTS],
             "run_timeout": limits.wall_seconds + self._grace_seconds,
         }
         try:
@@ -175,12 +166,12 @@ class FusionSandbox:
 
 def _sent(code: str, workspace: Path | None, limits: Limits, *, packages: bool) -> dict[str, str]:
     """Everything the service puts into its folder, in base64."""
-    source = {f"{remote.FOLDER}/source/{name}": data for name, data in parcel.source().items()}
-    return parcel.as_text(parcel.packed(code, workspace, limits, packages=packages) | source)
+    source = {f"{entrypoint.FOLDER}/source/{name}": data for name, data in payload.source().items()}
+    return payload.as_text(payload.packed(code, workspace, limits, packages=packages) | source)
 
 
-def _opened(answer: _Answer, limits: Limits) -> _Reply | ToolResult:
-    """The sealed reply, or what happened to a program that left none.
+def _opened(answer: _Answer, limits: Limits) -> Reply:
+    """The sealed reply, or what is known of a program that left none.
 
     Raises:
         SandboxError: The service failed.
@@ -189,23 +180,27 @@ def _opened(answer: _Answer, limits: Limits) -> _Reply | ToolResult:
     if answer.status == "SandboxError" or ran is None or ran.status == "Error":
         raise SandboxError(f"SandboxFusion failed: {' '.join(answer.message.split()) or 'no word'}")
     if ran.status == "TimeLimitExceeded":
-        return parcel.without_reply(ToolStatus.TIMEOUT, "the service ended it", limits)
-    reply = _fetched(answer, remote.REPLY)
-    sealed = f"{remote.SEAL}{hashlib.sha256(reply).hexdigest()}"
-    if (ran.stdout or "").rstrip("\n").rpartition("\n")[2] != sealed:
+        return payload.without_reply(ToolStatus.TIMEOUT, "the service ended it", limits)
+    text = _fetched(answer, entrypoint.REPLY)
+    seal = f"{entrypoint.SEAL}{hashlib.sha256(text).hexdigest()}"
+    if (ran.stdout or "").rstrip("\n").rpartition("\n")[2] != seal:
         said = f"it left no sealed reply {(ran.stderr or '').strip()[-300:]}".strip()
         if _ended_by_signal(ran.return_code):
-            return parcel.without_reply(ToolStatus.KILLED, said, limits)
+            return payload.without_reply(ToolStatus.KILLED, said, limits)
         raise SandboxError(f"SandboxFusion: {' '.join(said.split())}")
-    result = parcel.reply_in(reply)
-    if isinstance(result, wire.Failure):
-        raise SandboxError(f"SandboxFusion: {result.reason}")
-    return _Reply(result=result, contents=_fetched(answer, remote.CONTENTS))
+    contents = _fetched(answer, entrypoint.CONTENTS)
+    return Reply(result=payload.checked_result(text, NAME), contents=contents)
+
+
+def _around(inside: str) -> str:
+    """The tier of a run whose supervisor had the tier `inside` to give."""
+    held = inside.removeprefix(unsafe_subprocess.TIER.name).removeprefix("+")
+    return f"{NAME}+{held}" if held else NAME
 
 
 def _ended_by_signal(code: int | None) -> bool:
     """Whether the program took its supervisor down, which itself has no reason to be killed."""
-    return code is None or code < 0 or code > remote.SIGNAL_BASE
+    return code is None or code < 0 or code > entrypoint.SIGNAL_BASE
 
 
 def _fetched(answer: _Answer, name: str) -> bytes:

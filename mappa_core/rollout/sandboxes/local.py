@@ -1,4 +1,4 @@
-"""The port's side of the sandbox: hands each run to a supervisor and waits for its report."""
+"""Sandboxes on this machine: each run is handed to a supervisor of our fork server."""
 
 import asyncio
 import json
@@ -14,39 +14,40 @@ from types import MappingProxyType
 import mappa_core
 from mappa_core.core.errors import SandboxError
 from mappa_core.core.records.tools import Limits, ToolResult
-from mappa_core.rollout.sandboxes import wire
-from mappa_core.rollout.sandboxes.launch import Backend
+from mappa_core.rollout.sandboxes.supervisor import messages
+from mappa_core.rollout.sandboxes.supervisor.messages import Failure, Request
 
 _START_SECONDS = 20.0
 _GRACE_SECONDS = 30.0
 """What a supervisor may take beyond the program's wall clock, on a loaded machine."""
 _HAND_OVER_SECONDS = 0.01
-"""Between two tries to hand a run over while the warden has too many to take."""
+"""Between two tries to hand a run over while the fork server has too many to take."""
 _READ_BYTES = 2**16
 _NO_PACKAGES: Mapping[str, Path] = MappingProxyType({})
 _BOOT = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from mappa_core.rollout.sandboxes import warden; warden.main(*sys.argv[2:])"
+    "from mappa_core.rollout.sandboxes.supervisor import fork_server; "
+    "fork_server.main(*sys.argv[2:])"
 )
 
 
-class SupervisedSandbox:
-    """A `ports.Sandbox`: at most `core/concurrency` runs at once, each under its own supervisor."""
+class LocalSandbox:
+    """A `Sandbox` with at most `concurrency` runs at once, each under its own supervisor."""
 
     def __init__(
-        self, backend: Backend, concurrency: int, packages: Mapping[str, Path] = _NO_PACKAGES
+        self, backend: str, concurrency: int, packages: Mapping[str, Path] = _NO_PACKAGES
     ) -> None:
         """Prepare it; `start` starts it.
 
         Args:
-            backend: The tier.
+            backend: Name of the tier.
             concurrency: Runs at once.
             packages: What programs may import beside the standard library; see `packages`.
         """
         self._packages = packages
-        self._backend: Backend = backend
-        self._turns = asyncio.Semaphore(concurrency)
-        self._warden: subprocess.Popen[bytes] | None = None
+        self._backend = backend
+        self._permits = asyncio.Semaphore(concurrency)
+        self._fork_server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._open: set[socket.socket] = set()
         self._starting = asyncio.Lock()
@@ -58,14 +59,14 @@ class SupervisedSandbox:
         return self._tier
 
     async def start(self) -> None:
-        """Start the warden and learn what this machine offers.
+        """Start the fork server and learn what this machine offers.
 
         Raises:
             SandboxError: It does not start.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._warden = _start_warden(self._backend, self._packages, theirs)
+            self._fork_server = _start_fork_server(self._backend, self._packages, theirs)
         ours.setblocking(False)
         self._control = ours
         try:
@@ -75,11 +76,11 @@ class SupervisedSandbox:
             greeting = b""
         if not greeting:
             await self.close()
-            raise SandboxError(f"the warden of sandbox {self._backend} does not start; see above")
+            raise SandboxError(f"{self._backend}: its fork server does not start; see above")
         self._tier = json.loads(greeting)
 
     async def run(self, code: str, workspace: Path | None, limits: Limits) -> ToolResult:
-        """Run `code` as `main.py`; see `ports.Sandbox`. Cancelling it ends the program.
+        """Run `code` as `main.py`; see `Sandbox`. Cancelling it ends the program.
 
         Raises:
             SandboxError: The sandbox itself failed.
@@ -87,35 +88,34 @@ class SupervisedSandbox:
         if workspace:
             workspace.mkdir(parents=True, exist_ok=True)
         place = str(workspace.absolute()) if workspace else None
-        request = wire.Request(code=code, workspace=place, limits=limits)
-        async with self._turns:
-            reply = await self._ask(wire.encode_request(request), limits)
-        if isinstance(reply, wire.Failure):
-            raise SandboxError(f"sandbox {self._tier}: {reply.reason}; see docs/security.md")
-        return replace(reply, code=code)
+        request = Request(code=code, workspace=place, limits=limits)
+        async with self._permits:
+            reply = await self._ask(request)
+        return replace(messages.result_of(reply, self._backend), code=code)
 
-    async def _ask(self, request: bytes, limits: Limits) -> ToolResult | wire.Failure:
+    async def _ask(self, request: Request) -> ToolResult | Failure:
         connection = await self._connect()
+        data = messages.with_length(messages.encode_request(request))
         try:
-            async with asyncio.timeout(limits.wall_seconds + _GRACE_SECONDS):
-                text = await _exchange(connection, request)
+            async with asyncio.timeout(request.limits.wall_seconds + _GRACE_SECONDS):
+                text = await _exchange(connection, data)
         except (TimeoutError, ConnectionError) as error:
-            return wire.Failure(reason=f"no report: {error or 'timed out'}")
+            return Failure(reason=f"no report: {error or 'timed out'}")
         finally:
             # Closing is what ends a run that is still going on.
             self._open.discard(connection)
             connection.close()
         try:
-            return wire.decode_reply(text)
+            return messages.decode_reply(text)
         except ValueError:  # nothing at all, or it was killed while it said it
-            return wire.Failure(reason="its supervisor died")
+            return Failure(reason="its supervisor died")
 
     async def _connect(self) -> socket.socket:
         async with self._starting:
             try:
                 connection = await self._send_connection()
-            except ConnectionError:  # the warden died; a new one does as well
-                await self._stop_warden()
+            except ConnectionError:  # the fork server died; a new one does as well
+                await self._stop_fork_server()
                 await self.start()
                 connection = await self._send_connection()
         self._open.add(connection)
@@ -133,7 +133,7 @@ class SupervisedSandbox:
         return ours
 
     async def _hand_over(self, connection: socket.socket) -> None:
-        """Give the warden its end of a connection, as soon as it has taken some of those before."""
+        """Give the fork server its end of a connection, once it has taken some of those before."""
         while self._control is not None:
             try:
                 socket.send_fds(self._control, [b"r"], [connection.fileno()])
@@ -145,24 +145,24 @@ class SupervisedSandbox:
         raise SandboxError("the sandbox is closed")
 
     async def close(self) -> None:
-        """End what still runs and stop the warden; safe to call twice."""
+        """End what still runs and stop the fork server; safe to call twice."""
         for connection in self._open:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-        await self._stop_warden()
+        await self._stop_fork_server()
 
-    async def _stop_warden(self) -> None:
+    async def _stop_fork_server(self) -> None:
         if self._control is not None:
             self._control.close()
             self._control = None
-        if self._warden is not None:
+        if self._fork_server is not None:
             # It leaves once every supervisor has cleaned up.
-            await asyncio.to_thread(self._warden.wait)
-            self._warden = None
+            await asyncio.to_thread(self._fork_server.wait)
+            self._fork_server = None
 
 
-def _start_warden(
-    backend: Backend, packages: Mapping[str, Path], control: socket.socket
+def _start_fork_server(
+    backend: str, packages: Mapping[str, Path], control: socket.socket
 ) -> subprocess.Popen[bytes]:
     shown = json.dumps({name: str(path) for name, path in packages.items()})
     package_root = str(Path(mappa_core.__file__).parent.parent)

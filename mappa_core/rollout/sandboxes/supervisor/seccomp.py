@@ -13,7 +13,7 @@ import struct
 from collections.abc import Sequence
 
 from mappa_core.core.errors import SandboxUnavailable
-from mappa_core.rollout.sandboxes import system_calls
+from mappa_core.rollout.sandboxes.supervisor import seccomp_calls
 
 # linux/filter.h and linux/seccomp.h
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -31,7 +31,7 @@ _AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
 _SOCK_STREAM, _SOCK_TYPE_MASK = 1, 0xF
 
 _ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
-"""AUDIT_ARCH_* and the column in the tables of `system_calls`."""
+"""AUDIT_ARCH_* and the column in the tables of `seccomp_calls`."""
 
 _THIS_MACHINE = platform.machine()
 _Instruction = tuple[int, int, int, int]
@@ -53,7 +53,7 @@ def deny_filter(*, namespaces: bool, machine: str = _THIS_MACHINE) -> bytes:
     if machine not in _ARCHITECTURES:
         raise SandboxUnavailable(f"no system call filter for {machine}; use x86_64 or aarch64")
     architecture, column = _ARCHITECTURES[machine]
-    calls = {name: numbers[column] for name, numbers in system_calls.CALLS.items()}
+    calls = {name: numbers[column] for name, numbers in seccomp_calls.CALLS.items()}
     program = [
         (_LOAD, 0, 0, _ARCHITECTURE_OFFSET),
         (_JUMP_EQUAL, 1, 0, architecture),
@@ -63,7 +63,7 @@ def deny_filter(*, namespaces: bool, machine: str = _THIS_MACHINE) -> bytes:
         _refuse(errno.ENOSYS),
         *(
             step
-            for numbers in system_calls.DENIED.values()
+            for numbers in seccomp_calls.DENIED.values()
             for step in _when(numbers[column], [_refuse(errno.EPERM)])
         ),
         *([] if namespaces else _kept_to_itself(column)),
@@ -93,10 +93,10 @@ def _no_network(calls: dict[str, int]) -> list[_Instruction]:
 def _kept_to_itself(column: int) -> list[_Instruction]:
     ourselves = [_argument(0), *_unless_one_of((0,), errno.EPERM)]
     rules = [
-        *((numbers, [_refuse(errno.EPERM)]) for numbers in system_calls.SHARED.values()),
-        *((numbers, [_refuse(_SUCCESS)]) for numbers in system_calls.SETTLED.values()),
-        *((numbers, ourselves) for numbers in system_calls.OF_A_PROCESS.values()),
-        *((numbers, _ourselves_as(kind)) for numbers, kind in system_calls.OF_PROCESSES.values()),
+        *((numbers, [_refuse(errno.EPERM)]) for numbers in seccomp_calls.SHARED.values()),
+        *((numbers, [_refuse(_SUCCESS)]) for numbers in seccomp_calls.SETTLED.values()),
+        *((numbers, ourselves) for numbers in seccomp_calls.OF_A_PROCESS.values()),
+        *((numbers, _ourselves_as(kind)) for numbers, kind in seccomp_calls.OF_PROCESSES.values()),
     ]
     numbered = ((numbers[column], body) for numbers, body in rules)
     return [step for n, body in numbered if n is not None for step in _when(n, body)]

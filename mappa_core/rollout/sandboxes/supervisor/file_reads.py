@@ -12,19 +12,20 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mappa_core.rollout.sandboxes import linux
+from mappa_core.rollout.sandboxes.supervisor import libc
 
 _ACCESS, _MODIFY, _CLOSE_WRITE, _CLOSE_NOWRITE = 0x1, 0x2, 0x8, 0x10
 _READ = _ACCESS | _CLOSE_WRITE | _CLOSE_NOWRITE
-"""Reading, or closing with nothing written before: a mapped file is never `read`. So whoever opens
-a file to write and writes nothing counts as a reader, because one who maps it looks the same."""
+"""Reading, or closing with nothing written before: a mapped file is never `read`. So a program
+that opens a file to write and writes nothing counts as a reader: one that maps it looks the same.
+"""
 _EVENT = struct.Struct("iIII")
 _BUFFER_BYTES = 2**16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Footprints:
-    """What was there before a program, under watch."""
+class FileWatch:
+    """The files that were there before a program, under watch."""
 
     descriptor: int
     names: dict[int, str]
@@ -42,21 +43,22 @@ class Footprints:
             os.close(self.descriptor)
         return {self.names[watch] for watch, mask in _parsed(events) if mask & _READ}
 
-    def touched(self, room: Path) -> set[str]:
+    def written(self, workspace: Path) -> set[str]:
         """The names that were written anew, be it with the same bytes."""
-        return {name for name, stamp in self.stamps.items() if _stamp(room / name) != stamp}
+        return {name for name, stamp in self.stamps.items() if _stamp(workspace / name) != stamp}
 
 
-def watch(room: Path, names: Iterable[str]) -> Footprints:
-    """Begin to watch the files `names` of a room, before its program starts.
+def watch(workspace: Path, names: Iterable[str]) -> FileWatch:
+    """Begin to watch the files `names` of a workspace, before its program starts.
 
     Raises:
         OSError: The machine has no more watches to give.
     """
-    descriptor = linux.watch_queue()
-    watched = {linux.watch_once(descriptor, room / name, _READ | _MODIFY): name for name in names}
-    stamps = {name: stamp for name in watched.values() if (stamp := _stamp(room / name))}
-    return Footprints(descriptor=descriptor, names=watched, stamps=stamps)
+    queue = libc.inotify_queue()
+    events = _READ | _MODIFY
+    watched = {libc.inotify_watch_once(queue, workspace / name, events): name for name in names}
+    stamps = {name: stamp for name in watched.values() if (stamp := _stamp(workspace / name))}
+    return FileWatch(descriptor=queue, names=watched, stamps=stamps)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

@@ -1,19 +1,21 @@
-"""The small process that forks a supervisor for each run.
+"""A small process that forks a supervisor for each run.
 
-It is started once, by `client`, with the standard library alone, so that a fork costs a
+It is started once, by `local`, with the standard library alone, so that a fork costs a
 millisecond however large the training process is. Its standard input is a socket: each message
 brings the descriptor of a connection that asks for one run; its end says that we are done.
 """
 
+import contextlib
 import json
 import os
 import signal
 import socket
+from importlib import import_module
 from pathlib import Path
 
-from mappa_core.rollout.sandboxes import bubblewrap, cgroups, landlock, rooms, supervisor, unsafe
-from mappa_core.rollout.sandboxes.launch import Tier
-from mappa_core.rollout.sandboxes.supervisor import Facilities
+from mappa_core.rollout.sandboxes.supervisor import cgroups, messages, run, run_folder
+from mappa_core.rollout.sandboxes.supervisor.run import Facilities
+from mappa_core.rollout.sandboxes.supervisor.tier import Tier
 
 
 def main(backend: str, packages: str) -> None:
@@ -26,10 +28,10 @@ def main(backend: str, packages: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=os.dup(0))
     facilities = _facilities(_tier(backend), json.loads(packages))
-    rooms.sweep()
+    run_folder.sweep()
     if facilities.hierarchy:
         facilities.hierarchy.sweep()
-    # Supervisors are reaped by the kernel: nobody asks how they ended.
+    # Supervisors are reaped by the kernel: how they ended is of no interest.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     control.sendall(json.dumps(facilities.name).encode())
     while True:
@@ -41,16 +43,16 @@ def main(backend: str, packages: str) -> None:
 
 
 def _tier(backend: str) -> Tier:
-    tiers = {tier.name: tier for tier in (bubblewrap.TIER, landlock.TIER, unsafe.TIER)}
-    return tiers[backend]  # pyright: ignore[reportArgumentType]
+    """The tier of the module beside this one that has the backend's name."""
+    return import_module(f"{__package__}.{backend.replace('-', '_')}").TIER
 
 
 def _facilities(tier: Tier, packages: dict[str, str]) -> Facilities:
     return Facilities(
         tier=tier,
-        python=rooms.our_interpreter(),
+        python=run_folder.our_interpreter(),
         hierarchy=cgroups.find_hierarchy(),
-        private_rooms=bool(tier.private_room) or rooms.can_be_private(),
+        private_folders=tier.needs_private_folder or run_folder.can_make_private(),
         packages={name: Path(path) for name, path in packages.items()},
     )
 
@@ -61,7 +63,9 @@ def _fork(descriptor: int, facilities: Facilities) -> None:
         return
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    supervisor.serve(socket.socket(fileno=descriptor), facilities)
+    connection = socket.socket(fileno=descriptor)
+    with contextlib.suppress(EOFError):  # the caller is gone already
+        run.serve(connection, messages.receive_request(connection), facilities)
     os._exit(0)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mappa_core.core.records.tools import Limits
-from mappa_core.rollout.sandboxes.cgroups import Group, find_hierarchy
+from mappa_core.rollout.sandboxes.supervisor.cgroups import Group, find_hierarchy
 
 
 def group(version: int, folder: Path) -> Group:

@@ -1,7 +1,7 @@
 """A control group for each run: memory, processes and CPU time of the whole tree.
 
     v1   /sys/fs/cgroup/{memory,pids,cpuacct}/<ours>/mappa-<supervisor pid>
-    v2   /sys/fs/cgroup/<beside ours>/mappa-<supervisor pid>
+    v2   /sys/fs/cgroup/<our parent's>/mappa-<supervisor pid>
 
 Where neither may be written (an ordinary user without delegation, most containers) there is none,
 and the tier says so.
@@ -56,7 +56,7 @@ class Group:
     folders: Mapping[str, Path]
     """By controller: memory, pids, cpuacct."""
     ours: bool = True
-    """Whether we made it; a container's holds ourselves too, and is only read."""
+    """Whether we made it; a container's holds ourselves as well, and is only read."""
     cpu_seconds_before: float = 0.0
     """What it had used before the run."""
 
@@ -78,8 +78,8 @@ class Group:
             _write_if_there(memory / "memory.swap.max", "0")
             (memory / "memory.oom.group").write_text("1")
 
-    def doors(self) -> list[int]:
-        """Open files through which `enter` lets in a process that has lost the right to open."""
+    def open_procs(self) -> list[int]:
+        """Open the `cgroup.procs` files, through which a process without rights can `enter`."""
         if not self.ours:
             return []
         folders = dict.fromkeys(self.folders.values())
@@ -132,11 +132,11 @@ class Group:
             return []
 
 
-def enter(doors: list[int]) -> None:
-    """Move this process through opened `doors`."""
-    for door in doors:
-        os.write(door, b"0")
-        os.close(door)
+def enter(procs: list[int]) -> None:
+    """Move this process into the group whose `cgroup.procs` files are open as `procs`."""
+    for descriptor in procs:
+        os.write(descriptor, b"0")
+        os.close(descriptor)
 
 
 def enclosing_group(system: Path = _SYSTEM) -> Group | None:
@@ -181,7 +181,7 @@ def _candidates(system: Path) -> list[Hierarchy]:
         # hides it.
         homes = {name: _existing(mounts / name, own[name]) for name in _V1}
         return [Hierarchy(version=1, parents=homes)]
-    # A v2 group with processes cannot delegate to children, so ours go beside it.
+    # A v2 group with processes cannot delegate to children, so ours go into its parent.
     here = _existing(mounts, own.get("", "/"))
     places = dict.fromkeys((here.parent if here != mounts else here, here))
     return [Hierarchy(version=2, parents=dict.fromkeys(_V1, place)) for place in places]
@@ -205,16 +205,16 @@ def _works(hierarchy: Hierarchy) -> bool:
 
 
 def _can_enter(group: Group) -> bool:
-    doors = group.doors()
+    procs = group.open_procs()
     pid = os.fork()
     if not pid:
         try:
-            enter(doors)
+            enter(procs)
         except OSError:
             os._exit(1)
         os._exit(0)
-    for door in doors:
-        os.close(door)
+    for descriptor in procs:
+        os.close(descriptor)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 

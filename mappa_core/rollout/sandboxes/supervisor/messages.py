@@ -1,54 +1,53 @@
-"""What the caller and a supervisor say to each other: one JSON text each way.
+"""What a caller and a supervisor say to each other: one JSON text each way.
 
-request   8 bytes of length, then the text; the socket stays open while the caller cares
+request   8 bytes of length, then the text; the connection stays open while the caller waits
 reply     the text, then the end of the stream
 """
 
 import json
 import socket
-import struct
 from dataclasses import asdict, dataclass
-from typing import TypedDict
 
+from mappa_core.core.errors import SandboxError
 from mappa_core.core.records.tools import Artifact, Limits, RejectedFile, ToolResult, ToolStatus
 
-_LENGTH = struct.Struct("!Q")
+LENGTH_BYTES = 8
 _MAX_REQUEST_BYTES = 64 * 2**20
-
-
-class _RequestText(TypedDict):
-    code: str
-    workspace: str | None
-    limits: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One run that is asked for."""
+    """A program to run."""
 
     code: str
     workspace: str | None
+    """The folder as the supervisor can open it."""
     limits: Limits
+    packages: bool = False
+    """Whether a supervisor elsewhere shows the packages of its Python; a fork server knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """The sandbox itself failed."""
+    """Why the sandbox itself failed."""
 
     reason: str
 
 
+def with_length(data: bytes) -> bytes:
+    """`data` behind its length."""
+    return len(data).to_bytes(LENGTH_BYTES) + data
+
+
 def encode_request(request: Request) -> bytes:
-    """The request as it is sent; any `str` survives, lone surrogates included."""
-    text = json.dumps(asdict(request)).encode("ascii")
-    return _LENGTH.pack(len(text)) + text
+    """The request as a JSON text; any `str` survives, lone surrogates included."""
+    return json.dumps(asdict(request)).encode("ascii")
 
 
 def decode_request(text: bytes) -> Request:
     """The request of a JSON text."""
-    message: _RequestText = json.loads(text)
-    limits = Limits(**message["limits"])  # pyright: ignore[reportArgumentType]
-    return Request(code=message["code"], workspace=message["workspace"], limits=limits)
+    fields = json.loads(text)
+    return Request(**fields | {"limits": Limits(**fields["limits"])})
 
 
 def receive_request(connection: socket.socket) -> Request:
@@ -57,29 +56,40 @@ def receive_request(connection: socket.socket) -> Request:
     Raises:
         EOFError: The caller is gone.
     """
-    (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
+    length = int.from_bytes(_exactly(connection, LENGTH_BYTES))
     if length > _MAX_REQUEST_BYTES:
         raise EOFError
     return decode_request(_exactly(connection, length))
 
 
 def encode_reply(reply: ToolResult | Failure) -> bytes:
-    """The reply as it is sent."""
+    """The reply as a JSON text."""
     return json.dumps(asdict(reply)).encode("ascii")
 
 
 def decode_reply(text: bytes) -> ToolResult | Failure:
-    """The reply that was sent."""
+    """The reply of a supervisor that can be trusted; `payload` checks those that cannot."""
     fields = json.loads(text)
     if "reason" in fields:
         return Failure(**fields)
+    read = fields["read"]
     fields["status"] = ToolStatus(fields["status"])
     fields["written"] = tuple(Artifact(**file) for file in fields["written"])
-    if fields["read"] is not None:
-        fields["read"] = tuple(Artifact(**file) for file in fields["read"])
+    fields["read"] = None if read is None else tuple(Artifact(**file) for file in read)
     fields["removed"] = tuple(fields["removed"])
     fields["rejected"] = tuple(RejectedFile(**file) for file in fields["rejected"])
     return ToolResult(**fields)
+
+
+def result_of(reply: ToolResult | Failure, backend: str) -> ToolResult:
+    """The result in a reply of the sandbox `backend`.
+
+    Raises:
+        SandboxError: The reply is a failure.
+    """
+    if isinstance(reply, Failure):
+        raise SandboxError(f"{backend}: {reply.reason}; see docs/security.md")
+    return reply
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:

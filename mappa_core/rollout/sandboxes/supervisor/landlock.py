@@ -11,9 +11,9 @@ import os
 from pathlib import Path
 from typing import NoReturn
 
-from mappa_core.rollout.sandboxes import launch, linux
-from mappa_core.rollout.sandboxes.launch import Launch, Tier
-from mappa_core.rollout.sandboxes.seccomp import deny_filter
+from mappa_core.rollout.sandboxes.supervisor import libc
+from mappa_core.rollout.sandboxes.supervisor.seccomp import deny_filter
+from mappa_core.rollout.sandboxes.supervisor.tier import Launch, Tier
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION_FLAG, _PATH_BENEATH = 1, 1
@@ -45,35 +45,32 @@ class _FilterProgram(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
-def _execute(start: Launch) -> NoReturn:
-    room = start.room
-    os.chdir(room.workspace)
+def _execute(launch: Launch) -> NoReturn:
+    folder = launch.folder
+    os.chdir(folder.workspace)
     _restrict_files(
         readable=[
             *map(Path, _SYSTEM),
-            room.python.home,
-            room.environment,
-            *room.packages.values(),
+            folder.python.home,
+            folder.environment,
+            *folder.packages.values(),
         ],
-        writable=[room.workspace, room.scratch],
+        writable=[folder.workspace, folder.scratch],
     )
     _restrict_calls(deny_filter(namespaces=False))
-    folder = room.environment / "bin"
-    variables = start.variables(str(room.scratch), str(folder), room.python)
-    start.announce()
-    os.execve(folder / "python", launch.arguments("python"), variables)  # noqa: S606
+    launch.become_python()
 
 
 def available() -> bool:
     """Whether this kernel has Landlock switched on."""
     try:
-        return linux.syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG) > 0
+        return libc.syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG) > 0
     except OSError:
         return False
 
 
 def _restrict_files(*, readable: list[Path], writable: list[Path]) -> None:
-    version = linux.syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG)
+    version = libc.syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG)
     everything = (1 << _RIGHTS_BY_VERSION.get(version, max(_RIGHTS_BY_VERSION.values()))) - 1
     asked = _Ruleset(
         files=everything,
@@ -81,14 +78,14 @@ def _restrict_files(*, readable: list[Path], writable: list[Path]) -> None:
         scoped=_ABSTRACT_SOCKETS_AND_SIGNALS if version >= _SCOPE_VERSION else 0,
     )
     # An older kernel takes a shorter structure only if what it lacks is zero, as it is here.
-    ruleset = linux.syscall(_CREATE_RULESET, ctypes.byref(asked), ctypes.sizeof(asked), 0)
+    ruleset = libc.syscall(_CREATE_RULESET, ctypes.byref(asked), ctypes.sizeof(asked), 0)
     for path in readable:
         _allow(ruleset, path, _READ)
     for path in writable:
         _allow(ruleset, path, everything & ~_DEVICE_NODES_AND_SOCKETS)
     for path in map(Path, _DEVICES):
         _allow(ruleset, path, (_READ_FILE | _WRITE_FILE | _TRUNCATE) & everything)
-    linux.syscall(_RESTRICT_SELF, ruleset, 0)
+    libc.syscall(_RESTRICT_SELF, ruleset, 0)
     os.close(ruleset)
 
 
@@ -99,20 +96,13 @@ def _allow(ruleset: int, path: Path, rights: int) -> None:
     allowed = rights if path.is_dir() else rights & on_files
     parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
     rule = _PathBeneath(allowed=allowed, parent=parent)
-    linux.syscall(_ADD_RULE, ruleset, _PATH_BENEATH, ctypes.byref(rule), 0)
+    libc.syscall(_ADD_RULE, ruleset, _PATH_BENEATH, ctypes.byref(rule), 0)
     os.close(parent)
 
 
 def _restrict_calls(rules: bytes) -> None:
     program = _FilterProgram(length=len(rules) // 8, filter=rules)
-    linux.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program))
+    libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program))
 
 
-TIER = Tier(
-    name="landlock",
-    seccomp=True,
-    private_room=None,
-    python_inside=lambda room: room.python,
-    execute=_execute,
-    signal_base=0,
-)
+TIER = Tier(name="landlock", seccomp=True, execute=_execute)

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from mappa_core.core.errors import SandboxUnavailable
-from mappa_core.rollout.sandboxes import launch
-from mappa_core.rollout.sandboxes.launch import Launch, Tier
-from mappa_core.rollout.sandboxes.rooms import Interpreter, Room
-from mappa_core.rollout.sandboxes.seccomp import deny_filter
+from mappa_core.rollout.sandboxes.supervisor import tier
+from mappa_core.rollout.sandboxes.supervisor.run_folder import RunFolder
+from mappa_core.rollout.sandboxes.supervisor.seccomp import deny_filter
+from mappa_core.rollout.sandboxes.supervisor.tier import Launch, Tier
 
 _PYTHON, _ENVIRONMENT, _WORKSPACE = "/opt/python", "/opt/environment", "/workspace"
 _STARTED = 3
@@ -23,18 +23,18 @@ _SYSTEM_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _SHARED_MEMORY_BYTES = 16 * 2**20
 
 
-def _execute(start: Launch) -> NoReturn:
+def _execute(launch: Launch) -> NoReturn:
     # First of all, lest another file take the number.
-    os.dup2(start.started, _STARTED)
+    os.dup2(launch.started, _STARTED)
     os.set_inheritable(_STARTED, True)
-    python = _python_inside(start.room)
+    python = TIER.python_inside(launch.folder)
     rules = _readable(deny_filter(namespaces=True))
-    options = [*_namespaces(), *_file_system(start.room), "--seccomp", str(rules)]
-    for name, value in start.variables("/tmp", f"{_ENVIRONMENT}/bin", python).items():  # noqa: S108
+    options = [*_namespaces(), *_file_system(launch.folder), "--seccomp", str(rules)]
+    for name, value in launch.variables("/tmp", f"{_ENVIRONMENT}/bin", python).items():  # noqa: S108
         options += ["--setenv", name, value]
     # Passed through a file, because the program can read the command line of process 1.
     listed = _readable(b"".join(os.fsencode(option) + b"\0" for option in options))
-    program = launch.arguments(f"{_ENVIRONMENT}/bin/python")
+    program = [f"{_ENVIRONMENT}/bin/python", *tier.ARGUMENTS]
     announce = ["/bin/sh", "-c", f'echo >&{_STARTED}; exec "$@" {_STARTED}>&-', "sh", *program]
     binary = shutil.which("bwrap", path=_SEARCHED)
     if binary is None:
@@ -51,19 +51,19 @@ def _namespaces() -> list[str]:
     ]
 
 
-def _file_system(room: Room) -> list[str]:
+def _file_system(folder: RunFolder) -> list[str]:
     return [
         *("--ro-bind", "/usr", "/usr"),
         *_system_folders(),
         *("--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"),
         *("--ro-bind-try", "/etc/alternatives", "/etc/alternatives"),
-        *("--ro-bind", str(room.python.home), _PYTHON),
-        *("--ro-bind", str(room.environment), _ENVIRONMENT),
+        *("--ro-bind", str(folder.python.home), _PYTHON),
+        *("--ro-bind", str(folder.environment), _ENVIRONMENT),
         *("--proc", "/proc", "--ro-bind", "/dev/null", "/proc/cmdline"),
         *("--dev", "/dev", "--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"),  # noqa: S108
         *("--remount-ro", "/dev"),
-        *("--bind", str(room.scratch), "/tmp"),  # noqa: S108
-        *("--bind", str(room.workspace), _WORKSPACE, "--chdir", _WORKSPACE),
+        *("--bind", str(folder.scratch), "/tmp"),  # noqa: S108
+        *("--bind", str(folder.workspace), _WORKSPACE, "--chdir", _WORKSPACE),
         *("--remount-ro", "/"),
     ]
 
@@ -87,15 +87,11 @@ def _readable(data: bytes) -> int:
     return descriptor
 
 
-def _python_inside(room: Room) -> Interpreter:
-    return room.python.moved(Path(_PYTHON))
-
-
 TIER = Tier(
     name="bubblewrap",
     seccomp=True,
-    private_room=True,
-    python_inside=_python_inside,
     execute=_execute,
+    needs_private_folder=True,
+    python_home=Path(_PYTHON),
     signal_base=128,
 )

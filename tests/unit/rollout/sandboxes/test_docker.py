@@ -16,10 +16,10 @@ from requests.exceptions import ConnectionError, ReadTimeout
 
 from mappa_core.core.errors import SandboxError, SandboxUnavailable
 from mappa_core.core.records.tools import Artifact, Limits, ToolResult, ToolStatus
-from mappa_core.rollout.sandboxes import containers
 from mappa_core.rollout.sandboxes.choose import choose_sandbox
-from mappa_core.rollout.sandboxes.containers import Container, Engine
 from mappa_core.rollout.sandboxes.docker import DockerSandbox
+from mappa_core.rollout.sandboxes.docker_container import Container, Engine
+from mappa_core.rollout.sandboxes.docker_hardening import hardening
 from tests.builders import make_tool_result
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ FORGED = json.dumps(
 
 def test_a_container_has_no_rights_and_bounds_on_everything() -> None:
     limits = Limits(memory_bytes=100 * MIB, workspace_bytes=8 * MIB, processes=5, inodes=10)
-    made = containers.hardening(limits, 12345)
+    made = hardening(limits, 12345)
     assert made["network_mode"] == "none"
     assert made["read_only"] is True
     assert made["cap_drop"] == ["ALL"]
@@ -181,8 +181,8 @@ def test_a_container_with_a_high_descriptor_waits() -> None:
     engine = OneContainer().held.engine
     with socket.socket(fileno=fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, 1500)) as high:
         waiting = Container(id="1", engine=engine, connection=high)
-        assert waiting.waits()
+        assert waiting.is_waiting()
         theirs.close()
-        assert not waiting.waits()
+        assert not waiting.is_waiting()
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, most))
     ours.close()

@@ -1,0 +1,136 @@
+"""The supervisor where MAPPA is not installed: in a container, or on a SandboxFusion server.
+
+    .mappa/request.json, workspace/*  ─▶ one run, in Landlock  ─▶  the reply, files that it names
+
+So a run there keeps the same promise as one here: limits on the whole tree, both ends of the
+output, plain files only, what was read. Around the program stand our own walls where the kernel
+has Landlock, and around these the container's or the server's.
+"""
+
+import base64
+import hashlib
+import json
+import os
+import site
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from mappa_core.core.records.tools import ToolResult
+from mappa_core.rollout.sandboxes.supervisor import (
+    cgroups,
+    landlock,
+    messages,
+    run,
+    run_folder,
+    unsafe_subprocess,
+)
+from mappa_core.rollout.sandboxes.supervisor.messages import Failure, Request
+from mappa_core.rollout.sandboxes.supervisor.run import Facilities
+from mappa_core.rollout.sandboxes.supervisor.tier import Tier
+
+FOLDER = ".mappa"
+REQUEST, REPLY, CONTENTS = f"{FOLDER}/request.json", f"{FOLDER}/reply.json", f"{FOLDER}/contents"
+WORKSPACE = "workspace"
+HOME = "/mappa"
+"""Where a container keeps all that it is sent."""
+READY = b"ready\n"
+SIGNAL_BASE = 128
+"""Exit codes above this say which signal ended the supervisor, as a shell's do."""
+SEAL = "mappa reply "
+"""What the last line says before the digest of the reply, so that a cut-off answer shows."""
+_STANDARD_INPUT = 0
+
+
+def in_container() -> None:
+    """Do the one run of a container, as its first process.
+
+    Standard input brings the files as a message, and its end says that the caller is gone;
+    standard output says "ready", later the reply and the contents of the files that it names. As
+    process 1 we cannot be signalled from inside, and with our end the kernel ends all others.
+    """
+    group = cgroups.enclosing_group()
+    read, output = sys.stdin.buffer.read, sys.stdout.buffer
+    output.write(READY)
+    output.flush()
+    sent = read(int.from_bytes(read(messages.LENGTH_BYTES)))
+    if not sent:
+        return
+    root = Path(HOME)
+    _unpack(root, json.loads(sent))
+    request = _request(root)
+    facilities = Facilities(
+        tier=_inner_tier(),
+        python=run_folder.our_interpreter(),
+        hierarchy=None,
+        private_folders=False,
+        packages=_packages(request),
+        enclosing=group,
+        bounded_tmp=True,
+    )
+    reply = run.report(_STANDARD_INPUT, request, facilities)
+    if reply is not None:
+        output.write(messages.with_length(messages.encode_reply(reply)))
+        output.writelines(_contents(root, reply))
+        output.flush()
+
+
+def on_server(home: str) -> None:
+    """Do the run whose files lie below `home`, leave the reply there and print its seal."""
+    root = Path(home)
+    request = _request(root)
+    facilities = Facilities(
+        tier=_inner_tier(),
+        python=run_folder.our_interpreter(),
+        hierarchy=cgroups.find_hierarchy(),
+        private_folders=run_folder.can_make_private(),
+        packages=_packages(request),
+    )
+    ours, theirs = socket.socketpair()
+    # In a child, because a run may take mounts and namespaces of its own.
+    if not os.fork():
+        ours.close()
+        run.serve(theirs, request, facilities)
+        os._exit(0)
+    theirs.close()
+    with ours.makefile("rb") as stream:
+        reply = stream.read()
+    _, status = os.wait()
+    if os.WIFSIGNALED(status):
+        if facilities.hierarchy is not None:
+            facilities.hierarchy.sweep()
+        sys.exit(SIGNAL_BASE + os.WTERMSIG(status))
+    (root / REPLY).write_bytes(reply)
+    with (root / CONTENTS).open("wb") as file:
+        file.writelines(_contents(root, messages.decode_reply(reply)))
+    sys.stdout.write(f"{SEAL}{hashlib.sha256(reply).hexdigest()}\n")
+
+
+def _inner_tier() -> Tier:
+    """The walls we can put up ourselves, inside those of a server or a container."""
+    return landlock.TIER if landlock.available() else unsafe_subprocess.TIER
+
+
+def _unpack(root: Path, files: Mapping[str, str]) -> None:
+    for name, data in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(base64.b64decode(data))
+
+
+def _request(root: Path) -> Request:
+    (root / WORKSPACE).mkdir(exist_ok=True)
+    request = messages.decode_request((root / REQUEST).read_bytes())
+    return replace(request, workspace=str(root / WORKSPACE))
+
+
+def _packages(request: Request) -> dict[str, Path]:
+    folders = map(Path, site.getsitepackages() if request.packages else ())
+    return {path.name: path for folder in folders if folder.is_dir() for path in folder.iterdir()}
+
+
+def _contents(root: Path, reply: ToolResult | Failure) -> Iterator[bytes]:
+    """The bytes of each file that was written, in the order of the reply."""
+    for file in reply.written if isinstance(reply, ToolResult) else ():
+        yield (root / WORKSPACE / file.name).read_bytes()

@@ -1,0 +1,209 @@
+"""One run from start to end, in a process of its own.
+
+    make folder ─▶ start ─▶ watch ─▶ kill the whole tree ─▶ collect files ─▶ report
+
+Everything it makes ends with it: a private folder by the kernel, the control group and a plain
+folder here, the program through its parent-death signal should this process be killed.
+"""
+
+import contextlib
+import os
+import resource
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mappa_core.core.records.tools import Artifact, Limits, ToolResult, ToolStatus
+from mappa_core.rollout.sandboxes.supervisor import (
+    exit_status,
+    file_reads,
+    files,
+    kill,
+    libc,
+    messages,
+    privileges,
+    program,
+    run_folder,
+)
+from mappa_core.rollout.sandboxes.supervisor.cgroups import Group, Hierarchy
+from mappa_core.rollout.sandboxes.supervisor.exit_status import Exit
+from mappa_core.rollout.sandboxes.supervisor.file_reads import FileWatch
+from mappa_core.rollout.sandboxes.supervisor.messages import Failure, Request
+from mappa_core.rollout.sandboxes.supervisor.program import Program
+from mappa_core.rollout.sandboxes.supervisor.run_folder import Interpreter, RunFolder
+from mappa_core.rollout.sandboxes.supervisor.tier import Tier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facilities:
+    """What this machine offers, found out once for many runs."""
+
+    tier: Tier
+    python: Interpreter
+    hierarchy: Hierarchy | None
+    private_folders: bool
+    packages: Mapping[str, Path]
+    """Entries of site-packages that programs may import from."""
+    enclosing: Group | None = None
+    """The group of the container we are in, whose maker set its limits."""
+    bounded_tmp: bool = False
+    """Whether /tmp itself has a quota, so that plain folders have one too."""
+
+    @property
+    def name(self) -> str:
+        """The isolation that holds, e.g. `bubblewrap+cgroup+seccomp`."""
+        parts = {
+            self.tier.name: True,
+            "cgroup": bool(self.hierarchy or self.enclosing),
+            "tmpfs": self.bounded_tmp
+            or (self.private_folders and not self.tier.needs_private_folder),
+            "seccomp": self.tier.seccomp,
+        }
+        return "+".join(part for part, held in parts.items() if held)
+
+
+class _NotStarted(Exception):
+    """The walls could not be put up."""
+
+
+def serve(connection: socket.socket, request: Request, facilities: Facilities) -> None:
+    """Do one run and send the report, unless the caller has gone."""
+    reply = report(connection.fileno(), request, facilities)
+    if reply is not None:
+        with contextlib.suppress(OSError):  # the caller may have gone meanwhile
+            connection.sendall(messages.encode_reply(reply))
+
+
+def report(caller: int, request: Request, facilities: Facilities) -> ToolResult | Failure | None:
+    """Do one run; None if its caller went away, which ends it.
+
+    Args:
+        caller: A descriptor that becomes readable, or ends, when the caller goes away.
+        request: What to run.
+        facilities: What this machine offers.
+    """
+    libc.adopt_orphans()
+    try:
+        return _run(caller, request, facilities)
+    except kill.CallerGone:
+        return None
+    except (_NotStarted, OSError) as error:
+        return Failure(reason=" ".join(str(error).split()))
+
+
+def _run(caller: int, request: Request, facilities: Facilities) -> ToolResult:
+    limits, tier = request.limits, facilities.tier
+    with contextlib.ExitStack() as cleanup:
+        workspace = _by_descriptor(request.workspace)
+        group = _cgroup(facilities, limits, cleanup)
+        code = request.code.encode("utf-8", "surrogatepass")
+        folder = _folder(facilities, limits, len(code))
+        cleanup.callback(folder.remove)
+        before = files.copy_in(workspace, folder.workspace) if workspace else {}
+        watch = file_reads.watch(folder.workspace, before) if before else None
+        user = privileges.run_user()
+        folder.fill(code, tier.python_inside(folder), user)
+        running = program.start(tier, folder, limits, group, user)
+        try:
+            broken = kill.watch(running, caller, limits)
+        finally:
+            status = kill.kill_tree(running)
+        ended = exit_status.read_wait_status(status, tier.signal_base)
+        result = _result(running, broken, ended, facilities.name)
+        return _with_files(result, folder, workspace, _Before(files=before, watch=watch), limits)
+
+
+def _by_descriptor(workspace: str | None) -> Path | None:
+    """The caller's folder, through a descriptor, because our mounts may cover its path."""
+    if workspace is None:
+        return None
+    descriptor = os.open(workspace, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    return Path(f"/proc/self/fd/{descriptor}")
+
+
+def _cgroup(facilities: Facilities, limits: Limits, cleanup: contextlib.ExitStack) -> Group | None:
+    if facilities.hierarchy is None:
+        return facilities.enclosing
+    group = facilities.hierarchy.group(os.getpid())
+    cleanup.callback(group.remove)
+    group.create(limits)
+    return group
+
+
+def _folder(facilities: Facilities, limits: Limits, code_bytes: int) -> RunFolder:
+    python, packages = facilities.python, facilities.packages
+    if facilities.private_folders:
+        return run_folder.make_private(python, packages, limits, code_bytes)
+    return run_folder.make_plain(python, packages)
+
+
+def _result(running: Program, broken: ToolStatus | None, ended: Exit, tier: str) -> ToolResult:
+    """The result, its files aside, of a program whose whole tree has been reaped.
+
+    Raises:
+        _NotStarted: The tier could not confine it, so it never ran.
+    """
+    seconds = time.monotonic() - running.began
+    for pipe in running.output:
+        while not running.drain(pipe):
+            pass
+    stdout, stderr = running.output[running.stdout], running.output[running.stderr]
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    group = running.group
+    peak = group.peak_memory_bytes() if group else None
+    return ToolResult(
+        code="",  # the caller has it
+        status=broken or _status(running, ended, stderr.text()),
+        exit_code=ended.code,
+        stdout=stdout.text(),
+        stderr=stderr.text(),
+        stdout_omitted_bytes=stdout.omitted_bytes,
+        stderr_omitted_bytes=stderr.omitted_bytes,
+        seconds=seconds,
+        cpu_seconds=group.cpu_seconds() if group else usage.ru_utime + usage.ru_stime,
+        peak_memory_bytes=usage.ru_maxrss * 1024 if peak is None else peak,
+        tier=tier,
+    )
+
+
+def _status(running: Program, ended: Exit, stderr: str) -> ToolStatus:
+    group = running.group
+    if group.out_of_memory() if group else exit_status.says_memory_error(ended, stderr):
+        return ToolStatus.OUT_OF_MEMORY
+    if not running.has_started():
+        raise _NotStarted(stderr or "the program could not be started")
+    return exit_status.status_of(ended)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Before:
+    """A workspace as the program found it."""
+
+    files: Mapping[str, Artifact]
+    watch: FileWatch | None
+    """None where there was nothing to read."""
+
+
+def _with_files(
+    result: ToolResult, folder: RunFolder, workspace: Path | None, before: _Before, limits: Limits
+) -> ToolResult:
+    # First of all, because we are about to read the files ourselves.
+    read = before.watch.read() if before.watch else set[str]()
+    touched = before.watch.written(folder.workspace) if before.watch else set[str]()
+    files.make_readable(folder.workspace)
+    left = files.collect(folder.workspace, before.files, limits, leave_out=run_folder.PROGRAM)
+    if workspace:
+        files.write_back(folder.workspace, workspace, left, before.files)
+    return replace(
+        result,
+        written=tuple(
+            file
+            for file in left.files
+            if file.name in touched or before.files.get(file.name) != file
+        ),
+        read=tuple(before.files[name] for name in sorted(read)),
+        removed=tuple(sorted(before.files.keys() - {file.name for file in left.files})),
+        rejected=left.rejected,
+    )
