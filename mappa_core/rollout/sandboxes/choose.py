@@ -7,10 +7,6 @@ from functools import partial
 from typing import Protocol
 
 from mappa_core.core.errors import SandboxError, SandboxUnavailable
-<<<<<<< HEAD
-from mappa_core.core.records.tools import Limits, ToolStatus
-=======
->>>>>>> 1a5e7da (Sandboxes: a supervisor folder of standard library alone, one table of backends, one code for replies, files named by what a newcomer asks)
 from mappa_core.rollout.config import Runtime
 from mappa_core.rollout.protocols import Sandbox
 from mappa_core.rollout.sandboxes import docker, probe, sandbox_fusion
