@@ -16,7 +16,7 @@ from mappa_core.core.records.runs import Run
 from mappa_core.core.settings import Settings
 from mappa_core.evaluate.comparison import compare
 from mappa_core.evaluate.report import successes_of
-from mappa_core.store.protocols import Store
+from mappa_core.store.store import Store
 
 COLUMNS = 64
 # Without the fonts that Rich would have every reader fetch from elsewhere.
@@ -27,7 +27,7 @@ def picture(store: Store, run: Run) -> str:
     """An SVG of the run's before and after, and of its iterations."""
     config = TrainConfig.model_validate(run.config)
     before, after = (
-        successes_of(store.held_out_episodes(run.id, step))
+        successes_of(store.episodes.list_episodes(run.id, "held_out", step))
         for step in (0, config.rollout.iterations)
     )
     drawn = {"resamples": config.evaluation.bootstrap, "seed": config.seed}
@@ -37,10 +37,10 @@ def picture(store: Store, run: Run) -> str:
     console.print(comparison_table(comparison))
     console.print(gain(comparison), highlight=False)
     console.print(f"$ mappa show {run.name}", highlight=False)
-    console.print(iterations_table(store.episode_summaries(run.id)))
+    console.print(iterations_table(store.episodes.list_episodes(run.id)))
     return console.export_svg(title=run.name, code_format=FORMAT)
 
 
 if __name__ == "__main__":
     with opened_store(Settings()) as opened:
-        sys.stdout.write(picture(opened, opened.run(sys.argv[1])))
+        sys.stdout.write(picture(opened, opened.runs.get_run(sys.argv[1])))

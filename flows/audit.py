@@ -35,7 +35,7 @@ from mappa_core.core.records.runs import Run
 from mappa_core.core.records.scores import CoachCase, LabelVisibility, ScoredAction
 from mappa_core.core.settings import Settings
 from mappa_core.rollout.episode import duties_of
-from mappa_core.store.protocols import Store
+from mappa_core.store.store import Store
 from mappa_core.train.update import Correct, UpdateRequest
 
 
@@ -139,7 +139,6 @@ def corrector(config: AuditConfig, port: Learning) -> Correct | None:
             request.run_id,
             request.iteration,
             actions,
-            store=port.store,
             audit=audit,
         )
 
@@ -184,14 +183,16 @@ async def audit(
 def _newest(settings: Settings) -> str:
     """The newest run that has come as far as training; not one that measures another."""
     with opened_store(settings) as store:
-        newest = next((run for run in store.runs(sys.maxsize) if _has_trained(store, run)), None)
+        newest = next(
+            (run for run in store.runs.list_runs(sys.maxsize) if _has_trained(store, run)), None
+        )
     if newest is None:
         raise NotFound("there is no run to audit yet: start one with `mappa train`")
     return newest.name
 
 
 def _has_trained(store: Store, run: Run) -> bool:
-    return any(episode.phase == "train" for episode in store.episode_summaries(run.id))
+    return any(episode.phase == "train" for episode in store.episodes.list_episodes(run.id))
 
 
 def run_resource(run_name: str) -> dict[str, str]:

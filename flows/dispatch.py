@@ -28,7 +28,7 @@ from mappa_core.app.progress import ProgressListener
 from mappa_core.core import ids
 from mappa_core.core.errors import ConfigError, LearnerError, MappaError, StoreError
 from mappa_core.core.records.updates import Update
-from mappa_core.store.protocols import Store
+from mappa_core.store.store import Store
 from mappa_core.train.update import UpdateRequest, check_visible
 
 _ON_ITS_WAY = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED]
@@ -96,9 +96,9 @@ def _found(store: Store, request: UpdateRequest) -> Update | None:
         LearnerError: They cannot.
     """
     run_id, agent, iteration = request.run_id, request.agent, request.iteration
-    done = store.update(run_id, agent, iteration)
+    done = store.updates.get_update(run_id, agent, iteration)
     # An older one's weights may have been retired since.
-    if done is not None and store.policy_version(run_id, agent, iteration + 1) is None:
+    if done is not None and store.policies.get_policy_version(run_id, agent, iteration + 1) is None:
         check_visible(store, run_id, agent, iteration)
     return done
 

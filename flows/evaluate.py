@@ -56,7 +56,7 @@ async def evaluate_held_out(run_id: UUID, step: int, config: TrainConfig) -> Rep
     await rollout(run_id, "held_out", step, step, config)
     port = services()
     told = await _report(run_id, step)
-    run = await asyncio.to_thread(port.store.run, str(run_id))
+    run = await asyncio.to_thread(port.store.runs.get_run, str(run_id))
     await asyncio.to_thread(port.tracker.log, run.mlflow_run_id or "", step, told.metrics())
     description = f"{run.name}, held-out problems after {counted(step, 'update')}"
     for key, table in (("figures", told.table()), ("agents", told.agents_table())):
@@ -76,7 +76,8 @@ async def _compared(
 ) -> tuple[Comparison, Comparison | None]:
     store = services().store
     earlier, later = [
-        await asyncio.to_thread(store.held_out_episodes, run_id, step) for step in (before, after)
+        await asyncio.to_thread(store.episodes.list_episodes, run_id, "held_out", step)
+        for step in (before, after)
     ]
     drawn = {"resamples": config.evaluation.bootstrap, "seed": config.seed}
     success = compare(successes_of(earlier), successes_of(later), **drawn)
@@ -86,8 +87,8 @@ async def _compared(
 
 async def _report(run_id: UUID, step: int) -> Report:
     store = services().store
-    episodes = await asyncio.to_thread(store.held_out_episodes, run_id, step)
-    figures = await asyncio.to_thread(store.figures, run_id, "held_out", step)
+    episodes = await asyncio.to_thread(store.episodes.list_episodes, run_id, "held_out", step)
+    figures = await asyncio.to_thread(store.figures.get_iteration_figures, run_id, "held_out", step)
     return report(step, episodes, figures.agents)
 
 
@@ -112,7 +113,7 @@ async def evaluate(
     config = config or await asyncio.to_thread(_config_of, run_name)
     async with global_limits(), open_services(config, Settings(), get_run_logger()) as port:
         check_recorder_load(config, port.team)
-        run = await asyncio.to_thread(port.store.run, run_name)
+        run = await asyncio.to_thread(port.store.runs.get_run, run_name)
         check_same_weights(run, config, "an evaluation")
         last = await asyncio.to_thread(last_step, run)
         after = last if step is None else step
@@ -139,13 +140,13 @@ async def _evaluated(run: Run, after: int, config: TrainConfig) -> Evaluation:
 
 def _config_of(run_name: str) -> TrainConfig:
     with opened_store(Settings()) as store:
-        return TrainConfig.model_validate(store.run(run_name).config)
+        return TrainConfig.model_validate(store.runs.get_run(run_name).config)
 
 
 def last_step(run: Run) -> int:
     """How many updates every agent of a run has finished."""
     port = services()
     steps_of = {agent.name: 0 for agent in port.team.agents}
-    for policy, _ in port.store.checkpoints(run.id):
+    for policy, _ in port.store.policies.list_checkpoints(run.id):
         steps_of[policy.agent] = max(steps_of[policy.agent], policy.step)
     return min(steps_of.values())

@@ -58,12 +58,12 @@ async def written_to(run: Run, config: TrainConfig, steps: tuple[int, ...]) -> A
     """
     store = services().store
     if measured(config) == measured(TrainConfig.model_validate(run.config)):
-        with await asyncio.to_thread(store.claim_run, run.id), sigterm_cancels():
+        with await asyncio.to_thread(store.runs.claim_run, run.id), sigterm_cancels():
             yield run
         return
     beside = _beside(run, config)
-    await asyncio.to_thread(store.open_run, beside)
-    stored = await asyncio.to_thread(store.run, str(beside.id))
+    await asyncio.to_thread(store.runs.add_run, beside)
+    stored = await asyncio.to_thread(store.runs.get_run, str(beside.id))
     async with recorded(stored, lambda opened: _prepared(opened, run, steps)) as opened:
         yield opened
 
@@ -86,10 +86,10 @@ def _prepared(beside: Run, run: Run, steps: tuple[int, ...]) -> Run:
     """With its links to the other systems, its problems and the policies that it measures."""
     port = services()
     link(beside)
-    port.store.add_manifest(beside.id, "held_out", port.problems.held_out())
+    port.store.runs.add_manifest(beside.id, "held_out", port.problems.held_out())
     for agent in port.team.agents:
         for step in steps:
             policy = policy_at(port.store, run.id, agent.name, step)
             identity = ids.policy_version_id(beside.id, agent.name, step)
-            port.store.add_policy_version(replace(policy, id=identity, run_id=beside.id))
-    return port.store.run(str(beside.id))
+            port.store.policies.add_policy_version(replace(policy, id=identity, run_id=beside.id))
+    return port.store.runs.get_run(str(beside.id))

@@ -48,7 +48,7 @@ def considered(records: Records, run: str, agent: str | None) -> Case:
         NotFound: No such run, or it has nothing registered.
         ConfigError: The candidates are champions already.
     """
-    stored = records.store.run(run)
+    stored = records.store.runs.get_run(run)
     return promoting.build_case(
         stored,
         agent,
@@ -60,7 +60,7 @@ def considered(records: Records, run: str, agent: str | None) -> Case:
 
 def _findings(records: Records, run: Run) -> tuple[Finding, ...]:
     """Of an audit made now: stored findings may be of fewer iterations, or of a wider margin."""
-    if not records.store.checkpoints(run.id):
+    if not records.store.policies.list_checkpoints(run.id):
         return ()
     audited = audit_stored(records.audit, str(run.id), MARGIN_POINTS, record=True, simulations=0)
     return audited.result.findings

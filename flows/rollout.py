@@ -180,7 +180,7 @@ async def rollout(
     port = services()
     episodes = planned(run_id, phase, iteration, config)
     policies = await serve(run_id, policy_step, episodes)
-    run = await asyncio.to_thread(port.store.run, str(run_id))
+    run = await asyncio.to_thread(port.store.runs.get_run, str(run_id))
     tracker_run_id, share = run.mlflow_run_id or "", config.tracking.trace_share
     port.progress.on_phase_started(phase, iteration, len(episodes))
     slots = asyncio.Semaphore(config.rollout.concurrency)
@@ -222,7 +222,9 @@ async def serve(
         for agent in port.team.agents
     }
     first = episodes[0]
-    figures = await asyncio.to_thread(port.store.figures, run_id, first.phase, first.iteration)
+    figures = await asyncio.to_thread(
+        port.store.figures.get_iteration_figures, run_id, first.phase, first.iteration
+    )
     if figures.episodes < len(episodes):
         await together(port.engine.load(policy) for policy in policies.values())
     return policies
@@ -246,7 +248,7 @@ async def _settled(run_id: UUID, phase: Phase, iteration: int) -> frozenset[str]
     port = services()
     agents = [agent.name for agent in port.team.agents] if phase == "train" else []
     updates = await together(
-        in_thread(port.store.update, run_id, agent, iteration) for agent in agents
+        in_thread(port.store.updates.get_update, run_id, agent, iteration) for agent in agents
     )
     return frozenset(agent for agent, made in zip(agents, updates, strict=True) if made is not None)
 

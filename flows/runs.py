@@ -45,7 +45,7 @@ def stored_run(config: TrainConfig, resume: str | None) -> Run:
     port = services()
     source = _source(config)
     if resume is not None:
-        run = port.store.run(resume)
+        run = port.store.runs.get_run(resume)
         check_trains(run)
         _check_same_config(run, config)
         return run
@@ -53,8 +53,8 @@ def stored_run(config: TrainConfig, resume: str | None) -> Run:
     if source is not None:
         check_same_weights(source, config, "a fork")
         check_fork(source, config.start.step, port.store, check_weights)
-    port.store.open_run(run)
-    return port.store.run(str(run.id))
+    port.store.runs.add_run(run)
+    return port.store.runs.get_run(str(run.id))
 
 
 def prepared(run: Run, config: TrainConfig) -> Run:
@@ -66,21 +66,21 @@ def prepared(run: Run, config: TrainConfig) -> Run:
     """
     port = services()
     for agent in port.team.agents:
-        port.store.add_policy_version(base_policy(run.id, agent.name, port.model))
+        port.store.policies.add_policy_version(base_policy(run.id, agent.name, port.model))
     source = _source(config)
     if source is not None:
         adopt(source, run.id, port.store, config.start.step)
     # Once they are this run's too: its source may be training, and retires what is nobody else's.
     check_resumable(port.store, run.id, check_weights)
     link(run)
-    port.store.add_manifest(run.id, "train", port.problems.train())
-    port.store.add_manifest(run.id, "held_out", port.problems.held_out())
-    return port.store.run(str(run.id))
+    port.store.runs.add_manifest(run.id, "train", port.problems.train())
+    port.store.runs.add_manifest(run.id, "held_out", port.problems.held_out())
+    return port.store.runs.get_run(str(run.id))
 
 
 def _source(config: TrainConfig) -> Run | None:
     """The run that one of this configuration goes on from, where it does."""
-    return services().store.run(config.start.run) if config.start.run else None
+    return services().store.runs.get_run(config.start.run) if config.start.run else None
 
 
 def link(run: Run) -> None:
@@ -88,8 +88,8 @@ def link(run: Run) -> None:
     port = services()
     flow_run_id = flow_run.get_id()
     tracker_id = port.tracker.start(replace(run, prefect_flow_run_id=flow_run_id))
-    port.store.link_run(run.id, prefect_flow_run_id=flow_run_id, mlflow_run_id=tracker_id)
-    port.store.close_run(run.id, RunStatus.RUNNING)
+    port.store.runs.link_run(run.id, prefect_flow_run_id=flow_run_id, mlflow_run_id=tracker_id)
+    port.store.runs.set_status(run.id, RunStatus.RUNNING)
 
 
 def _new_run(config: TrainConfig) -> Run:
@@ -127,7 +127,7 @@ async def _ready(run: Run, prepare: Prepare) -> Run:
         return await asyncio.to_thread(prepare, run)
     except MappaError as failure:
         if run.status is RunStatus.RUNNING:
-            services().store.close_run(run.id, RunStatus.FAILED, str(failure))
+            services().store.runs.set_status(run.id, RunStatus.FAILED, str(failure))
         raise
 
 
@@ -144,7 +144,7 @@ async def recorded(run: Run, prepare: Prepare) -> AsyncGenerator[Run]:
             how it ends is that one's to write down.
     """
     port = services()
-    with await asyncio.to_thread(port.store.claim_run, run.id):
+    with await asyncio.to_thread(port.store.runs.claim_run, run.id):
         run = await _ready(run, prepare)
         status, error = RunStatus.FAILED, "stopped by an unexpected error; see the log"
         try:
@@ -159,5 +159,5 @@ async def recorded(run: Run, prepare: Prepare) -> AsyncGenerator[Run]:
             error = str(failure)
             raise
         finally:
-            port.store.close_run(run.id, status, error)
+            port.store.runs.set_status(run.id, status, error)
             port.tracker.end(run.mlflow_run_id or "", status)

@@ -55,7 +55,9 @@ async def train(config: TrainConfig, resume: str | None = None) -> Comparison:
         async with recorded(stored, partial(prepared, config=config)) as run:
             port.progress.on_run_started(run)
             if isinstance(port.coach, BudgetedCoach):
-                port.coach.resume_budget(await asyncio.to_thread(port.store.coach_spending, run.id))
+                port.coach.resume_budget(
+                    await asyncio.to_thread(port.store.figures.get_coach_spending, run.id)
+                )
             return await _train(run, config)
 
 
@@ -79,7 +81,9 @@ async def _iterate(run: Run, iteration: int, config: TrainConfig, watch: auditin
     started = time.perf_counter()
     if iteration == config.start.step + 1 or not config.rollout.async_level:
         await rollout(run.id, "train", iteration, config.policy_step(iteration), config)
-    figures = await asyncio.to_thread(port.store.figures, run.id, "train", iteration)
+    figures = await asyncio.to_thread(
+        port.store.figures.get_iteration_figures, run.id, "train", iteration
+    )
     _check_unscored(figures, config.coach.unscored_limit)
     updates = await learn(run, iteration, config)
     await watch.after(iteration)

@@ -17,7 +17,7 @@ from mappa_core.core import ids
 from mappa_core.core.errors import LearnerError, NotFound
 from mappa_core.core.records.updates import Update
 from mappa_core.core.settings import Settings
-from mappa_core.store.protocols import Store
+from mappa_core.store.store import Store
 from mappa_core.train.retention import retire_checkpoints
 from mappa_core.train.update import UpdateRequest, check_visible, update_agent
 
@@ -63,13 +63,13 @@ def _check_shared(request: UpdateRequest, store: Store) -> None:
         LearnerError: It has another store, or other checkpoints.
     """
     try:
-        store.run(str(request.run_id))
+        store.runs.get_run(str(request.run_id))
     except NotFound as error:
         raise LearnerError(
             f"the store of this worker has no run {request.run_id}: start the worker with the "
             "MAPPA_DATABASE_URL of the training run"
         ) from error
-    if store.update(request.run_id, request.agent, request.iteration) is None:
+    if store.updates.get_update(request.run_id, request.agent, request.iteration) is None:
         check_visible(store, request.run_id, request.agent, request.iteration - 1)
 
 
@@ -84,7 +84,7 @@ async def compute(request: UpdateRequest, config: TrainConfig, port: Learning) -
 def _compute(request: UpdateRequest, config: TrainConfig, port: Learning) -> Update:
     identity = ids.update_id(request.run_id, request.agent, request.iteration)
     # A worker that was taken for dead may be at it: two would write one checkpoint.
-    with port.store.alone(identity):
+    with port.store.lock(identity):
         done = update_agent(
             request,
             learner=port.learner,

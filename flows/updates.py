@@ -43,7 +43,7 @@ async def update(run_id: UUID, agent: str, iteration: int, config: TrainConfig) 
     """One agent's update, computed here or by a run of `learner.deployment`."""
     port = services()
     request = update_request(run_id, agent, iteration, config)
-    known = await asyncio.to_thread(port.store.update, run_id, agent, iteration)
+    known = await asyncio.to_thread(port.store.updates.get_update, run_id, agent, iteration)
     if config.learner.deployment is None:
         done = await compute(request, config, port.learning)
     else:

@@ -16,7 +16,7 @@ from mappa_core.core.records.episodes import (
     Problem,
     Turn,
 )
-from mappa_core.core.records.runs import Run
+from mappa_core.core.records.runs import EpisodeSummary, Run
 from mappa_core.core.records.scores import CoachIdentity, CoachScore, ScoreEntry, Unscored
 from mappa_core.core.records.tools import Artifact, RejectedFile, ToolResult, ToolStatus
 from mappa_core.core.records.updates import Checkpoint, Update, UpdateEntry
@@ -38,6 +38,14 @@ def make_run(name: str = "quickstart-1", *, started_at: datetime = STARTED_AT) -
         sandbox_tier="bubblewrap+cgroup+seccomp",
         started_at=started_at,
     )
+
+
+def make_summary(problem_id: UUID, *, success: bool | None, answer: str | None) -> EpisodeSummary:
+    return EpisodeSummary(
+        id=ids.content_id("episode", "summary"), phase="held_out", iteration=1,
+        problem_id=problem_id, task_type="addition", success=success, answer=answer,
+        metric=None, value=None, skill=None, mean_score=None,
+    )  # fmt: skip
 
 
 def make_problem(statement: str = "What is 2 + 3?", *, task_type: str = "addition") -> Problem:

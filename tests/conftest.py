@@ -17,7 +17,7 @@ from mappa_core.models.resolve import BUNDLED, resolve_model
 from mappa_core.store import schema
 from mappa_core.store.connection import for_psql, normalised
 from mappa_core.store.embedded import EmbeddedPostgres, start_embedded
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 
 NewDatabase = Callable[[], str]
 
@@ -85,9 +85,9 @@ def empty_database_url(postgres: EmbeddedPostgres) -> Iterator[str]:
 
 
 @pytest.fixture
-def store(database_url: str) -> Iterator[PostgresStore]:
+def store(database_url: str) -> Iterator[Store]:
     """The store on a fresh database."""
-    opened = PostgresStore.open(database_url)
+    opened = Store.open(database_url)
     yield opened
     opened.close()
 

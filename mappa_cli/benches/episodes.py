@@ -25,7 +25,7 @@ from mappa_core.core.records.episodes import (
 from mappa_core.core.records.runs import Run
 from mappa_core.core.records.scores import CoachIdentity, CoachScore, ScoreEntry
 from mappa_core.core.records.tools import ToolResult, ToolStatus
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 
 AGENTS = ("problem_solver", "code_executor", "code_executor", "verifier")
 TASK_TYPES = ("addition", "subtraction", "multiplication", "division")
@@ -65,7 +65,7 @@ class Material:
         self._turns = [self._turn(AGENTS[number % len(AGENTS)]) for number in range(POOL)]
         self._rationales = [self._text(200, 800) for _ in range(POOL)]
 
-    def open_run(self, store: PostgresStore, name: str) -> BenchRun:
+    def open_run(self, store: Store, name: str) -> BenchRun:
         """A new run in the store, with its base policies and problems."""
         run = Run(
             id=ids.content_id("run", name),
@@ -78,10 +78,10 @@ class Material:
             started_at=datetime.now(UTC),
         )
         policies = {agent: _base(run, agent) for agent in dict.fromkeys(AGENTS)}
-        store.open_run(run)
-        store.add_problems(self._problems)
+        store.runs.add_run(run)
+        store.episodes.add_problems(self._problems)
         for policy in policies.values():
-            store.add_policy_version(policy)
+            store.policies.add_policy_version(policy)
         return BenchRun(run=run, policies=policies)
 
     def episodes(self, run: BenchRun, first: int, count: int) -> Batch:

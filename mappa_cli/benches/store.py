@@ -30,7 +30,7 @@ from mappa_core.core.settings import Settings
 from mappa_core.store.connection import for_psql
 from mappa_core.store.embedded import start_embedded
 from mappa_core.store.schema import upgrade
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 
 ACTIONS = 1_000_000
 RUNS = 10
@@ -53,7 +53,7 @@ def bench_store(overrides: Sequence[str], settings: Settings) -> BenchReport:
     actions = _actions(overrides)
     check_space(settings.home, spare_bytes=actions * BYTES_PER_ACTION + 2**30)
     with _scratch_database(settings) as url:
-        store = PostgresStore.open(url)
+        store = Store.open(url)
         try:
             return BenchReport(
                 bench="store",
@@ -88,7 +88,7 @@ def _scratch_database(settings: Settings) -> Generator[str]:
         shutil.rmtree(folder)
 
 
-def _figures(store: PostgresStore, url: str, actions: int) -> Iterator[Figure]:
+def _figures(store: Store, url: str, actions: int) -> Iterator[Figure]:
     with ProcessPoolExecutor(WRITERS, mp_context=get_context("spawn")) as pool:
         shares = [
             [f"bench-{number}" for number in range(RUNS)][one::WRITERS] for one in range(WRITERS)
@@ -110,7 +110,7 @@ def _figures(store: PostgresStore, url: str, actions: int) -> Iterator[Figure]:
         with psycopg.connect(for_psql(url), autocommit=True) as connection:
             yield from _asked(connection, count)
         one = statistics.median(
-            _seconds(partial(store.episode, str(episode)))
+            _seconds(partial(store.episodes.get_episode, str(episode)))
             for some in written
             for episode in some.episodes
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from mappa_cli.benches.episodes import AGENTS, Material
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 
 EPISODES_PER_WRITE = 250
 PACE_PER_SECOND = 200
@@ -49,12 +49,12 @@ def write_runs(url: str, actions: int, names: Sequence[str]) -> Written:
         )
 
 
-def _write_run(store: PostgresStore, material: Material, count: int, name: str) -> list[UUID]:
+def _write_run(store: Store, material: Material, count: int, name: str) -> list[UUID]:
     run = material.open_run(store, name)
     last: list[UUID] = []
     for first in range(0, count, EPISODES_PER_WRITE):
         episodes, scores = material.episodes(run, first, min(EPISODES_PER_WRITE, count - first))
-        store.add_episodes(episodes, scores)
+        store.episodes.add_episodes(episodes, scores)
         last = [episode.id for episode in episodes[-10:]]
     return last
 
@@ -66,7 +66,7 @@ def record_at_pace(url: str, name: str) -> list[float]:
         run = material.open_run(store, name)
         played, _ = material.episodes(run, 0, int(PACE_PER_SECOND * PACED_SECONDS) // len(AGENTS))
         for episode in played:
-            store.open_episode(replace(episode, turns=(), stop_reason=None, outcome=None))
+            store.episodes.open_episode(replace(episode, turns=(), stop_reason=None, outcome=None))
         seconds: list[float] = []
         due = time.perf_counter()
         for episode in played:
@@ -74,14 +74,14 @@ def record_at_pace(url: str, name: str) -> list[float]:
                 time.sleep(max(0.0, due - time.perf_counter()))
                 due += 1 / PACE_PER_SECOND
                 started = time.perf_counter()
-                store.record_turn(episode, turn)
+                store.episodes.add_turn(episode, turn)
                 seconds.append(time.perf_counter() - started)
         return seconds
 
 
 @contextmanager
-def _opened(url: str) -> Generator[PostgresStore]:
-    store = PostgresStore.open(url)
+def _opened(url: str) -> Generator[Store]:
+    store = Store.open(url)
     try:
         yield store
     finally:

@@ -18,7 +18,7 @@ from mappa_core.core.records.runs import Run
 from mappa_core.core.settings import Settings
 from mappa_core.core.text import counted
 from mappa_core.rollout.teams.base import Team
-from mappa_core.store.protocols import Store
+from mappa_core.store.store import Store
 
 rubric = typer.Typer(help="The rubrics coaches judge by.", no_args_is_help=True)
 
@@ -83,7 +83,7 @@ async def rescored_run(
     from mappa_core.rollout.teams import load_team
 
     with opened_store(settings) as store:
-        stored = store.run(run)
+        stored = store.runs.get_run(run)
         trained = TrainConfig.model_validate(stored.config)
         chosen = [*coach_overrides(coach, rubric_set), *overrides]
         config = with_overrides(trained, chosen).coach

@@ -55,7 +55,7 @@ def _values(what: str) -> dict[str, object]:
     from mappa_core.app.databases import opened_store
 
     with opened_store(Settings()) as store:
-        return dict(store.run(what).config)
+        return dict(store.runs.get_run(what).config)
 
 
 def _as_yaml(values: dict[str, object]) -> str:

@@ -56,4 +56,4 @@ def _stored_run(name: str, settings: Settings) -> Run:
     from mappa_core.app.databases import opened_store
 
     with opened_store(settings) as store:
-        return store.run(name)
+        return store.runs.get_run(name)

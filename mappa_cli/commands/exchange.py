@@ -35,14 +35,14 @@ def export(
     from mappa_core.evaluate.trajectories import write_trajectories
 
     with opened_store(Settings()) as store:
-        found = store.run(run)
+        found = store.runs.get_run(run)
         folder = out or Path(f"{found.name}-export")
         if folder.exists():
             raise ConfigError(f"{folder} exists: name a new folder with --out")
         unfinished = folder.with_name(f"{folder.name}.unfinished")
         _make_anew(unfinished)
         try:
-            count = store.export(
+            count = store.export_run(
                 found,
                 unfinished,
                 lambda actions: write_trajectories(actions, unfinished, to.value),
@@ -94,7 +94,7 @@ def restore(
 
     restore_database(Settings(), file)
     with opened_store(Settings()) as store:
-        typer.echo(f"{counted(len(store.runs(limit=1_000_000)), 'run')} restored")
+        typer.echo(f"{counted(len(store.runs.list_runs(limit=1_000_000)), 'run')} restored")
 
 
 @database.command("vacuum")

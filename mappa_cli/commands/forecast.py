@@ -15,7 +15,7 @@ from mappa_core.core.settings import Settings
 from mappa_core.rollout.episode import duties_of, new_episode, problems_of_iteration
 from mappa_core.rollout.protocols import ProblemSource
 from mappa_core.rollout.teams.base import Team
-from mappa_core.store.protocols import Store
+from mappa_core.store.store import Store
 
 SAMPLED_PROBLEMS = 32
 """Of the first iterations; their statements stand for all."""
@@ -25,12 +25,17 @@ SAMPLED_EPISODES = 64
 
 def habits_of(store: Store, run: Run) -> Habits:
     """How the agents and the coach of a run wrote, from its latest training episodes."""
-    summaries = [one for one in store.episode_summaries(run.id) if one.phase == "train"]
-    episodes = [store.episode(str(one.id)) for one in summaries[-SAMPLED_EPISODES:]]
+    summaries = store.episodes.list_episodes(run.id, "train")
+    episodes = [store.episodes.get_episode(str(one.id)) for one in summaries[-SAMPLED_EPISODES:]]
     written: dict[str, list[int]] = {}
     for turn in (turn for episode in episodes for turn in episode.turns):
         written.setdefault(turn.agent, []).append(len(turn.action.text))
-    scores = [entry.score for one in episodes for entry in store.scores(one.id) if entry.trained]
+    scores = [
+        entry.score
+        for one in episodes
+        for entry in store.scores.scores_of_episode(one.id)
+        if entry.trained
+    ]
     paid = [score for score in scores if score.prompt_tokens]
     calls = sum(score.attempts for score in paid)
     sampled = sum((score.reply_tokens or 0) + (score.thought_tokens or 0) for score in paid)

@@ -27,13 +27,13 @@ def forked_config(
         LearnerError: The weights after `step` updates are missing or damaged.
     """
     with opened_store(settings) as store:
-        run = store.run(name)
+        run = store.runs.get_run(name)
         config = TrainConfig.model_validate(run.config)
         if step is None:
             step = newest_whole_step(store, run.id, check_weights)
         start = [f"start.run={run.id}", f"start.step={step}"]
         forked = with_overrides(config, [*start, *overrides])
-        source = store.run(forked.start.run)
+        source = store.runs.get_run(forked.start.run)
         check_same_weights(source, forked, "a fork")
         check_fork(source, forked.start.step, store, check_weights)
     return forked

@@ -23,7 +23,7 @@ from mappa_core.core.errors import ConfigError, NotFound
 from mappa_core.core.records.episodes import Episode, Turn
 from mappa_core.core.records.tools import ToolResult
 from mappa_core.core.settings import Settings
-from mappa_core.store.protocols import Store
+from mappa_core.store.store import Store
 
 AT_MOST = 1_000
 """Actions one sitting can have in its queue, of each reason."""
@@ -126,7 +126,7 @@ class _Desk:
 
     def _ask(self, candidate: Candidate, picked: Picked, number: int, limit: int) -> str:
         """Show an action and read keys until it is labelled, skipped or left."""
-        episode = self.store.episode(str(candidate.episode_id))
+        episode = self.store.episodes.get_episode(str(candidate.episode_id))
         print_heading(self.console, f"{number} of {limit}")
         show(self.console, episode, episode.turns[candidate.turn_index])
         while True:

@@ -17,7 +17,7 @@ def runs(as_json: Json = False) -> None:
     from mappa_core.app.databases import opened_store
 
     with opened_store(Settings()) as store:
-        found, claimed = store.runs(), store.claimed_runs()
+        found, claimed = store.runs.list_runs(), store.runs.list_claimed_runs()
     if as_json:
         typer.echo(json.dumps(runs_json(found, claimed)))
     else:
@@ -39,9 +39,9 @@ def show(
     console = open_console()
     with opened_store(Settings()) as store:
         try:
-            run = store.run(what)
+            run = store.runs.get_run(what)
         except NotFound:
-            print_episode(console, store, store.episode(what), in_full=coach)
+            print_episode(console, store, store.episodes.get_episode(what), in_full=coach)
         else:
             print_run(console, store, run)
 

@@ -14,7 +14,7 @@ from mappa_core.core.records.runs import IterationFigures, Run
 from mappa_core.core.records.scores import CoachScore
 from mappa_core.core.settings import Settings
 from mappa_core.evaluate.run_page import Example, RunStory, extremes, html
-from mappa_core.store.protocols import Store
+from mappa_core.store.store import Store
 
 EXAMPLES = 3
 """Of each kind."""
@@ -32,7 +32,7 @@ def report_command(
     if to is not None:
         check_file(to, "--to")
     with opened_store(Settings()) as store:
-        story = tell(store, store.run(run))
+        story = tell(store, store.runs.get_run(run))
     path = to or Path(f"{story.run.name}.html")
     path.write_text(html(story), "utf-8")
     typer.echo(str(path))
@@ -40,20 +40,29 @@ def report_command(
 
 def tell(store: Store, run: Run) -> RunStory:
     """Everything the page shows, read back from the store."""
-    summaries = store.episode_summaries(run.id)
+    summaries = store.episodes.list_episodes(run.id)
     trained = sorted({each.iteration for each in summaries if each.phase == "train"})
     measured = sorted({each.iteration for each in summaries if each.phase == "held_out"})
-    iterations = tuple(store.figures(run.id, "train", iteration) for iteration in trained)
-    held_out = {step: store.figures(run.id, "held_out", step).success_rate for step in measured}
+    iterations = tuple(
+        store.figures.get_iteration_figures(run.id, "train", iteration) for iteration in trained
+    )
+    held_out = {
+        step: store.figures.get_iteration_figures(run.id, "held_out", step).success_rate
+        for step in measured
+    }
     newest = max(trained, default=0)
     last = [each for each in summaries if (each.phase, each.iteration) == ("train", newest)]
-    scored = (example for each in last for example in _examples(store, store.episode(str(each.id))))
+    scored = (
+        example
+        for each in last
+        for example in _examples(store, store.episodes.get_episode(str(each.id)))
+    )
     return RunStory(
         run=run,
         iterations=iterations,
         held_out={step: rate for step, rate in held_out.items() if rate is not None},
         kl=_kl(store, run, iterations),
-        cost_usd=store.coach_costs(run.id),
+        cost_usd=store.figures.get_coach_costs(run.id),
         examples=extremes(list(scored), EXAMPLES),
     )
 
@@ -64,7 +73,7 @@ def _kl(
     found: dict[str, dict[int, float]] = {}
     for figures in iterations:
         for agent in figures.agents:
-            update = store.update(run.id, agent.agent, figures.iteration)
+            update = store.updates.get_update(run.id, agent.agent, figures.iteration)
             if update is not None and "kl_base" in update.metrics:
                 values = found.setdefault(agent.agent, {})
                 values[figures.iteration] = update.metrics["kl_base"]
@@ -73,7 +82,7 @@ def _kl(
 
 def _examples(store: Store, episode: Episode) -> Iterator[Example]:
     """The scored actions of an episode with all that was said about them."""
-    entries = store.scores(episode.id)
+    entries = store.scores.scores_of_episode(episode.id)
     for turn in episode.turns:
         action = ids.action_id(episode.id, turn.index)
         said = sorted(

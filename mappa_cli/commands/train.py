@@ -89,7 +89,7 @@ def _resumed(name: str, overrides: Sequence[str], settings: Settings) -> tuple[T
     from mappa_core.app.databases import opened_store
 
     with opened_store(settings) as store:
-        run = store.run(name)
+        run = store.runs.get_run(name)
     check_trains(run)
     return with_overrides(TrainConfig.model_validate(run.config), overrides), str(run.id)
 
@@ -109,7 +109,7 @@ def _print_forecast(config: TrainConfig, settings: Settings, like: str | None) -
         from mappa_core.app.databases import opened_store
 
         with opened_store(settings) as store:
-            habits = habits_of(store, store.run(like))
+            habits = habits_of(store, store.runs.get_run(like))
     team = load_team(config.team, config.prompts)
     problems = problem_source(config.problems)
     for line in lines(forecast_run(config, settings, team, problems, habits)):

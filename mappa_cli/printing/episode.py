@@ -13,7 +13,7 @@ from mappa_core.core.records.episodes import Episode, Turn
 from mappa_core.core.records.scores import CoachScore, ScoreEntry
 from mappa_core.core.records.tools import ToolResult
 from mappa_core.core.records.updates import Update, UpdateEntry
-from mappa_core.store.protocols import Store
+from mappa_core.store.store import Store
 
 SHOWN_IDS = 24
 """Token ids printed from each end of a long list."""
@@ -30,8 +30,8 @@ def print_episode(
         episode: Which one.
         in_full: Also what each coach was asked and answered, word for word.
     """
-    scores = store.scores(episode.id)
-    learnt = store.learnt(episode.id)
+    scores = store.scores.scores_of_episode(episode.id)
+    learnt = store.updates.updates_of_episode(episode.id)
     print_facts(console, "episode", _facts(episode))
     for turn in episode.turns:
         action = ids.action_id(episode.id, turn.index)

@@ -17,7 +17,7 @@ from mappa_cli.doctor import Finding
 from mappa_cli.printing.console import titled
 from mappa_core.core.records.runs import EpisodeSummary, Run, RunStatus
 from mappa_core.evaluate.comparison import Comparison
-from mappa_core.store.protocols import Store
+from mappa_core.store.store import Store
 from mappa_core.train.memory_plan import GB, MemoryPlan
 
 LOST = "lost"
@@ -107,9 +107,9 @@ def runs_json(runs: Sequence[Run], claimed: AbstractSet[UUID]) -> list[dict[str,
 
 def print_run(console: Console, store: Store, run: Run) -> None:
     """A run: what it is, its iterations, and episodes worth opening."""
-    console.print(runs_table([run], store.claimed_runs()))
+    console.print(runs_table([run], store.runs.list_claimed_runs()))
     console.print(_run_facts(run), soft_wrap=True)
-    summaries = store.episode_summaries(run.id)
+    summaries = store.episodes.list_episodes(run.id)
     console.print(iterations_table(summaries))
     console.print(_episodes_table(summaries))
 

@@ -11,8 +11,7 @@ from mappa_core.core.settings import Settings
 from mappa_core.store import backup, schema
 from mappa_core.store.connection import for_psql, ping
 from mappa_core.store.embedded import start_embedded
-from mappa_core.store.protocols import Store
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from mappa_core.tracking.mlflow.client import knock
 from mappa_core.tracking.mlflow.registry import MlflowRegistry
 from mappa_core.tracking.protocols import ModelRegistry
@@ -28,9 +27,7 @@ class Databases:
     """Starts the server again where it is ours."""
 
 
-def open_store(
-    settings: Settings, databases: Databases, outage_retry: OutageRetry
-) -> PostgresStore:
+def open_store(settings: Settings, databases: Databases, outage_retry: OutageRetry) -> Store:
     """The store, migrated.
 
     An embedded or empty database is brought up to date; one somebody else owns is not touched.
@@ -42,11 +39,11 @@ def open_store(
     url = databases.store
     if settings.database_url is None or schema.current_revision(url) is None:
         schema.upgrade(url)
-    return PostgresStore.open(url, outage_retry)
+    return Store.open(url, outage_retry)
 
 
 @contextmanager
-def opened_store(settings: Settings) -> Generator[PostgresStore]:
+def opened_store(settings: Settings) -> Generator[Store]:
     """The store alone, for commands that only look."""
     with ExitStack() as stack:
         store = open_store(settings, databases_of(settings, stack), OutageRetry())

@@ -13,7 +13,7 @@ from mappa_core.audit.store import AuditStore
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.outage import OutageRetry
 from mappa_core.core.settings import Settings
-from mappa_core.store.protocols import Store
+from mappa_core.store.store import Store
 from mappa_core.train.protocols import Learner
 
 

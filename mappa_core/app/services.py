@@ -18,8 +18,7 @@ from mappa_core.rollout.protocols import Engine, ProblemSource, Sandbox, Tokeniz
 from mappa_core.rollout.sandboxes.choose import choose_sandbox
 from mappa_core.rollout.teams import load_team
 from mappa_core.rollout.teams.base import Team
-from mappa_core.store.protocols import Store
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from mappa_core.tracking.mlflow.registry import MlflowRegistry
 from mappa_core.tracking.mlflow.tracker import MlflowTracker
 from mappa_core.tracking.protocols import ModelRegistry, Tracker
@@ -193,7 +192,7 @@ def _tracker(
     return with_curves(tracker, config.tracking, settings)
 
 
-def _audit_of(store: PostgresStore, stack: AsyncExitStack) -> AuditStore:
+def _audit_of(store: Store, stack: AsyncExitStack) -> AuditStore:
     audit = AuditStore.open(store.address, store.outage_retry)
     stack.callback(audit.close)
     return audit

@@ -17,7 +17,7 @@ from mappa_core.core.concurrency import together
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.runs import Run
 from mappa_core.core.records.scores import CoachCall, Duty, Unscored
-from mappa_core.store.protocols import Store
+from mappa_core.store.store import Store
 
 EPISODES_AT_ONCE = 64
 
@@ -81,11 +81,11 @@ def plan_rescoring(
     """Find the training actions of `run` that lack a score of the plan, at most `limit` of them."""
     chosen: list[tuple[str, frozenset[UUID]]] = []
     expected, left = Forecast(), limit if limit is not None else 2**63
-    for summary in store.episode_summaries(run.id):
+    for summary in store.episodes.list_episodes(run.id):
         if summary.phase != "train" or left <= 0:
             continue
-        episode = store.episode(str(summary.id))
-        missing = missing_scores(episode, plan, store.scores(episode.id))
+        episode = store.episodes.get_episode(str(summary.id))
+        missing = missing_scores(episode, plan, store.scores.scores_of_episode(episode.id))
         actions = frozenset(list(dict.fromkeys(one.action_id for one in missing))[:left])
         left -= len(actions)
         if actions:
@@ -111,8 +111,8 @@ async def rescore(
 
     async def one(episode_id: str, actions: frozenset[UUID]) -> list[CoachCall]:
         async with episodes:
-            episode = await asyncio.to_thread(store.episode, episode_id)
-            known = await asyncio.to_thread(store.scores, episode.id)
+            episode = await asyncio.to_thread(store.episodes.get_episode, episode_id)
+            known = await asyncio.to_thread(store.scores.scores_of_episode, episode.id)
             missing = missing_scores(episode, replace(plan, actions=actions), known)
             entries = await give_scores(missing, store)
         progress(len(actions))

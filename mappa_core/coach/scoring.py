@@ -25,7 +25,7 @@ from mappa_core.core.records.scores import (
     Unscored,
     UnscoredReason,
 )
-from mappa_core.store.protocols import Store
+from mappa_core.store.store import Store
 
 LASTING: frozenset[UnscoredReason] = frozenset({"blocked"})
 """Reasons that hold for this action at every later try; a key that was refused can be mended."""
@@ -77,7 +77,7 @@ async def score_episode(
     Raises:
         CoachError: The coach cannot work at all.
     """
-    known = await asyncio.to_thread(store.scores, episode.id)
+    known = await asyncio.to_thread(store.scores.scores_of_episode, episode.id)
     given = await give_scores(missing_scores(episode, plan, known), store)
     trained = {entry.action_id for entry in given if entry.trained}
     # As in the store: what was left unscored before gives the training up.
@@ -165,7 +165,7 @@ async def _give(missing: MissingScore, store: Store) -> ScoreEntry:
         trained=missing.trains,
         score=score,
     )
-    await in_thread(store.add_scores, [entry])
+    await in_thread(store.scores.add_scores, [entry])
     return entry
 
 

@@ -20,7 +20,7 @@ from mappa_core.core.text import counted
 from mappa_core.evaluate.comparison import Comparison, compare
 from mappa_core.evaluate.registration import registered_name
 from mappa_core.evaluate.report import successes_of
-from mappa_core.store.protocols import Store
+from mappa_core.store.store import Store
 from mappa_core.tracking.protocols import ModelRegistry
 
 CHAMPION = "champion"
@@ -144,13 +144,13 @@ def roll_back(registry: ModelRegistry, name: str, version: str) -> str:
 
 
 def _names(run: Run, store: Store) -> tuple[str, ...]:
-    agents = dict.fromkeys(policy.agent for policy, _ in store.checkpoints(run.id))
+    agents = dict.fromkeys(policy.agent for policy, _ in store.policies.list_checkpoints(run.id))
     return tuple(registered_name(run.team, agent) for agent in agents)
 
 
 def _last_step(run: Run, store: Store) -> int:
     steps: dict[str, int] = {}
-    for policy, _ in store.checkpoints(run.id):
+    for policy, _ in store.policies.list_checkpoints(run.id):
         steps[policy.agent] = max(policy.step, steps.get(policy.agent, 0))
     if not steps:
         raise NotFound(f"run {run.name} has not finished an update yet: nothing to promote")
@@ -207,7 +207,7 @@ def _champion(
         apart = "the champions come from several runs and were never measured together"
         return None, (*objections, apart)
     ((run_id, step),) = to_beat
-    return Side(run=store.run(str(run_id)), step=step), objections
+    return Side(run=store.runs.get_run(str(run_id)), step=step), objections
 
 
 def _compared(
@@ -215,7 +215,7 @@ def _compared(
 ) -> tuple[Comparison | None, tuple[str, ...]]:
     """The paired comparison, and why it does not certify a gain."""
     after, before = (
-        successes_of(store.held_out_episodes(side.run.id, side.step))
+        successes_of(store.episodes.list_episodes(side.run.id, "held_out", side.step))
         for side in (candidate, champion)
     )
     for side, outcomes in ((candidate, after), (champion, before)):

@@ -1,7 +1,7 @@
 """Registers what a run trains: one model per agent and team, each iteration a `candidate`."""
 
 from mappa_core.core.records.runs import Run
-from mappa_core.store.protocols import Store
+from mappa_core.store.store import Store
 from mappa_core.tracking.protocols import ModelRegistry
 
 
@@ -22,7 +22,7 @@ def register_policies(
         TrackerError: The registry is unreachable or refused.
     """
     registered: list[str] = []
-    for policy, checkpoint in store.checkpoints(run.id):
+    for policy, checkpoint in store.policies.list_checkpoints(run.id):
         if policy.step != iteration:
             continue
         name = registered_name(run.team, policy.agent)
@@ -37,6 +37,6 @@ def register_policies(
             },
             alias="candidate",
         )
-        if store.set_model_version(checkpoint.id, name, version):
+        if store.policies.set_model_version(checkpoint.id, name, version):
             registered.append(f"{name}/{version}")
     return tuple(registered)

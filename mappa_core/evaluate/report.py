@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from mappa_core.core.records.runs import AgentFigures, HeldOutEpisode
+from mappa_core.core.records.runs import AgentFigures, EpisodeSummary
 from mappa_core.evaluate.samples import majority, pass_at_k
 
 
@@ -77,7 +77,7 @@ class Report:
         return [{"agent": agent.agent, **_rates(self, agent)} for agent in self.agents]
 
 
-def report(step: int, episodes: Sequence[HeldOutEpisode], agents: Sequence[AgentFigures]) -> Report:
+def report(step: int, episodes: Sequence[EpisodeSummary], agents: Sequence[AgentFigures]) -> Report:
     """Sum up the episodes of one policy step.
 
     Args:
@@ -107,7 +107,7 @@ def report(step: int, episodes: Sequence[HeldOutEpisode], agents: Sequence[Agent
     )
 
 
-def skills_of(episodes: Sequence[HeldOutEpisode]) -> Mapping[UUID, Sequence[float]]:
+def skills_of(episodes: Sequence[EpisodeSummary]) -> Mapping[UUID, Sequence[float]]:
     """Skill of each problem's episodes, 0 for failures; empty where nothing is measured."""
     if not any(one.metric for one in episodes):
         return {}
@@ -116,26 +116,28 @@ def skills_of(episodes: Sequence[HeldOutEpisode]) -> Mapping[UUID, Sequence[floa
     }
 
 
-def successes_of(episodes: Sequence[HeldOutEpisode]) -> Mapping[UUID, Sequence[bool]]:
+def successes_of(episodes: Sequence[EpisodeSummary]) -> Mapping[UUID, Sequence[bool]]:
     """Success of each problem's episodes."""
-    return {id_: [one.success for one in drawn] for id_, drawn in _by_problem(episodes).items()}
+    return {
+        id_: [bool(one.success) for one in drawn] for id_, drawn in _by_problem(episodes).items()
+    }
 
 
-def _by_problem(episodes: Sequence[HeldOutEpisode]) -> Mapping[UUID, list[HeldOutEpisode]]:
-    grouped: dict[UUID, list[HeldOutEpisode]] = defaultdict(list)
+def _by_problem(episodes: Sequence[EpisodeSummary]) -> Mapping[UUID, list[EpisodeSummary]]:
+    grouped: dict[UUID, list[EpisodeSummary]] = defaultdict(list)
     for one in episodes:
         grouped[one.problem_id].append(one)
     return grouped
 
 
-def _majority(by_problem: Mapping[UUID, Sequence[HeldOutEpisode]]) -> float | None:
+def _majority(by_problem: Mapping[UUID, Sequence[EpisodeSummary]]) -> float | None:
     """None where what is handed in is measured: two files are never the same answer."""
     if any(one.metric for drawn in by_problem.values() for one in drawn):
         return None
     return _mean([_elects_right(drawn) for drawn in by_problem.values()])
 
 
-def _elects_right(drawn: Sequence[HeldOutEpisode]) -> float:
+def _elects_right(drawn: Sequence[EpisodeSummary]) -> float:
     elected = majority([one.answer for one in drawn])
     return float(any(one.success for one in drawn if one.answer == elected))
 

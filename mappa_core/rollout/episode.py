@@ -31,7 +31,7 @@ from mappa_core.grading.answers import verify
 from mappa_core.rollout.execution import Desk
 from mappa_core.rollout.protocols import Engine, Tokenizer
 from mappa_core.rollout.teams.base import Team
-from mappa_core.store.protocols import Store
+from mappa_core.store.store import Store
 from mappa_core.tracking.protocols import Tracker
 
 Generate = Callable[[Episode, Observation], Awaitable[Action]]
@@ -210,13 +210,13 @@ async def play_episode(
         StoreError: A turn or the end could not be written; played again it goes on from there.
         DiskFull: The same, or no room for the files of a turn: no episode would fare better.
     """
-    episode = await in_thread(store.open_episode, episode)
+    episode = await in_thread(store.episodes.open_episode, episode)
     if episode.stop_reason is not None:
         return episode
     try:
         while (observation := team.next_observation(episode)) is not None:
             turn = await _take_turn(episode, observation, team, generate, execute)
-            await in_thread(store.record_turn, episode, turn)
+            await in_thread(store.episodes.add_turn, episode, turn)
             episode = episode.with_turn(turn)
         outcome = await in_thread(judge, team, episode)
         closed = episode.closed(team.stop_reason(episode), outcome=outcome)
@@ -224,7 +224,7 @@ async def play_episode(
         raise
     except OutsideError as error:
         closed = episode.closed(StopReason.FAILED, error=str(error))
-    await in_thread(store.close_episode, closed)
+    await in_thread(store.episodes.close_episode, closed)
     return closed
 
 

@@ -134,8 +134,8 @@ class Claim:
 
 
 @contextmanager
-def alone(engine: Engine, identity: UUID) -> Generator[None]:
-    """Wait until nobody else is at work on something, and keep others waiting inside the block.
+def lock(engine: Engine, identity: UUID) -> Generator[None]:
+    """Wait until no other process holds this lock, and hold it until the block ends.
 
     An outage of Postgres lets go of it.
 

@@ -8,7 +8,7 @@ to 512 tokens an action: 2,126 bytes a row against 2,163, 50 us against 71 us (z
 112 us). Two per cent of the disk are not worth token ids that SQL cannot read.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import TypeAlias, cast
 
@@ -50,7 +50,7 @@ def _copy(driver: PsycopgConnection, table: Table, rows: Sequence[Values]) -> No
     columns = [table.c[name] for name in rows[0]]
     names = ", ".join(f'"{column.name}"' for column in columns)
     statement = f'COPY "{table.schema}"."{table.name}" ({names}) FROM STDIN (FORMAT BINARY)'
-    converters = [_converter(column) for column in columns]
+    converters = {column.name: _converter(column) for column in columns}
     with driver.cursor() as cursor:
         use_binary_arrays(cursor)
         with cursor.copy(statement.encode()) as copy:
@@ -60,12 +60,12 @@ def _copy(driver: PsycopgConnection, table: Table, rows: Sequence[Values]) -> No
 
 
 def _converted(
-    rows: Iterable[Values], converters: Sequence[Convert | None]
+    rows: Iterable[Values], converters: Mapping[str, Convert | None]
 ) -> Iterable[list[object]]:
     for row in rows:
         yield [
-            value if convert is None or value is None else convert(value)
-            for value, convert in zip(row.values(), converters, strict=True)
+            row[name] if convert is None or row[name] is None else convert(row[name])
+            for name, convert in converters.items()
         ]
 
 

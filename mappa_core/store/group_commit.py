@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from threading import Lock
 
 from mappa_core.core.errors import StoreError, StoreUnreachable
-from mappa_core.store.rows import Rows, merged
+from mappa_core.store.insert import Rows, merged
 
 
 @dataclass(slots=True)

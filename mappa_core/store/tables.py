@@ -13,7 +13,6 @@ SQL users read the views of the schema `audit`, never these.
 from datetime import datetime
 
 from sqlalchemy import (
-    REAL,
     BigInteger,
     Boolean,
     CheckConstraint,
@@ -32,7 +31,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from mappa_core.store.text import AnyJson, AnyText
+from mappa_core.store.text import AnyJson, AnyText, Float32s
 
 SCHEMA = "mappa"
 
@@ -142,8 +141,7 @@ ACTION = Table(
     Column("messages", AnyJson, nullable=False),
     Column("prompt_token_ids", ARRAY(Integer), nullable=False),
     Column("token_ids", ARRAY(Integer), nullable=False),
-    # What the engines compute is float32; more digits would be noise.
-    Column("logprobs", ARRAY(REAL), nullable=False),
+    Column("logprobs", Float32s, nullable=False),
     Column("text", AnyText, nullable=False),
     Column("finish_reason", AnyText, nullable=False),
     _reference("policy_version_id", "policy_version.id"),

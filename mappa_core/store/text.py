@@ -1,4 +1,4 @@
-"""Text as Python has it, in columns as Postgres has them.
+"""Text and numbers as Python has them, in columns as Postgres has them.
 
 Postgres stores neither NUL nor lone surrogates, and model-written text holds both. They are
 written as `␛` and four hexadecimal digits (`␛0000`, `␛DC80`), and `␛` itself as `␛241B`, so every
@@ -8,10 +8,12 @@ string comes back as it went in and the stored form stays readable in SQL.
 import json
 import math
 import re
+from array import array
+from collections.abc import Sequence
 from typing import cast
 
-from sqlalchemy import Dialect, Text
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy import REAL, Dialect, Text
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.types import TypeDecorator
 
 from mappa_core.core.records.tools import Json
@@ -100,3 +102,18 @@ class AnyJson(TypeDecorator[Json]):
     def process_result_value(self, value: object, dialect: Dialect) -> Json:  # noqa: ARG002
         """Unescape on the way out."""
         return unescape_json(cast("Json", value))
+
+
+class Float32s(TypeDecorator[Sequence[float]]):
+    """A column of float32 arrays; what the engines compute is float32, more digits are noise."""
+
+    impl = ARRAY(REAL)
+    cache_ok = True
+
+    def process_result_value(
+        self,
+        value: Sequence[float] | None,
+        dialect: Dialect,  # noqa: ARG002
+    ) -> Sequence[float] | None:
+        """Postgres prints the shortest decimal of a float32; this is the number it stands for."""
+        return None if value is None else array("f", value)

@@ -31,7 +31,7 @@ class Credit:
     samples: tuple[TrainingSample, ...]
     """The actions that count, in the order given."""
     entries: tuple[UpdateEntry, ...]
-    """One for every action given, in the order given; `score_id` is the store's to fill in."""
+    """One for every action given, in the order given."""
     metrics: Mapping[str, float]
     """How the batch looks: score_mean, return_std, zero_variance_groups, left_out, ..."""
 
@@ -69,7 +69,7 @@ def assign_credit(
         entries=tuple(
             UpdateEntry(
                 action_id=action.action_id,
-                score_id=None,
+                score_id=action.score_id,
                 advantage=float(per_action[i].mean()) if i in per_action else None,
                 weight=weights.get(i, 0.0),
                 left_out=reasons[i],

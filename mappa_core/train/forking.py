@@ -18,7 +18,7 @@ from mappa_core.core import ids
 from mappa_core.core.errors import ConfigError, LearnerError
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.runs import Run
-from mappa_core.store.protocols import Store
+from mappa_core.store.store import Store
 
 Check = Callable[[PolicyVersion], None]
 """Reads a policy's files against their hashes; raises `LearnerError`."""
@@ -36,7 +36,7 @@ def check_resumable(store: Store, run_id: UUID, check: Check) -> None:
     Raises:
         LearnerError: A file is missing or damaged; the message says how to go on without it.
     """
-    newest = {policy.agent: policy for policy in store.policies(run_id)}
+    newest = {policy.agent: policy for policy in store.policies.list_policy_versions(run_id)}
     for policy in newest.values():
         check(policy)
 
@@ -60,15 +60,15 @@ def check_fork(source: Run, step: int, store: Store, check: Check) -> None:
 
 def adopt(source: Run, run_id: UUID, store: Store, upto: int) -> None:
     """Give a run the policies of another up to a step; their files stay where they are."""
-    for policy in store.policies(source.id):
+    for policy in store.policies.list_policy_versions(source.id):
         if policy.step <= upto:
             identity = ids.policy_version_id(run_id, policy.agent, policy.step)
-            store.add_policy_version(replace(policy, id=identity, run_id=run_id))
+            store.policies.add_policy_version(replace(policy, id=identity, run_id=run_id))
 
 
 def _by_step(store: Store, run_id: UUID) -> list[list[PolicyVersion]]:
     """The policies after 0, 1, 2, ... updates, as far as every agent has come."""
-    policies = store.policies(run_id)
+    policies = store.policies.list_policy_versions(run_id)
     agents = {policy.agent for policy in policies}
     steps = [list(group) for _, group in groupby(policies, key=lambda policy: policy.step)]
     return [group for group in steps if len(group) == len(agents)]

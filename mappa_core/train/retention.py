@@ -4,7 +4,7 @@ from pathlib import Path
 from uuid import UUID
 
 from mappa_core.core.records.updates import Checkpoint
-from mappa_core.store.protocols import Store
+from mappa_core.store.store import Store
 from mappa_core.train import checkpoints
 
 
@@ -25,20 +25,23 @@ def superseded(
     """
     there = [
         (policy, checkpoint)
-        for policy, checkpoint in store.checkpoints(run_id)
+        for policy, checkpoint in store.policies.list_checkpoints(run_id)
         if policy.agent == agent and Path(checkpoint.directory).is_dir()
     ]
     # One step off, an older one is being played with, and an engine that dies loads it again.
     older = there[: -((keep or len(there)) + async_level)]
     lag = 1 + async_level
-    sampled = [(store.update(run_id, agent, policy.step + lag), policy.step) for policy, _ in there]
+    sampled = [
+        (store.updates.get_update(run_id, agent, policy.step + lag), policy.step)
+        for policy, _ in there
+    ]
     scores = {step: made.metrics["score_mean"] for made, step in sampled if made is not None}
     best = max(scores, key=scores.__getitem__, default=None)
-    lent = store.lent(run_id)
+    shared = store.policies.checkpoints_shared_with_forks(run_id)
     return tuple(
         checkpoint
         for policy, checkpoint in older
-        if policy.step != best and checkpoint.directory not in lent
+        if policy.step != best and checkpoint.directory not in shared
     )
 
 

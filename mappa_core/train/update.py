@@ -4,7 +4,7 @@ scored actions ─▶ less a coach's bias ─▶ `credit` ─▶ samples ─▶ 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
@@ -13,7 +13,7 @@ from mappa_core.core.errors import LearnerError, StoreError
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.scores import ScoredAction
 from mappa_core.core.records.updates import Update
-from mappa_core.store.protocols import Store
+from mappa_core.store.store import Store
 from mappa_core.train.config import AlgorithmConfig
 from mappa_core.train.credit import assign_credit
 from mappa_core.train.protocols import Learner
@@ -47,11 +47,11 @@ def update_agent(
         LearnerError: The update could not be computed.
         DiskFull: The checkpoint does not fit.
     """
-    done = store.update(request.run_id, request.agent, request.iteration)
+    done = store.updates.get_update(request.run_id, request.agent, request.iteration)
     if done is not None:
         return done
     policy = policy_at(store, request.run_id, request.agent, request.iteration - 1)
-    actions = store.scored_actions(request.run_id, request.agent, request.iteration)
+    actions = store.scores.list_scored_actions(request.run_id, request.agent, request.iteration)
     if correct is not None:
         actions = correct(request, actions)
     algorithm = request.algorithm
@@ -67,7 +67,6 @@ def update_agent(
         total_steps=request.total_steps,
         seed=ids.derive_seed(request.seed, "update", request.agent, request.iteration),
     )
-    score_ids = store.score_ids([action.action_id for action in actions])
     update = Update(
         id=ids.update_id(request.run_id, request.agent, request.iteration),
         run_id=request.run_id,
@@ -81,13 +80,11 @@ def update_agent(
             # Updates between the weights that sampled and those that learn.
             "staleness": float(max((policy.step - a.policy_step for a in actions), default=0)),
         },
-        entries=tuple(
-            replace(entry, score_id=score_ids.get(entry.action_id)) for entry in credit.entries
-        ),
+        entries=credit.entries,
         seconds=report.seconds,
         skipped=report.skipped,
     )
-    store.add_update(update, report.policy, report.checkpoint)
+    store.updates.add_update(update, report.policy, report.checkpoint)
     return update
 
 
@@ -97,7 +94,7 @@ def policy_at(store: Store, run_id: UUID, agent: str, step: int) -> PolicyVersio
     Raises:
         StoreError: It is not there although an earlier step of the run should have written it.
     """
-    policy = store.policy_version(run_id, agent, step)
+    policy = store.policies.get_policy_version(run_id, agent, step)
     if policy is None:
         raise StoreError(
             f"{agent} has no policy version {step} in run {run_id}: the store and the run "

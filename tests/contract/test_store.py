@@ -20,7 +20,7 @@ from mappa_core.core.records.scores import (
     Unscored,
 )
 from mappa_core.core.records.tools import ToolStatus
-from mappa_core.store.protocols import Store
+from mappa_core.store.store import Store
 from tests.builders import (
     RULE_COACH,
     STARTED_AT,
@@ -52,10 +52,10 @@ WRONG = Outcome(success=False, answer=None, method="math-verify")
 def run(store: Store) -> Run:
     """A run with one problem and the base policies of two agents."""
     run = make_run()
-    store.open_run(run)
-    store.add_problems([make_problem()])
-    store.add_policy_version(make_policy(run, "solver"))
-    store.add_policy_version(make_policy(run, "executor"))
+    store.runs.add_run(run)
+    store.episodes.add_problems([make_problem()])
+    store.policies.add_policy_version(make_policy(run, "solver"))
+    store.policies.add_policy_version(make_policy(run, "executor"))
     return run
 
 
@@ -71,17 +71,17 @@ def play(store: Store, run: Run) -> Callable[..., Episode]:
         **where: object,
     ) -> Episode:
         episode = make_episode(run, make_problem(), rollout_index=rollout_index, **where)
-        store.open_episode(episode)
+        store.episodes.open_episode(episode)
         for turn in (
             make_turn(make_policy(run, "solver"), 0),
             make_turn(make_policy(run, "executor"), 1, tool_result=make_tool_result()),
         ):
-            store.record_turn(episode, turn)
+            store.episodes.add_turn(episode, turn)
             episode = episode.with_turn(turn)
         if reason is not None:
             error = "the engine died" if reason is StopReason.FAILED else None
             episode = episode.closed(reason, outcome=outcome, error=error)
-            store.close_episode(episode)
+            store.episodes.close_episode(episode)
         return episode
 
     return play
@@ -89,107 +89,111 @@ def play(store: Store, run: Run) -> Callable[..., Episode]:
 
 class TestRuns:
     def test_reads_back_what_was_written(self, store: Store, run: Run) -> None:
-        assert store.run("quickstart-1") == run
+        assert store.runs.get_run("quickstart-1") == run
 
     def test_a_repeat_changes_nothing(self, store: Store, run: Run) -> None:
-        store.open_run(replace(run, team="other"))
-        assert store.runs() == (run,)
+        store.runs.add_run(replace(run, team="other"))
+        assert store.runs.list_runs() == (run,)
 
     def test_is_found_by_id_and_by_prefix(self, store: Store, run: Run) -> None:
-        assert store.run(str(run.id)) == store.run(str(run.id)[:6].upper()) == store.run("quick")
+        assert (
+            store.runs.get_run(str(run.id))
+            == store.runs.get_run(str(run.id)[:6].upper())
+            == store.runs.get_run("quick")
+        )
 
     def test_a_whole_name_beats_the_same_as_a_prefix(self, store: Store, run: Run) -> None:
-        store.open_run(make_run("quickstart-10"))
-        assert store.run("quickstart-1") == run
+        store.runs.add_run(make_run("quickstart-10"))
+        assert store.runs.get_run("quickstart-1") == run
 
     @pytest.mark.parametrize("name", ["nothing", "%", "quick_tart"])
     def test_an_unknown_one_is_not_found(self, store: Store, run: Run, name: str) -> None:
         with pytest.raises(NotFound, match="no run"):
-            store.run(name)
+            store.runs.get_run(name)
 
     def test_an_ambiguous_prefix_names_the_candidates(self, store: Store, run: Run) -> None:
-        store.open_run(make_run("quickstart-2"))
+        store.runs.add_run(make_run("quickstart-2"))
         with pytest.raises(NotFound, match=str(run.id)[:13]):
-            store.run("quickstart")
+            store.runs.get_run("quickstart")
 
     def test_newest_first_and_limited(self, store: Store, run: Run) -> None:
         later = make_run("later", started_at=STARTED_AT + timedelta(hours=1))
-        store.open_run(later)
-        assert store.runs() == (later, run)
-        assert store.runs(limit=1) == (later,)
+        store.runs.add_run(later)
+        assert store.runs.list_runs() == (later, run)
+        assert store.runs.list_runs(limit=1) == (later,)
 
     def test_links_are_kept_when_not_given(self, store: Store, run: Run) -> None:
-        store.link_run(run.id, prefect_flow_run_id="flow", mlflow_run_id=None)
-        store.link_run(run.id, prefect_flow_run_id=None, mlflow_run_id="mlflow")
-        linked = store.run(run.name)
+        store.runs.link_run(run.id, prefect_flow_run_id="flow", mlflow_run_id=None)
+        store.runs.link_run(run.id, prefect_flow_run_id=None, mlflow_run_id="mlflow")
+        linked = store.runs.get_run(run.name)
         assert (linked.prefect_flow_run_id, linked.mlflow_run_id) == ("flow", "mlflow")
 
     def test_closing_and_reopening(self, store: Store, run: Run) -> None:
-        store.close_run(run.id, RunStatus.FAILED, "out of memory")
-        failed = store.run(run.name)
+        store.runs.set_status(run.id, RunStatus.FAILED, "out of memory")
+        failed = store.runs.get_run(run.name)
         assert (failed.status, failed.error) == (RunStatus.FAILED, "out of memory")
         assert failed.ended_at is not None
-        store.close_run(run.id, RunStatus.RUNNING)
-        assert store.run(run.name) == run
+        store.runs.set_status(run.id, RunStatus.RUNNING)
+        assert store.runs.get_run(run.name) == run
 
 
 class TestPolicies:
     def test_reads_back_or_none(self, store: Store, run: Run) -> None:
-        assert store.policy_version(run.id, "solver", 0) == make_policy(run, "solver")
-        assert store.policy_version(run.id, "solver", 1) is None
+        assert store.policies.get_policy_version(run.id, "solver", 0) == make_policy(run, "solver")
+        assert store.policies.get_policy_version(run.id, "solver", 1) is None
 
     def test_one_of_no_known_run_is_refused(self, store: Store) -> None:
         with pytest.raises(StoreError, match="fk_policy_version_run_id"):
-            store.add_policy_version(make_policy(make_run("unknown")))
+            store.policies.add_policy_version(make_policy(make_run("unknown")))
 
 
 class TestEpisodes:
     def test_reads_back_what_was_written(self, store: Store, play: Callable[..., Episode]) -> None:
         episode = play()
-        assert store.episode(str(episode.id)) == episode
-        assert store.episode(str(episode.id)[:8]) == episode
+        assert store.episodes.get_episode(str(episode.id)) == episode
+        assert store.episodes.get_episode(str(episode.id)[:8]) == episode
 
     def test_opening_again_returns_the_turns_before_a_crash(
         self, store: Store, run: Run, play: Callable[..., Episode]
     ) -> None:
         played = play(reason=None)
-        assert store.open_episode(make_episode(run, make_problem())) == played
+        assert store.episodes.open_episode(make_episode(run, make_problem())) == played
 
     def test_a_turn_and_an_end_are_written_once(
         self, store: Store, play: Callable[..., Episode]
     ) -> None:
         episode = play()
-        store.record_turn(episode, episode.turns[1])
-        store.close_episode(replace(episode, stop_reason=StopReason.FAILED, outcome=WRONG))
-        assert store.episode(str(episode.id)) == episode
+        store.episodes.add_turn(episode, episode.turns[1])
+        store.episodes.close_episode(replace(episode, stop_reason=StopReason.FAILED, outcome=WRONG))
+        assert store.episodes.get_episode(str(episode.id)) == episode
 
     def test_an_episode_of_an_unknown_problem_is_refused(self, store: Store, run: Run) -> None:
         with pytest.raises(StoreError, match="fk_episode_problem_id"):
-            store.open_episode(make_episode(run, make_problem("Unheard of.")))
+            store.episodes.open_episode(make_episode(run, make_problem("Unheard of.")))
 
     def test_an_unknown_one_is_not_found(self, store: Store) -> None:
         with pytest.raises(NotFound, match="no episode '00'"):
-            store.episode("00")
+            store.episodes.get_episode("00")
 
     def test_many_threads_at_once(self, store: Store, play: Callable[..., Episode]) -> None:
         with ThreadPoolExecutor(32) as threads:
             episodes = list(threads.map(play, range(64)))
-        assert [store.episode(str(episode.id)) for episode in episodes] == episodes
+        assert [store.episodes.get_episode(str(episode.id)) for episode in episodes] == episodes
 
     def test_any_text_comes_back_as_it_was(self, store: Store, run: Run) -> None:
         strange = "NUL \x00, lone \udc80, escape ␛, pair \ud83d\ude00, 😀"
         turn = make_turn(make_policy(run), text=strange)
         episode = make_episode(run, make_problem())
-        store.open_episode(episode)
-        store.record_turn(episode, turn)
-        assert store.episode(str(episode.id)).turns == (turn,)
+        store.episodes.open_episode(episode)
+        store.episodes.add_turn(episode, turn)
+        assert store.episodes.get_episode(str(episode.id)).turns == (turn,)
 
     def test_an_empty_action_comes_back_empty(self, store: Store, run: Run) -> None:
         turn = make_turn(make_policy(run), token_ids=())
         episode = make_episode(run, make_problem())
-        store.open_episode(episode)
-        store.record_turn(episode, turn)
-        assert store.episode(str(episode.id)).turns == (turn,)
+        store.episodes.open_episode(episode)
+        store.episodes.add_turn(episode, turn)
+        assert store.episodes.get_episode(str(episode.id)).turns == (turn,)
 
 
 FULL_SCORE = CoachScore(
@@ -228,29 +232,29 @@ class TestScores:
             cost_usd=0.0,
         )
         entries = (make_score(episode, 0, full), make_score(episode, 1, unscored))
-        store.add_scores(entries[::-1])
-        assert store.scores(episode.id) == entries
+        store.scores.add_scores(entries[::-1])
+        assert store.scores.scores_of_episode(episode.id) == entries
 
     def test_a_repeat_changes_nothing(self, store: Store, play: Callable[..., Episode]) -> None:
         episode = play()
-        store.add_scores([make_score(episode, 0, 3.0)])
-        store.add_scores([make_score(episode, 0, 9.0)])
-        assert store.scores(episode.id) == (make_score(episode, 0, 3.0),)
+        store.scores.add_scores([make_score(episode, 0, 3.0)])
+        store.scores.add_scores([make_score(episode, 0, 9.0)])
+        assert store.scores.scores_of_episode(episode.id) == (make_score(episode, 0, 3.0),)
 
     def test_many_judge_an_action_and_one_trains(
-        self, store: Store, play: Callable[..., Episode]
+        self, store: Store, run: Run, play: Callable[..., Episode]
     ) -> None:
         episode = play()
         trains = make_score(episode, 0, 3.0)
         again = make_score(episode, 0, 4.0, repeat_index=1, trained=False)
-        store.add_scores([trains, again])
+        store.scores.add_scores([trains, again])
         second = make_score(episode, 0, 5.0, identity=replace(RULE_COACH, model="other"))
         with pytest.raises(StoreError, match="uq_coach_score_trained"):
-            store.add_scores([second])
-        assert set(store.scores(episode.id)) == {trains, again}
-        assert store.score_ids([trains.action_id, ids.action_id(episode.id, 1)]) == {
-            trains.action_id: trains.id
-        }
+            store.scores.add_scores([second])
+        assert set(store.scores.scores_of_episode(episode.id)) == {trains, again}
+        assert [a.score_id for a in store.scores.list_scored_actions(run.id, "solver", 1)] == [
+            trains.id
+        ]
 
     def test_what_a_model_was_asked_and_said_comes_back(
         self, store: Store, run: Run, play: Callable[..., Episode]
@@ -269,33 +273,35 @@ class TestScores:
             cost_usd=0.5,
             flags=("fake_score",),
         )
-        store.add_scores([entry, make_score(episode, 1, failed)])
-        assert store.scores(episode.id) == (entry, make_score(episode, 1, failed))
-        spending = store.coach_spending(run.id)
+        store.scores.add_scores([entry, make_score(episode, 1, failed)])
+        assert store.scores.scores_of_episode(episode.id) == (entry, make_score(episode, 1, failed))
+        spending = store.figures.get_coach_spending(run.id)
         assert (spending.calls, spending.tokens) == (3 + 7, 100 + 20 + 5 + 5)
         assert spending.cost_usd == 0.25 + 0.5
 
     def test_a_real_score_takes_the_place_of_an_unscored_one(
-        self, store: Store, play: Callable[..., Episode]
+        self, store: Store, run: Run, play: Callable[..., Episode]
     ) -> None:
         episode = play()
         missing = make_score(episode, 0, Unscored(reason="timeout", detail="30 s"))
-        store.add_scores([missing])
+        store.scores.add_scores([missing])
         real = replace(make_score(episode, 0, 6.0), id=ids.content_id("score", "asked again"))
-        store.add_scores([real])
-        store.add_scores([real])
-        assert set(store.scores(episode.id)) == {replace(missing, trained=False), real}
-        assert store.score_ids([real.action_id]) == {real.action_id: real.id}
+        store.scores.add_scores([real])
+        store.scores.add_scores([real])
+        assert set(store.scores.scores_of_episode(episode.id)) == {
+            replace(missing, trained=False),
+            real,
+        }
+        assert [a.score_id for a in store.scores.list_scored_actions(run.id, "solver", 1)] == [
+            real.id
+        ]
 
     def test_rule_scores_cost_nothing(
         self, store: Store, run: Run, play: Callable[..., Episode]
     ) -> None:
         episode = play()
-        store.add_scores([make_score(episode, 0, 6.0)])
-        assert store.coach_spending(run.id) == Spending()
-
-    def test_no_action_no_score(self, store: Store) -> None:
-        assert store.score_ids([]) == {}
+        store.scores.add_scores([make_score(episode, 0, 6.0)])
+        assert store.figures.get_coach_spending(run.id) == Spending()
 
 
 class TestScoredActions:
@@ -303,15 +309,15 @@ class TestScoredActions:
         self, store: Store, run: Run, play: Callable[..., Episode]
     ) -> None:
         second, first = play(1), play(0)
-        store.add_scores([make_score(first, 1, 7.5)])
-        store.add_scores([make_score(second, 1, Unscored(reason="refused", detail="no"))])
+        store.scores.add_scores([make_score(first, 1, 7.5)])
+        store.scores.add_scores([make_score(second, 1, Unscored(reason="refused", detail="no"))])
         left_out = (
             play(2, reason=StopReason.FAILED, outcome=None),
             play(3, reason=None),
             play(4, iteration=2),
             play(5, phase="held_out"),
         )
-        actions = store.scored_actions(run.id, "executor", 1)
+        actions = store.scores.list_scored_actions(run.id, "executor", 1)
         assert [(action.episode_id, action.score) for action in actions] == [
             (first.id, 7.5),
             (second.id, None),
@@ -322,7 +328,7 @@ class TestScoredActions:
         self, store: Store, run: Run, play: Callable[..., Episode]
     ) -> None:
         episode = play()
-        (action,) = store.scored_actions(run.id, "solver", 1)
+        (action,) = store.scores.list_scored_actions(run.id, "solver", 1)
         sampled = episode.turns[0].action
         assert action.action_id == ids.action_id(episode.id, 0)
         assert action.problem_id == episode.problem.id
@@ -335,11 +341,13 @@ class TestScoredActions:
 
     def test_a_spent_budget_is_truncated(self, store: Store, run: Run) -> None:
         episode = make_episode(run, make_problem())
-        store.open_episode(episode)
+        store.episodes.open_episode(episode)
         turn = make_turn(make_policy(run), finish_reason=FinishReason.LENGTH)
-        store.record_turn(episode, turn)
-        store.close_episode(episode.closed(StopReason.MAX_TURNS, outcome=WRONG))
-        assert [action.truncated for action in store.scored_actions(run.id, "solver", 1)] == [True]
+        store.episodes.add_turn(episode, turn)
+        store.episodes.close_episode(episode.closed(StopReason.MAX_TURNS, outcome=WRONG))
+        assert [
+            action.truncated for action in store.scores.list_scored_actions(run.id, "solver", 1)
+        ] == [True]
 
 
 class TestUpdates:
@@ -351,12 +359,12 @@ class TestUpdates:
         update = replace(
             update, metrics={"loss": 2.0, "kl": float("inf")}, skipped="kl is above its bound"
         )
-        store.add_update(update, policy, checkpoint)
-        store.add_update(update, policy, checkpoint)
-        assert store.update(run.id, "solver", 1) == update
-        assert store.update(run.id, "solver", 2) is None
-        assert store.policy_version(run.id, "solver", 1) == policy
-        assert store.checkpoints(run.id) == ((policy, checkpoint),)
+        store.updates.add_update(update, policy, checkpoint)
+        store.updates.add_update(update, policy, checkpoint)
+        assert store.updates.get_update(run.id, "solver", 1) == update
+        assert store.updates.get_update(run.id, "solver", 2) is None
+        assert store.policies.get_policy_version(run.id, "solver", 1) == policy
+        assert store.policies.list_checkpoints(run.id) == ((policy, checkpoint),)
 
     def test_what_an_episode_taught(
         self, store: Store, run: Run, play: Callable[..., Episode]
@@ -364,31 +372,35 @@ class TestUpdates:
         episode, other = play(0), play(1)
         mine, others = entry(episode, 0, 0.5, 1.0), entry(other, 0, None)
         update, policy, checkpoint = make_update(run, "solver", 1, [mine, others])
-        store.add_update(update, policy, checkpoint)
-        assert store.learnt(episode.id) == {mine.action_id: (replace(update, entries=()), mine)}
+        store.updates.add_update(update, policy, checkpoint)
+        assert store.updates.updates_of_episode(episode.id) == {
+            mine.action_id: (replace(update, entries=()), mine)
+        }
 
     def test_all_or_nothing(self, store: Store, run: Run) -> None:
         nowhere = make_episode(run, make_problem())
         update, policy, checkpoint = make_update(run, "solver", 1, [entry(nowhere, 0, 1.0)])
         with pytest.raises(StoreError, match="fk_update_action_action_id"):
-            store.add_update(update, policy, checkpoint)
-        assert store.update(run.id, "solver", 1) is None
-        assert store.policy_version(run.id, "solver", 1) is None
-        assert store.checkpoints(run.id) == ()
+            store.updates.add_update(update, policy, checkpoint)
+        assert store.updates.get_update(run.id, "solver", 1) is None
+        assert store.policies.get_policy_version(run.id, "solver", 1) is None
+        assert store.policies.list_checkpoints(run.id) == ()
 
     def test_checkpoints_oldest_first(self, store: Store, run: Run) -> None:
         for agent, iteration in (("solver", 1), ("solver", 2), ("executor", 1)):
-            store.add_update(*make_update(run, agent, iteration))
-        steps = [(policy.step, policy.agent) for policy, _ in store.checkpoints(run.id)]
+            store.updates.add_update(*make_update(run, agent, iteration))
+        steps = [
+            (policy.step, policy.agent) for policy, _ in store.policies.list_checkpoints(run.id)
+        ]
         assert steps == [(1, "executor"), (1, "solver"), (2, "solver")]
 
     def test_a_model_version_needs_its_checkpoint(self, store: Store, run: Run) -> None:
         update, policy, checkpoint = make_update(run, "solver", 1)
         with pytest.raises(NotFound, match="no checkpoint"):
-            store.set_model_version(checkpoint.id, "mappa-mathchat-solver", "1")
-        store.add_update(update, policy, checkpoint)
-        assert store.set_model_version(checkpoint.id, "mappa-mathchat-solver", "1")
-        assert not store.set_model_version(checkpoint.id, "mappa-mathchat-solver", "1")
+            store.policies.set_model_version(checkpoint.id, "mappa-mathchat-solver", "1")
+        store.updates.add_update(update, policy, checkpoint)
+        assert store.policies.set_model_version(checkpoint.id, "mappa-mathchat-solver", "1")
+        assert not store.policies.set_model_version(checkpoint.id, "mappa-mathchat-solver", "1")
 
 
 class TestFigures:
@@ -399,7 +411,7 @@ class TestFigures:
         second = play(1, outcome=WRONG)
         play(2, reason=StopReason.FAILED, outcome=None)
         play(0, iteration=2)
-        store.add_scores(
+        store.scores.add_scores(
             [
                 make_score(first, 0, 4.0),
                 make_score(second, 0, 9.0),
@@ -408,7 +420,7 @@ class TestFigures:
                 make_score(second, 1, Unscored(reason="error", detail="", seconds=1.0)),
             ]
         )
-        figures = store.figures(run.id, "train", 1)
+        figures = store.figures.get_iteration_figures(run.id, "train", 1)
         assert (figures.episodes, figures.failed, figures.successes) == (3, 1, 1)
         assert figures.success_rate == 0.5
         solver, executor = figures.agents
@@ -420,7 +432,7 @@ class TestFigures:
         assert figures.seconds_by_activity == {"engine": 3.0, "sandbox": 0.75, "coach": 1.375}
 
     def test_of_nothing_is_nothing(self, store: Store, run: Run) -> None:
-        figures = store.figures(run.id, "held_out", 0)
+        figures = store.figures.get_iteration_figures(run.id, "held_out", 0)
         assert (figures.episodes, figures.agents, figures.success_rate) == (0, (), None)
 
     def test_closed_episodes_in_a_line_each(
@@ -430,9 +442,9 @@ class TestFigures:
         failed = play(1, reason=StopReason.FAILED, outcome=None)
         scored = play(0)
         play(2, reason=None)
-        store.add_scores([make_score(scored, 0, 4.0), make_score(scored, 1, 9.0)])
-        store.add_scores([make_score(scored, 0, 0.0, repeat_index=1, trained=False)])
-        summaries = store.episode_summaries(run.id)
+        store.scores.add_scores([make_score(scored, 0, 4.0), make_score(scored, 1, 9.0)])
+        store.scores.add_scores([make_score(scored, 0, 0.0, repeat_index=1, trained=False)])
+        summaries = store.episodes.list_episodes(run.id)
         assert [(s.id, s.phase, s.iteration, s.success, s.mean_score) for s in summaries] == [
             (held_out.id, "held_out", 0, True, None),
             (scored.id, "train", 1, True, 6.5),
@@ -453,30 +465,30 @@ class TestFigures:
         play(3, phase="held_out", outcome=measured)
         play(4, phase="held_out", reason=None)
         play(0)
-        found = store.held_out_episodes(run.id, 1)
+        found = store.episodes.list_episodes(run.id, "held_out", 1)
         assert {one.problem_id for one in found} == {make_problem().id}
         assert [(o.success, o.failed, o.invalid, o.metric) for o in found] == [
             (True, False, False, "rmse"),
             (False, False, True, None),
-            (False, True, False, None),
+            (None, True, False, None),
             (False, False, True, "rmse"),
         ]
-        assert store.held_out_episodes(run.id, 2) == ()
+        assert store.episodes.list_episodes(run.id, "held_out", 2) == ()
 
     def test_the_manifest_of_a_run_may_be_written_twice(self, store: Store, run: Run) -> None:
         problems = [make_problem("one"), make_problem("two")]
         for _ in range(2):
-            store.add_manifest(run.id, "train", problems)
-            store.add_manifest(run.id, "held_out", problems[:1])
+            store.runs.add_manifest(run.id, "train", problems)
+            store.runs.add_manifest(run.id, "held_out", problems[:1])
 
 
 def test_a_killed_tool_call_comes_back(store: Store, run: Run) -> None:
     episode = make_episode(run, make_problem())
-    store.open_episode(episode)
+    store.episodes.open_episode(episode)
     killed = replace(make_tool_result(ToolStatus.TIMEOUT), cpu_seconds=None, peak_memory_bytes=None)
     turn = make_turn(make_policy(run), tool_result=replace(killed, written=(), rejected=()))
-    store.record_turn(episode, turn)
-    assert store.episode(str(episode.id)).turns == (turn,)
+    store.episodes.add_turn(episode, turn)
+    assert store.episodes.get_episode(str(episode.id)).turns == (turn,)
 
 
 def test_closing_twice_is_safe(store: Store) -> None:

@@ -10,7 +10,7 @@ from prefect.testing.utilities import prefect_test_harness
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import Services
 from mappa_core.coach.protocols import Coach
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.e2e.toy import toy_services
 from tests.tiny_model import save_tiny_model
 
@@ -53,7 +53,7 @@ def toy_config() -> TrainConfig:
 
 @pytest.fixture
 def make_services(
-    store: PostgresStore, tiny_model: Path, tmp_path: Path
+    store: Store, tiny_model: Path, tmp_path: Path
 ) -> Callable[[TrainConfig], Services]:
     def make(config: TrainConfig, coach: Coach | None = None) -> Services:
         return toy_services(config, store, tiny_model, tmp_path / "checkpoints", coach)

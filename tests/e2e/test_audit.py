@@ -16,7 +16,7 @@ from mappa_core.audit.store import AuditStore
 from mappa_core.core.errors import CoachError
 from mappa_core.core.records.runs import RunStatus
 from mappa_core.core.records.scores import CoachCase, CoachScore, Unscored
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.builders import make_run
 from tests.e2e.conftest import MakeServices
 from tests.e2e.toy import LetterCoach, letter_share
@@ -55,7 +55,7 @@ class Hardening(LetterCoach):
 
 
 def test_drift_stops_the_run_where_the_configuration_says_so(
-    store: PostgresStore,
+    store: Store,
     make_services: MakeServices,
     toy_config: TrainConfig,
     database_url: str,
@@ -75,7 +75,7 @@ def test_drift_stops_the_run_where_the_configuration_says_so(
 
     with pytest.raises(CoachError, match=r"coach has drifted since iteration 3.*audit\.stop_on"):
         asyncio.run(body())
-    (run,) = store.runs()
+    (run,) = store.runs.list_runs()
     assert run.status is RunStatus.FAILED
     assert services.audit is not None
     drifts = [
@@ -98,7 +98,7 @@ def test_drift_stops_the_run_where_the_configuration_says_so(
             await train(config.model_copy(update={"audit": lenient}), resume=run.name)
 
     asyncio.run(resume())
-    (run,) = store.runs()
+    (run,) = store.runs.list_runs()
     assert run.status is RunStatus.COMPLETED
     seen = {f.iteration for f in services.audit.findings(run.id, "alert")}
     assert stopped_at in seen
@@ -106,6 +106,6 @@ def test_drift_stops_the_run_where_the_configuration_says_so(
 
     monkeypatch.setenv("MAPPA_DATABASE_URL", database_url)
     # One that has nothing to audit, as a run that measures another has not, is not the newest.
-    store.open_run(make_run("newer", started_at=datetime.now(UTC)))
+    store.runs.add_run(make_run("newer", started_at=datetime.now(UTC)))
     # One task type: there is nothing to prefer.
     assert asyncio.run(audit()) == "cannot tell"

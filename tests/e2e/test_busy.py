@@ -11,14 +11,14 @@ from mappa_core.app.services import use
 from mappa_core.core.errors import RunBusy, TrackerError
 from mappa_core.core.records.runs import Run, RunStatus
 from mappa_core.store import claims
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.builders import make_run
 from tests.e2e.conftest import MakeServices
 from tests.fakes.tracking import MemoryTracker
 
 
 def test_a_busy_run_is_left_as_it_was(
-    store: PostgresStore,
+    store: Store,
     make_services: MakeServices,
     toy_config: TrainConfig,
     monkeypatch: pytest.MonkeyPatch,
@@ -26,17 +26,17 @@ def test_a_busy_run_is_left_as_it_was(
     monkeypatch.setattr(claims, "PATIENCE_SECONDS", 0.1)
     services = make_services(toy_config)
     run = replace(make_run("busy"), config=toy_config.model_dump(mode="json"))
-    store.open_run(run)
-    before = store.run(str(run.id))
+    store.runs.add_run(run)
+    before = store.runs.get_run(str(run.id))
 
     async def body() -> None:
         await services.engine.start()
         with use(services):
             await train(toy_config, "busy")
 
-    with store.claim_run(run.id), pytest.raises(RunBusy, match="another process"):
+    with store.runs.claim_run(run.id), pytest.raises(RunBusy, match="another process"):
         asyncio.run(body())
-    assert store.run(str(run.id)) == before
+    assert store.runs.get_run(str(run.id)) == before
 
 
 class Closed(MemoryTracker):
@@ -47,7 +47,7 @@ class Closed(MemoryTracker):
 
 
 def test_a_run_that_could_not_be_opened_has_failed_and_not_been_killed(
-    store: PostgresStore, make_services: MakeServices, toy_config: TrainConfig
+    store: Store, make_services: MakeServices, toy_config: TrainConfig
 ) -> None:
     services = replace(make_services(toy_config), tracker=Closed())
 
@@ -57,5 +57,5 @@ def test_a_run_that_could_not_be_opened_has_failed_and_not_been_killed(
 
     with pytest.raises(TrackerError):
         asyncio.run(body())
-    (run,) = store.runs()
+    (run,) = store.runs.list_runs()
     assert (run.status, run.error) == (RunStatus.FAILED, "MLflow refused")

@@ -21,7 +21,7 @@ from mappa_core.coach.rubrics import RubricSet, load_rubrics
 from mappa_core.core.errors import CoachError
 from mappa_core.core.records.runs import RunStatus
 from mappa_core.core.records.scores import Unscored
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.e2e.conftest import MakeServices
 
 PROBLEM_SOLVER = (
@@ -111,13 +111,13 @@ def trainer(make_services: MakeServices, config: TrainConfig, rubrics: RubricSet
 Scored = dict[tuple[int, str, int], float | str]
 
 
-def scored_set(store: PostgresStore) -> Scored:
+def scored_set(store: Store) -> Scored:
     """What trained the newest run, by where it stands."""
-    (run, *_) = store.runs()
+    (run, *_) = store.runs.list_runs()
     found: Scored = {}
-    for summary in store.episode_summaries(run.id):
-        episode = store.episode(str(summary.id))
-        for entry in store.scores(episode.id):
+    for summary in store.episodes.list_episodes(run.id):
+        episode = store.episodes.get_episode(str(summary.id))
+        for entry in store.scores.scores_of_episode(episode.id):
             if entry.trained:
                 place = (episode.iteration, episode.problem.statement, episode.rollout_index)
                 unscored = isinstance(entry.score, Unscored)
@@ -125,9 +125,9 @@ def scored_set(store: PostgresStore) -> Scored:
     return found
 
 
-def weights(store: PostgresStore) -> list[str]:
-    (run, *_) = store.runs()
-    return [checkpoint.sha256 for _, checkpoint in store.checkpoints(run.id)]
+def weights(store: Store) -> list[str]:
+    (run, *_) = store.runs.list_runs()
+    return [checkpoint.sha256 for _, checkpoint in store.policies.list_checkpoints(run.id)]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def weights(store: PostgresStore) -> list[str]:
     [pytest.param(1.5, id="short"), pytest.param(120.0, id="two-minutes", marks=pytest.mark.slow)],
 )
 def test_an_outage_in_the_middle_changes_nothing(
-    seconds: float, store: PostgresStore, trainer: Trainer
+    seconds: float, store: Store, trainer: Trainer
 ) -> None:
     undisturbed = trainer(no_faults)
     expected, trained = scored_set(store), weights(store)
@@ -151,19 +151,19 @@ def test_an_outage_in_the_middle_changes_nothing(
 
 
 def test_a_dead_coach_stops_the_run_and_resuming_asks_only_for_what_is_missing(
-    store: PostgresStore, trainer: Trainer
+    store: Store, trainer: Trainer
 ) -> None:
     undisturbed = trainer(no_faults)
     expected, trained = scored_set(store), weights(store)
     with pytest.raises(CoachError, match="unscored"):
         trainer(DiesAt(call=undisturbed.log.calls * 3 // 4, seconds=None), deadline_seconds=0.3)
-    (broken, *_) = store.runs()
+    (broken, *_) = store.runs.list_runs()
     assert broken.status is RunStatus.FAILED
     before = scored_set(store)
     missing = sum(value == "error" for value in before.values())
     assert missing > 0
     resumed = trainer(no_faults, resume=str(broken.id))
-    (run, *_) = store.runs()
+    (run, *_) = store.runs.list_runs()
     assert (run.id, run.status) == (broken.id, RunStatus.COMPLETED)
     # Equal actions are asked about once, so at most one call for each that was missing.
     assert 0 < resumed.log.calls <= missing
@@ -173,7 +173,7 @@ def test_a_dead_coach_stops_the_run_and_resuming_asks_only_for_what_is_missing(
 
 @pytest.mark.slow
 def test_what_an_update_left_out_is_not_asked_again(
-    store: PostgresStore, trainer: Trainer, config: TrainConfig
+    store: Store, trainer: Trainer, config: TrainConfig
 ) -> None:
     lenient = config.model_copy(
         update={"coach": config.coach.model_copy(update={"unscored_limit": 1.0})}
@@ -181,7 +181,7 @@ def test_what_an_update_left_out_is_not_asked_again(
     forgiving = replace(trainer, config=lenient)
     dead = DiesAt(call=3, seconds=None)
     forgiving(dead, deadline_seconds=0.2)
-    (run, *_) = store.runs()
+    (run, *_) = store.runs.list_runs()
     before = scored_set(store)
     resumed = forgiving(no_faults, resume=str(run.id))
     assert resumed.log.calls == 0

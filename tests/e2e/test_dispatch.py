@@ -24,7 +24,7 @@ from mappa_core.core.records.episodes import Completion, GenerationRequest
 from mappa_core.core.records.runs import RunStatus
 from mappa_core.rollout.engines.transformers.engine import TransformersEngine
 from mappa_core.store.connection import for_psql
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from mappa_core.train.config import AlgorithmConfig, MismatchConfig
 from tests.builders import make_run
 from tests.e2e.conftest import MakeServices
@@ -62,18 +62,18 @@ async def stopped_once_sent(services: Services, config: TrainConfig) -> None:
         await stopped
 
 
-def learnt(store: PostgresStore) -> tuple[str, dict[str, float], list[float]]:
+def learnt(store: Store) -> tuple[str, dict[str, float], list[float]]:
     """What the newest run's update came to: weights, figures, and the advantage of each action."""
-    newest = store.runs()[0]
-    ((_, checkpoint),) = store.checkpoints(newest.id)
-    done = store.update(newest.id, "speaker", 1)
+    newest = store.runs.list_runs()[0]
+    ((_, checkpoint),) = store.policies.list_checkpoints(newest.id)
+    done = store.updates.get_update(newest.id, "speaker", 1)
     assert done is not None
     figures = {name: of for name, of in done.metrics.items() if not name.endswith(MEASURED)}
     return checkpoint.sha256, figures, sorted(each.advantage or 0.0 for each in done.entries)
 
 
 def test_an_update_elsewhere_is_the_update_here(
-    store: PostgresStore,
+    store: Store,
     make_services: MakeServices,
     make_remote: MakeServices,
     elsewhere: TrainConfig,
@@ -100,14 +100,14 @@ def test_an_update_elsewhere_is_the_update_here(
 
     (taken,) = asyncio.run(body())
     there = learnt(store)
-    (only,) = store.runs()
+    (only,) = store.runs.list_runs()
     crossed = {"run_id": str(only.id), "agent": "speaker", "iteration": 1}
     assert taken.parameters == {**crossed, "config": config.model_dump(mode="json")}
     assert taken.name == "update speaker 1"
 
     here = computed_here(config)
     asyncio.run(run(imprecise(make_services(here)), here))
-    assert len(store.runs()) == 2
+    assert len(store.runs.list_runs()) == 2
     assert learnt(store) == there
     # Some were truncated, some masked, and some left as they were.
     _, figures, _ = there
@@ -118,7 +118,7 @@ def test_an_update_elsewhere_is_the_update_here(
 
 @pytest.mark.slow
 def test_a_bias_is_taken_off_elsewhere_as_it_is_here(
-    store: PostgresStore,
+    store: Store,
     database_url: str,
     make_services: MakeServices,
     make_remote: MakeServices,
@@ -145,10 +145,10 @@ def test_a_bias_is_taken_off_elsewhere_as_it_is_here(
     audit.close()
 
 
-def proven_bias(store: PostgresStore, audit: AuditStore) -> Correction:
+def proven_bias(store: Store, audit: AuditStore) -> Correction:
     """Two points too many for whatever the toy's team says."""
     estimated_on = make_run()
-    store.open_run(estimated_on)
+    store.runs.add_run(estimated_on)
     term = CorrectionTerm(
         task_type="cue", stratum="all", estimate=2.1, points=2.0, verdict="biased"
     )
@@ -173,31 +173,31 @@ def corrected_scores(database_url: str) -> int:
 
 
 def test_a_stopped_run_finds_the_update_it_had_sent(
-    store: PostgresStore, make_remote: MakeServices, elsewhere: TrainConfig
+    store: Store, make_remote: MakeServices, elsewhere: TrainConfig
 ) -> None:
     async def body() -> list[FlowRun]:
         await stopped_once_sent(make_remote(elsewhere), elsewhere)
-        (broken,) = store.runs()
+        (broken,) = store.runs.list_runs()
         assert broken.status is RunStatus.INTERRUPTED
         async with worker() as taken:
             await run(make_remote(elsewhere), elsewhere, broken.name)
         return taken
 
     assert len(asyncio.run(body())) == 1
-    assert store.runs()[0].status is RunStatus.COMPLETED
+    assert store.runs.list_runs()[0].status is RunStatus.COMPLETED
 
 
 def test_a_stopped_run_may_compute_what_no_worker_took(
-    store: PostgresStore,
+    store: Store,
     make_remote: MakeServices,
     make_services: MakeServices,
     elsewhere: TrainConfig,
 ) -> None:
     asyncio.run(stopped_once_sent(make_remote(elsewhere), elsewhere))
-    (broken,) = store.runs()
+    (broken,) = store.runs.list_runs()
     here = computed_here(elsewhere)
     asyncio.run(run(make_services(here), here, broken.name))
-    assert store.runs()[0].status is RunStatus.COMPLETED
+    assert store.runs.list_runs()[0].status is RunStatus.COMPLETED
     computed = learnt(store)
 
     async def late() -> list[FlowRun]:
@@ -213,7 +213,7 @@ def test_a_stopped_run_may_compute_what_no_worker_took(
 
 @pytest.mark.slow
 def test_weights_that_a_later_update_made_superfluous_may_be_gone(
-    store: PostgresStore, make_remote: MakeServices, elsewhere: TrainConfig, tmp_path: Path
+    store: Store, make_remote: MakeServices, elsewhere: TrainConfig, tmp_path: Path
 ) -> None:
     rollout = elsewhere.rollout.model_copy(update={"iterations": 2})
     config = elsewhere.model_copy(update={"rollout": rollout})
@@ -224,7 +224,7 @@ def test_weights_that_a_later_update_made_superfluous_may_be_gone(
             await run(make_remote(config), config)
 
     asyncio.run(body())
-    (found,) = store.runs()
+    (found,) = store.runs.list_runs()
     shutil.rmtree(tmp_path / "checkpoints" / str(found.id) / "speaker" / "1")
     asyncio.run(run(make_remote(config), config, found.name))
-    assert store.runs()[0].status is RunStatus.COMPLETED
+    assert store.runs.list_runs()[0].status is RunStatus.COMPLETED

@@ -25,7 +25,7 @@ from mappa_core.core.errors import ConfigError, LearnerError, OutsideError, Stor
 from mappa_core.core.records.runs import RunStatus
 from mappa_core.core.records.updates import Update
 from mappa_core.core.settings import Settings
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.builders import make_policy, make_run
 from tests.e2e.conftest import MakeServices
 from tests.e2e.elsewhere import computed_here, deploy, sent, undeploy, worker
@@ -34,7 +34,7 @@ Send = Callable[[], Awaitable[Update]]
 
 
 @pytest.fixture
-def send(store: PostgresStore, elsewhere: TrainConfig) -> Send:
+def send(store: Store, elsewhere: TrainConfig) -> Send:
     """Ask for the update of a run that nobody knows; a quiet worker is looked after at once."""
     request = update_request(uuid4(), "speaker", 1, elsewhere)
     return lambda: dispatch(
@@ -55,13 +55,13 @@ async def arrived(state: StateType) -> FlowRun:
 
 
 def test_a_deployment_nobody_made_is_refused_before_anything_is_written(
-    store: PostgresStore, make_remote: MakeServices, elsewhere: TrainConfig
+    store: Store, make_remote: MakeServices, elsewhere: TrainConfig
 ) -> None:
     learner = elsewhere.learner.model_copy(update={"deployment": "update/tpu"})
     config = elsewhere.model_copy(update={"learner": learner})
     with pytest.raises(ConfigError, match="has no update/tpu: name the server of the workers"):
         asyncio.run(run(make_remote(config), config))
-    assert store.runs() == ()
+    assert store.runs.list_runs() == ()
 
 
 def test_a_gpu_is_asked_of_the_machine_that_learns(elsewhere: TrainConfig) -> None:
@@ -118,7 +118,7 @@ def test_a_person_is_told_that_nobody_computes(
 
 
 def test_an_update_whose_worker_died_is_sent_again(
-    store: PostgresStore, make_remote: MakeServices, elsewhere: TrainConfig
+    store: Store, make_remote: MakeServices, elsewhere: TrainConfig
 ) -> None:
     async def body() -> list[FlowRun]:
         await deploy()
@@ -129,7 +129,7 @@ def test_an_update_whose_worker_died_is_sent_again(
     first, second = asyncio.run(body())
     assert first.id != second.id
     assert first.parameters == second.parameters
-    assert store.runs()[0].status is RunStatus.COMPLETED
+    assert store.runs.list_runs()[0].status is RunStatus.COMPLETED
 
 
 @pytest.mark.slow
@@ -202,7 +202,7 @@ def test_an_end_without_an_update_is_one_line(send: Send) -> None:
 
 @pytest.mark.slow
 def test_a_checkpoint_on_the_workers_own_disk_is_one_line(
-    store: PostgresStore, make_remote: MakeServices, elsewhere: TrainConfig, tmp_path: Path
+    store: Store, make_remote: MakeServices, elsewhere: TrainConfig, tmp_path: Path
 ) -> None:
     async def body() -> None:
         await deploy()
@@ -211,16 +211,16 @@ def test_a_checkpoint_on_the_workers_own_disk_is_one_line(
 
     with pytest.raises(LearnerError, match=r"cannot be seen from here: .* MAPPA_HOME/checkpoints"):
         asyncio.run(body())
-    assert store.runs()[0].status is RunStatus.FAILED
+    assert store.runs.list_runs()[0].status is RunStatus.FAILED
 
 
 def test_a_worker_that_cannot_see_the_last_checkpoint_computes_nothing(
-    store: PostgresStore, elsewhere: TrainConfig
+    store: Store, elsewhere: TrainConfig
 ) -> None:
     there = make_run()
-    store.open_run(there)
+    store.runs.add_run(there)
     for step in (0, 1):
-        store.add_policy_version(make_policy(there, "speaker", step))
+        store.policies.add_policy_version(make_policy(there, "speaker", step))
     with pytest.raises(LearnerError, match="checkpoints/speaker/1 cannot be seen from here"):
         asyncio.run(update(there.id, "speaker", 2, elsewhere))
 

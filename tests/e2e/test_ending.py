@@ -13,7 +13,7 @@ from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import use
 from mappa_core.core.errors import OutsideError
 from mappa_core.core.records.runs import RunStatus
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.e2e.conftest import MakeServices
 
 
@@ -26,7 +26,7 @@ from tests.e2e.conftest import MakeServices
     ],
 )
 def test_how_a_run_ended_is_written_down(
-    store: PostgresStore,
+    store: Store,
     make_services: MakeServices,
     toy_config: TrainConfig,
     stop: BaseException,
@@ -42,7 +42,7 @@ def test_how_a_run_ended_is_written_down(
 
     with pytest.raises(raised):
         asyncio.run(body())
-    (run,) = store.runs()
+    (run,) = store.runs.list_runs()
     assert run.status is status
     assert (run.error or "").startswith(says or "")
     assert (run.error is None) is (says is None)

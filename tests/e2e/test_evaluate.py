@@ -20,7 +20,7 @@ from mappa_core.core.records.runs import RunStatus
 from mappa_core.core.records.scores import ScoreEntry
 from mappa_core.store import claims
 from mappa_core.store.connection import for_psql
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.e2e.conftest import MakeServices
 from tests.e2e.toy import LetterCoach
 from tests.fakes.tracking import MemoryTracker
@@ -45,7 +45,7 @@ def rows(database_url: str) -> Iterator[psycopg.Connection]:
 
 
 def test_a_stored_run_is_measured_again(
-    store: PostgresStore,
+    store: Store,
     make_services: MakeServices,
     toy_config: TrainConfig,
     rows: psycopg.Connection,
@@ -64,7 +64,7 @@ def test_a_stored_run_is_measured_again(
         with use(services):
             await train(config)
             coach.asked = 0
-            (run,) = store.runs()
+            (run,) = store.runs.list_runs()
             more = await evaluate(run.name, drawn(samples=3))
             hotter = await evaluate(run.name, drawn(samples=2, temperature=1.5))
             again = await evaluate(run.name, drawn(samples=2, temperature=1.5))
@@ -72,7 +72,7 @@ def test_a_stored_run_is_measured_again(
 
     more, hotter, again = asyncio.run(body())
     assert coach.asked == 0
-    trained = next(run for run in store.runs() if run.name == more.run)
+    trained = next(run for run in store.runs.list_runs() if run.name == more.run)
     assert (more.after.problems, more.after.episodes, more.after.failed) == (4, 12, 0)
     assert set(more.after.pass_at) == {1, 2, 3}
     assert more.success.problems == 4
@@ -81,9 +81,9 @@ def test_a_stored_run_is_measured_again(
     # Another temperature is another run, found again; the first keeps what it measured.
     assert hotter.run == again.run == f"{more.run}-eval-{hotter.run[-6:]}"
     assert hotter.metrics() == again.metrics()
-    beside = store.run(hotter.run)
+    beside = store.runs.get_run(hotter.run)
     assert beside.status is RunStatus.COMPLETED
-    assert store.run(more.run).status is RunStatus.COMPLETED
+    assert store.runs.get_run(more.run).status is RunStatus.COMPLETED
     temperatures = rows.execute(
         "SELECT e.run_id, a.temperature, count(*), count(DISTINCT a.seed) FROM mappa.action a "
         "JOIN mappa.episode e ON e.id = a.episode_id WHERE e.phase = 'held_out' GROUP BY 1, 2"
@@ -121,7 +121,7 @@ class Refusing(MemoryTracker):
 
 
 def test_an_evaluation_has_the_run_that_it_writes_to_and_says_how_that_ended(
-    store: PostgresStore,
+    store: Store,
     make_services: MakeServices,
     toy_config: TrainConfig,
     monkeypatch: pytest.MonkeyPatch,
@@ -136,7 +136,7 @@ def test_an_evaluation_has_the_run_that_it_writes_to_and_says_how_that_ended(
         await services.engine.start()
         with use(services):
             await train(config)
-            (run,) = store.runs()
+            (run,) = store.runs.list_runs()
             for other, said in (
                 ("model=another", "an evaluation keeps team, model"),
                 ("team=single", "an evaluation keeps team, model"),
@@ -144,23 +144,23 @@ def test_an_evaluation_has_the_run_that_it_writes_to_and_says_how_that_ended(
             ):
                 with pytest.raises(ConfigError, match=said):
                     await evaluate(run.name, with_overrides(config, [other]))
-            with store.claim_run(run.id):
+            with store.runs.claim_run(run.id):
                 with pytest.raises(RunBusy, match="in the hands of another process"):
                     await evaluate(run.name, config)
                 # Nobody trains or evaluates this one.
                 tracker.refuses = True
                 with pytest.raises(TrackerError, match="refused"):
                     await evaluate(run.name, hotter)
-            beside = next(each for each in store.runs() if each.measures == run.name)
+            beside = next(each for each in store.runs.list_runs() if each.measures == run.name)
             assert (beside.status, beside.error) == (RunStatus.FAILED, "MLflow refused")
             assert tracker.statuses[beside.mlflow_run_id or ""] is RunStatus.FAILED
-            with store.claim_run(beside.id), pytest.raises(RunBusy):
+            with store.runs.claim_run(beside.id), pytest.raises(RunBusy):
                 await evaluate(run.name, hotter)
-            assert store.run(beside.name) == beside
+            assert store.runs.get_run(beside.name) == beside
             for unfit in (evaluate(beside.name, hotter), train(hotter, beside.name)):
                 with pytest.raises(ConfigError, match=f"only measures run {run.name}: name that"):
                     await unfit
-            assert store.run(run.name) == run
+            assert store.runs.get_run(run.name) == run
 
     asyncio.run(body())
 

@@ -10,7 +10,7 @@ from mappa_core.coach.forecast import Forecast, Habits
 from mappa_core.coach.prices import Usage, cost, dollars
 from mappa_core.coach.rubrics import RubricSet
 from mappa_core.core.settings import Settings
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.e2e.conftest import MakeServices
 from tests.e2e.test_coach_outage import Trainer, rubric_folder, rubrics
 from tests.e2e.toy import Cues, Monologue
@@ -32,7 +32,7 @@ def toy_run(config: TrainConfig, folder: object, iterations: int) -> TrainConfig
 
 @pytest.mark.slow
 def test_a_real_run_costs_what_was_predicted(
-    store: PostgresStore,
+    store: Store,
     toy_config: TrainConfig,
     make_services: MakeServices,
     rubrics: RubricSet,
@@ -48,7 +48,7 @@ def test_a_real_run_costs_what_was_predicted(
 
     blind = predicted(None)
     Trainer(make_services, small, rubrics)(no_faults)
-    informed = predicted(habits_of(store, store.runs()[0]))
+    informed = predicted(habits_of(store, store.runs.list_runs()[0]))
     log = Trainer(make_services, whole, rubrics)(no_faults).log
     counted = Usage(prompt=log.prompt_tokens, cached=log.cached_tokens, reply=log.reply_tokens)
     paid = dollars(cost(counted, whole.coach.prices))

@@ -12,7 +12,7 @@ from mappa_core.app.config import TrainConfig
 from mappa_core.core.errors import CoachError, ConfigError, LearnerError
 from mappa_core.core.records.runs import RunStatus
 from mappa_core.core.settings import Settings
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.e2e.conftest import MakeServices
 from tests.e2e.test_resume import Dying, run, weights
 
@@ -23,11 +23,13 @@ def config(toy_config: TrainConfig) -> TrainConfig:
     return toy_config.model_copy(update={"rollout": shorter})
 
 
-def damage(store: PostgresStore, run_id: object, step: int) -> Path:
+def damage(store: Store, run_id: object, step: int) -> Path:
     """Flip one bit of a checkpoint's weights."""
     (folder,) = [
         Path(checkpoint.directory)
-        for policy, checkpoint in store.checkpoints(store.run(str(run_id)).id)
+        for policy, checkpoint in store.policies.list_checkpoints(
+            store.runs.get_run(str(run_id)).id
+        )
         if policy.step == step
     ]
     file = folder / "adapter_model.safetensors"
@@ -50,7 +52,7 @@ def forked_by_the_command(
 
 
 def test_a_damaged_checkpoint_costs_one_iteration_and_no_row(
-    store: PostgresStore,
+    store: Store,
     make_services: MakeServices,
     config: TrainConfig,
     database_url: str,
@@ -61,8 +63,8 @@ def test_a_damaged_checkpoint_costs_one_iteration_and_no_row(
     undisturbed = weights(store)
     with pytest.raises(CoachError):
         run(make_services(config, Dying(calls_left=4 * 3 + 2)), config)
-    (broken, *_) = store.runs()
-    rows = store.episode_summaries(broken.id), store.checkpoints(broken.id)
+    (broken, *_) = store.runs.list_runs()
+    rows = store.episodes.list_episodes(broken.id), store.policies.list_checkpoints(broken.id)
     file = damage(store, broken.id, 3)
 
     with pytest.raises(LearnerError, match="SHA-256") as caught:
@@ -71,7 +73,7 @@ def test_a_damaged_checkpoint_costs_one_iteration_and_no_row(
     assert message.startswith(f"checkpoint file {file} is damaged")
     command = message.rpartition(": ")[2]
     assert command == f"mappa train --fork {broken.id}"
-    assert store.run(broken.name).status is RunStatus.FAILED
+    assert store.runs.get_run(broken.name).status is RunStatus.FAILED
 
     monkeypatch.setenv("MAPPA_DATABASE_URL", database_url)
     forked = forked_by_the_command(command, monkeypatch, capsys)
@@ -80,12 +82,15 @@ def test_a_damaged_checkpoint_costs_one_iteration_and_no_row(
     with pytest.raises(ConfigError, match="trains other weights"):
         forked_config(broken.name, None, ["learner.lora.rank=3"], Settings())
     run(make_services(forked), forked)
-    (fork, *_) = store.runs()
+    (fork, *_) = store.runs.list_runs()
     assert (fork.status, fork.id == broken.id) == (RunStatus.COMPLETED, False)
     # It does what the damaged run would have done, from there on.
     assert weights(store) == undisturbed[2:]
-    assert (store.episode_summaries(broken.id), store.checkpoints(broken.id)) == rows
-    assert store.update(fork.id, "speaker", 2) is None
+    assert (
+        store.episodes.list_episodes(broken.id),
+        store.policies.list_checkpoints(broken.id),
+    ) == rows
+    assert store.updates.get_update(fork.id, "speaker", 2) is None
 
     full = forked.learner.model_copy(update={"weights": "full"})
     with pytest.raises(ConfigError, match="trains other weights"):
@@ -94,7 +99,7 @@ def test_a_damaged_checkpoint_costs_one_iteration_and_no_row(
         run(make_services(config), with_start(config, str(broken.id), 4))
     with pytest.raises(LearnerError, match="mappa train --fork"):
         run(make_services(config), with_start(config, broken.name, 3))
-    assert len(store.runs()) == 3
+    assert len(store.runs.list_runs()) == 3
 
 
 def with_start(config: TrainConfig, source: str, step: int) -> TrainConfig:

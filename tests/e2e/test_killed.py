@@ -20,7 +20,7 @@ from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import Services, use
 from mappa_core.core.records.runs import RunStatus
 from mappa_core.store.connection import for_psql
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.conftest import NewDatabase
 from tests.e2e.conftest import MakeServices
 
@@ -94,7 +94,7 @@ SLOWER = pytest.param(3, 1, marks=[pytest.mark.slow, pytest.mark.timeout(600)])
 
 @pytest.mark.parametrize(("kills", "async_level"), [(3, 0), SLOWER, TWENTY])
 def test_nothing_acknowledged_is_lost(
-    store: PostgresStore,
+    store: Store,
     make_services: MakeServices,
     new_database: NewDatabase,
     tiny_model: Path,
@@ -107,18 +107,18 @@ def test_nothing_acknowledged_is_lost(
     config = config.model_copy(update={"rollout": rollout})
     undisturbed = play_here(make_services(config), config)
     victim = Victim(new_database(), tiny_model, tmp_path / "killed", config)
-    killed = PostgresStore.open(victim.url)
+    killed = Store.open(victim.url)
     chance = random.Random(kills)
     # Spread over the run; what is there already a resumed process does not acknowledge again.
     lines = WHOLE_RUN // (kills + 1)
     resume, acknowledged = None, Counter[tuple[str, UUID]]()
     for _ in range(kills):
         acknowledged += victim.play(resume, chance.randint(1, lines))
-        (run,) = killed.runs()
+        (run,) = killed.runs.list_runs()
         resume = str(run.id)
         assert_there_once(victim.url, acknowledged)
     acknowledged += victim.play(resume, None)
-    (run,) = killed.runs()
+    (run,) = killed.runs.list_runs()
     assert run.status is RunStatus.COMPLETED
     assert_there_once(victim.url, acknowledged)
     assert acknowledged.total() == len(acknowledged) <= WHOLE_RUN
@@ -136,7 +136,7 @@ def play_here(services: Services, config: TrainConfig) -> UUID:
             await train(config)
 
     asyncio.run(body())
-    (run,) = services.store.runs()
+    (run,) = services.store.runs.list_runs()
     return run.id
 
 
@@ -151,16 +151,16 @@ def assert_there_once(url: str, acknowledged: Counter[tuple[str, UUID]]) -> None
         assert connection.execute(ORPHANS).fetchone() == (0,)
 
 
-def assert_every_update_used_its_actions(url: str, store: PostgresStore, run_id: UUID) -> None:
+def assert_every_update_used_its_actions(url: str, store: Store, run_id: UUID) -> None:
     with psycopg.connect(for_psql(url)) as connection:
         used = connection.execute(USED).fetchall()
     for iteration in (1, 2, 3):
-        actions = store.scored_actions(run_id, "speaker", iteration)
+        actions = store.scores.list_scored_actions(run_id, "speaker", iteration)
         assert len(actions) == 12
         assert sorted(action.action_id for action in actions) == sorted(
             name for of, name in used if of == iteration
         )
 
 
-def weights(store: PostgresStore, run_id: UUID) -> list[str]:
-    return [checkpoint.sha256 for _, checkpoint in store.checkpoints(run_id)]
+def weights(store: Store, run_id: UUID) -> list[str]:
+    return [checkpoint.sha256 for _, checkpoint in store.policies.list_checkpoints(run_id)]

@@ -5,7 +5,7 @@ import asyncio
 from flows.train import train
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import Services, use
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.e2e.conftest import MakeServices
 from tests.e2e.toy import LetterCoach, letter_share
 
@@ -19,12 +19,12 @@ def run(services: Services, config: TrainConfig) -> None:
     asyncio.run(body())
 
 
-def mean_share(store: PostgresStore, iteration: int) -> float:
+def mean_share(store: Store, iteration: int) -> float:
     """Of letters in what the held-out episodes say."""
-    (newest, *_) = store.runs()
+    (newest, *_) = store.runs.list_runs()
     shares = [
-        letter_share(store.episode(str(summary.id)).turns[0].action.text)
-        for summary in store.episode_summaries(newest.id)
+        letter_share(store.episodes.get_episode(str(summary.id)).turns[0].action.text)
+        for summary in store.episodes.list_episodes(newest.id)
         if (summary.phase, summary.iteration) == ("held_out", iteration)
     ]
     assert shares
@@ -32,7 +32,7 @@ def mean_share(store: PostgresStore, iteration: int) -> float:
 
 
 def test_scores_teach_and_shuffled_scores_do_not(
-    store: PostgresStore, make_services: MakeServices, toy_config: TrainConfig
+    store: Store, make_services: MakeServices, toy_config: TrainConfig
 ) -> None:
     config = toy_config.model_copy(
         update={"evaluation": toy_config.evaluation.model_copy(update={"samples": 8})}

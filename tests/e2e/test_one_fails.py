@@ -21,7 +21,7 @@ from mappa_core.core.records.episodes import (
 )
 from mappa_core.core.records.runs import RunStatus
 from mappa_core.core.records.scores import ScoreEntry
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.e2e.conftest import MakeServices
 from tests.fakes.tracking import MemoryTracker
 
@@ -57,7 +57,7 @@ class Slow:
 
 
 def test_episodes_beside_a_failing_one_stay_to_be_played(
-    store: PostgresStore, make_services: MakeServices, toy_config: TrainConfig
+    store: Store, make_services: MakeServices, toy_config: TrainConfig
 ) -> None:
     changes = {"iterations": 1, "episodes_per_problem": 2}
     config = toy_config.model_copy(
@@ -74,7 +74,7 @@ def test_episodes_beside_a_failing_one_stay_to_be_played(
 
     # Who still plays when the engine is closed takes that for its episode's failure.
     assert asyncio.run(body()) == 0
-    (run,) = store.runs()
+    (run,) = store.runs.list_runs()
     assert (run.status, run.error) == (RunStatus.FAILED, "MLflow refused")
-    figures = store.figures(run.id, "train", 1)
+    figures = store.figures.get_iteration_figures(run.id, "train", 1)
     assert (figures.episodes, figures.failed) == (1, 0)

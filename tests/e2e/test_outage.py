@@ -18,7 +18,7 @@ from mappa_core.core.records.runs import RunStatus
 from mappa_core.core.records.scores import CoachCase, CoachIdentity, CoachScore, Unscored
 from mappa_core.store import schema
 from mappa_core.store.embedded import EmbeddedPostgres, start_embedded
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.e2e.toy import LetterCoach, toy_services
 
 
@@ -70,7 +70,7 @@ def test_a_run_waits_for_postgres_and_goes_on(
     config = toy_config.model_copy(update={"rollout": rollout})
     said: list[str] = []
     outage_retry = OutageRetry(seconds=120, tell=said.append)
-    store = PostgresStore.open(server.url("mappa"), outage_retry)
+    store = Store.open(server.url("mappa"), outage_retry)
     coach = Saboteur(server=server, home=home, when=7, seconds=seconds)
     services = toy_services(config, store, tiny_model, tmp_path, coach)
 
@@ -80,13 +80,13 @@ def test_a_run_waits_for_postgres_and_goes_on(
             await train(config)
 
     asyncio.run(body())
-    (run,) = store.runs()
+    (run,) = store.runs.list_runs()
     assert run.status is RunStatus.COMPLETED
     assert any("waiting up to 120 s" in message for message in said)
     assert said[-1].startswith("back after ")
     for iteration in (1, 2):
-        actions = store.scored_actions(run.id, "speaker", iteration)
+        actions = store.scores.list_scored_actions(run.id, "speaker", iteration)
         assert len(actions) == 12
         assert all(action.score is not None for action in actions)
-    assert len(store.checkpoints(run.id)) == 2
+    assert len(store.policies.list_checkpoints(run.id)) == 2
     store.close()

@@ -14,7 +14,7 @@ import pytest
 from mappa_core.app.databases import opened_mlflow, opened_store
 from mappa_core.core.records.runs import Run, RunStatus
 from mappa_core.core.settings import Settings
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from mappa_core.train.config import LearnerConfig
 from mappa_core.train.learners.torch_learner import TorchLearner
 from mappa_core.train.update import policy_at
@@ -69,14 +69,14 @@ def played(open_folder: Path, real_model: Path) -> Played:
 
 
 @pytest.fixture(scope="module")
-def store(played: Played) -> Iterator[PostgresStore]:
+def store(played: Played) -> Iterator[Store]:
     with opened_store(Settings(MAPPA_HOME=played.home)) as store:
         yield store
 
 
 @pytest.fixture(scope="module")
-def run(store: PostgresStore) -> Run:
-    (run,) = store.runs()
+def run(store: Store) -> Run:
+    (run,) = store.runs.list_runs()
     return run
 
 
@@ -90,14 +90,14 @@ def test_it_ends_with_before_and_after_and_where_to_look_next(played: Played, ru
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_stored_policies_reproduce_the_samplers_logprobs(
-    store: PostgresStore, run: Run, real_model: Path, tmp_path: Path, agent: str
+    store: Store, run: Run, real_model: Path, tmp_path: Path, agent: str
 ) -> None:
     """Within 1e-4 mean absolute difference, vLLM in float32 against the learner."""
     learner = TorchLearner(
         real_model, tmp_path, LearnerConfig(device="cpu", micro_batch_tokens=512)
     )
     for step in (0, 1):
-        actions = store.scored_actions(run.id, agent, step + 1)
+        actions = store.scores.list_scored_actions(run.id, agent, step + 1)
         assert len(actions) >= 6
         recomputed = learner.logprobs(policy_at(store, run.id, agent, step), actions)
         differences = [
@@ -108,15 +108,15 @@ def test_stored_policies_reproduce_the_samplers_logprobs(
         assert fmean(differences) < 1e-4
 
 
-def test_show_and_the_rows_agree(played: Played, store: PostgresStore, run: Run) -> None:
-    summary = next(one for one in store.episode_summaries(run.id) if one.phase == "train")
+def test_show_and_the_rows_agree(played: Played, store: Store, run: Run) -> None:
+    summary = next(one for one in store.episodes.list_episodes(run.id) if one.phase == "train")
     shown = played.mappa("show", str(summary.id)[:13])
     flat = " ".join(shown.split())
-    episode = store.episode(str(summary.id))
+    episode = store.episodes.get_episode(str(summary.id))
     for turn in episode.turns:
         assert " ".join(str(token) for token in turn.action.token_ids[:8]) in flat
         assert str(turn.action.policy_version_id) in flat
-    for entry in store.scores(episode.id):
+    for entry in store.scores.scores_of_episode(episode.id):
         assert str(entry.action_id) in flat
     assert flat.count("policy") >= len(episode.turns)
 
@@ -130,10 +130,10 @@ def test_runs_and_links(played: Played, run: Run) -> None:
     assert run.sandbox_tier != "unsafe-subprocess"
 
 
-def test_checkpoints_are_registered_candidates(
-    played: Played, store: PostgresStore, run: Run
-) -> None:
-    last = {policy.agent: (policy, saved) for policy, saved in store.checkpoints(run.id)}
+def test_checkpoints_are_registered_candidates(played: Played, store: Store, run: Run) -> None:
+    last = {
+        policy.agent: (policy, saved) for policy, saved in store.policies.list_checkpoints(run.id)
+    }
     with opened_mlflow(Settings(MAPPA_HOME=played.home)) as address:
         for agent in AGENTS:
             policy, saved = last[agent]

@@ -12,14 +12,14 @@ from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import use
 from mappa_core.core import ids
 from mappa_core.core.records.scores import CoachScore
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.e2e.conftest import MakeServices
 from tests.fakes.tracking import MemoryRegistry, MemoryTracker
 
 
 @pytest.mark.parametrize("granularity", ["episode", "action"])
 def test_everything_a_run_did_can_be_read_back(
-    store: PostgresStore, make_services: MakeServices, toy_config: TrainConfig, granularity: str
+    store: Store, make_services: MakeServices, toy_config: TrainConfig, granularity: str
 ) -> None:
     short = {"iterations": 1, "episodes_per_problem": 3, "granularity": granularity}
     config = toy_config.model_copy(update={"rollout": toy_config.rollout.model_copy(update=short)})
@@ -30,35 +30,35 @@ def test_everything_a_run_did_can_be_read_back(
         with use(services):
             comparison = await train(config)
         assert comparison.episodes == 4
-        (run, *_) = store.runs()
+        (run, *_) = store.runs.list_runs()
         async with get_client() as client:
             wanted = FlowRunFilterId(any_=[UUID(run.prefect_flow_run_id or "")])
             found = await client.read_flow_runs(flow_run_filter=FlowRunFilter(id=wanted))
         return [one.name for one in found]
 
     assert asyncio.run(body()) == ["train toy"]
-    (run, *_) = store.runs()
-    figures = store.figures(run.id, "train", 1)
+    (run, *_) = store.runs.list_runs()
+    figures = store.figures.get_iteration_figures(run.id, "train", 1)
     assert (figures.episodes, figures.failed, figures.agents[0].unscored) == (6, 0, 0)
 
-    update = store.update(run.id, "speaker", 1)
+    update = store.updates.get_update(run.id, "speaker", 1)
     assert update is not None
     assert sum(entry.weight for entry in update.entries) == pytest.approx(1)
-    trained = [s for s in store.episode_summaries(run.id) if s.phase == "train"]
+    trained = [s for s in store.episodes.list_episodes(run.id) if s.phase == "train"]
     assert len(trained) == 6
     for summary in trained:
-        episode = store.episode(str(summary.id))
+        episode = store.episodes.get_episode(str(summary.id))
         (turn,) = episode.turns
-        (entry,) = store.scores(episode.id)
+        (entry,) = store.scores.scores_of_episode(episode.id)
         action = ids.action_id(episode.id, turn.index)
         assert entry.action_id == action
         assert isinstance(entry.score, CoachScore)
         assert len(turn.action.logprobs) == len(turn.action.token_ids) == 1
-        learnt, part = store.learnt(episode.id)[action]
+        learnt, part = store.updates.updates_of_episode(episode.id)[action]
         assert learnt.id == update.id
         assert part.score_id == entry.id
 
-    ((policy, _),) = store.checkpoints(run.id)
+    ((policy, _),) = store.policies.list_checkpoints(run.id)
     assert policy.id == update.to_policy_id
     assert isinstance(services.tracker, MemoryTracker)
     assert isinstance(services.registry, MemoryRegistry)

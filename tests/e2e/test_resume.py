@@ -12,7 +12,7 @@ from mappa_core.app.services import Services, use
 from mappa_core.core.errors import CoachError, ConfigError
 from mappa_core.core.records.runs import RunStatus
 from mappa_core.core.records.scores import CoachCase, CoachIdentity, CoachScore, Unscored
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.e2e.conftest import MakeServices
 from tests.e2e.toy import LetterCoach
 
@@ -44,22 +44,22 @@ def run(services: Services, config: TrainConfig, resume: str | None = None) -> N
     asyncio.run(body())
 
 
-def weights(store: PostgresStore) -> list[str]:
+def weights(store: Store) -> list[str]:
     """Hashes of the newest run's checkpoints."""
-    (newest, *_) = store.runs()
-    return [checkpoint.sha256 for _, checkpoint in store.checkpoints(newest.id)]
+    (newest, *_) = store.runs.list_runs()
+    return [checkpoint.sha256 for _, checkpoint in store.policies.list_checkpoints(newest.id)]
 
 
-def assert_only_the_last_and_the_best_are_kept(store: PostgresStore) -> None:
-    (newest, *_) = store.runs()
+def assert_only_the_last_and_the_best_are_kept(store: Store) -> None:
+    (newest, *_) = store.runs.list_runs()
     kept = {
         policy.step
-        for policy, checkpoint in store.checkpoints(newest.id)
+        for policy, checkpoint in store.policies.list_checkpoints(newest.id)
         if Path(checkpoint.directory).exists()
     }
     scores = {}
     for step in (1, 2):
-        update = store.update(newest.id, "speaker", step + 1)
+        update = store.updates.get_update(newest.id, "speaker", step + 1)
         assert update is not None
         scores[step] = update.metrics["score_mean"]
     # What was best so far was kept each time, so the best of all is.
@@ -74,7 +74,7 @@ def config(toy_config: TrainConfig) -> TrainConfig:
 
 
 def test_a_broken_run_is_recorded_and_resumed_to_the_same_weights(
-    store: PostgresStore, make_services: MakeServices, config: TrainConfig
+    store: Store, make_services: MakeServices, config: TrainConfig
 ) -> None:
     run(make_services(config), config)
     undisturbed = weights(store)
@@ -83,23 +83,23 @@ def test_a_broken_run_is_recorded_and_resumed_to_the_same_weights(
 
     with pytest.raises(CoachError, match="has left"):
         run(make_services(config, Dying(calls_left=13)), config)
-    (broken, *_) = store.runs()
+    (broken, *_) = store.runs.list_runs()
     assert (broken.status, broken.error) == (RunStatus.FAILED, "the coach has left")
     assert weights(store) == undisturbed[:1]
 
     run(make_services(config), config, str(broken.id))
-    (resumed, *_) = store.runs()
+    (resumed, *_) = store.runs.list_runs()
     assert (resumed.id, resumed.status) == (broken.id, RunStatus.COMPLETED)
     assert resumed.error is None
     assert weights(store) == undisturbed
-    assert len(store.runs()) == 2
+    assert len(store.runs.list_runs()) == 2
 
 
 def test_a_run_is_not_resumed_with_another_configuration(
-    store: PostgresStore, make_services: MakeServices, config: TrainConfig
+    store: Store, make_services: MakeServices, config: TrainConfig
 ) -> None:
     run(make_services(config), config)
-    (first, *_) = store.runs()
+    (first, *_) = store.runs.list_runs()
     with pytest.raises(ConfigError, match="seed"):
         run(make_services(config), config.model_copy(update={"seed": 2}), first.name)
-    assert store.run(first.name).status is RunStatus.COMPLETED
+    assert store.runs.get_run(first.name).status is RunStatus.COMPLETED

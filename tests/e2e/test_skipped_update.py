@@ -9,7 +9,7 @@ from prefect.events.worker import EventsWorker
 from flows.train import train
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import use
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.e2e.conftest import MakeServices
 
 
@@ -22,7 +22,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> EventsWorker:
 
 
 def test_a_guarded_update_is_skipped_with_its_reason(
-    store: PostgresStore, make_services: MakeServices, toy_config: TrainConfig, events: EventsWorker
+    store: Store, make_services: MakeServices, toy_config: TrainConfig, events: EventsWorker
 ) -> None:
     config = TrainConfig.model_validate(
         toy_config.model_dump()
@@ -43,8 +43,8 @@ def test_a_guarded_update_is_skipped_with_its_reason(
         asyncio.run(body())
 
     play()
-    (run,) = store.runs()
-    update = store.update(run.id, "speaker", 1)
+    (run,) = store.runs.list_runs()
+    update = store.updates.get_update(run.id, "speaker", 1)
     assert update is not None
     assert update.skipped is not None
     assert "above algorithm.guard.grad_norm_max=1e-09" in update.skipped

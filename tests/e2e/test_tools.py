@@ -11,7 +11,7 @@ from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import use
 from mappa_core.core.records.tools import Limits, RefusedCall, Tool, ToolCall, ToolResult
 from mappa_core.rollout.execution import refusal
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.e2e.conftest import MakeServices
 from tests.e2e.toy import Monologue
 
@@ -38,7 +38,7 @@ class Cave:
 @pytest.mark.slow
 @pytest.mark.parametrize("granularity", ["episode", "action"])
 def test_calls_reach_the_toolbox_and_their_results_the_store(
-    store: PostgresStore, make_services: MakeServices, toy_config: TrainConfig, granularity: str
+    store: Store, make_services: MakeServices, toy_config: TrainConfig, granularity: str
 ) -> None:
     short = {"iterations": 1, "episodes_per_problem": 2, "granularity": granularity}
     config = toy_config.model_copy(update={"rollout": toy_config.rollout.model_copy(update=short)})
@@ -51,9 +51,9 @@ def test_calls_reach_the_toolbox_and_their_results_the_store(
             await rollout(run.id, "train", 1, 0, config)
 
     asyncio.run(body())
-    (run,) = store.runs()
-    for summary in store.episode_summaries(run.id):
-        (turn,) = store.episode(str(summary.id)).turns
+    (run,) = store.runs.list_runs()
+    for summary in store.episodes.list_episodes(run.id):
+        (turn,) = store.episodes.get_episode(str(summary.id)).turns
         assert turn.tool_result is not None
         assert turn.tool_result.stdout == f"{turn.action.text}!"
         assert turn.tool_result.tier == "mcp:cave"

@@ -11,7 +11,7 @@ from mappa_core.app.config import TrainConfig
 from mappa_core.app.databases import opened_store
 from mappa_core.core.records.runs import RunStatus
 from mappa_core.core.settings import Settings
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.e2e.conftest import MakeServices
 from tests.e2e.test_killed import Victim, play_here, weights
 
@@ -31,7 +31,7 @@ SMALL = (
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_twins_do_not_meet(
-    store: PostgresStore,
+    store: Store,
     make_services: MakeServices,
     database_url: str,
     tiny_model: Path,
@@ -55,7 +55,7 @@ def test_twins_do_not_meet(
         process.communicate(timeout=120)
         assert process.returncode == 0
 
-    runs = store.runs()
+    runs = store.runs.list_runs()
     assert [run.status for run in runs] == [RunStatus.COMPLETED] * 3
     assert len({run.name for run in runs}) == 3
     first, second = (run for run in runs if run.id != alone)
@@ -64,7 +64,7 @@ def test_twins_do_not_meet(
     assert max(first.started_at, second.started_at) < min(first.ended_at, second.ended_at)
     for run in runs:
         assert weights(store, run.id) == weights(store, alone)
-        assert store.run(run.name).id == run.id
+        assert store.runs.get_run(run.name).id == run.id
 
 
 @pytest.mark.slow
@@ -90,7 +90,7 @@ def test_two_commands_share_a_home(open_folder: Path, tiny_model: Path) -> None:
             printed, _ = process.communicate(timeout=300)
             assert process.returncode == 0, printed
     with opened_store(Settings(MAPPA_HOME=home)) as store:
-        runs = store.runs()
+        runs = store.runs.list_runs()
         assert len({run.name for run in runs}) == 3
         (learnt,) = {tuple(weights(store, run.id)) for run in runs}
         assert len(learnt) == 2

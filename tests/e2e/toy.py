@@ -17,7 +17,7 @@ from mappa_core.core.records.tools import Limits, ToolResult
 from mappa_core.models.tokenizer import ChatTokenizer
 from mappa_core.rollout.engines.transformers.engine import TransformersEngine
 from mappa_core.rollout.teams.base import AgentSpec
-from mappa_core.store.protocols import Store
+from mappa_core.store.store import Store
 from mappa_core.train.learners.torch_learner import TorchLearner
 from tests.fakes.tracking import MemoryRegistry, MemoryTracker
 

@@ -18,7 +18,10 @@ from mappa_core.core import ids
 from mappa_core.core.records.episodes import Episode, PolicyVersion, Turn
 from mappa_core.core.records.scores import ScoreEntry
 from mappa_core.core.records.updates import Checkpoint, Update
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.episodes import Episodes
+from mappa_core.store.scores import Scores
+from mappa_core.store.store import Store
+from mappa_core.store.updates import Updates
 from tests.e2e.toy import toy_services
 
 
@@ -28,26 +31,37 @@ def tell(kind: str, name: UUID) -> None:
     sys.stdout.flush()
 
 
-class Telling(PostgresStore):
-    """A store that says what it has acknowledged."""
-
-    def record_turn(self, episode: Episode, turn: Turn) -> None:
-        super().record_turn(episode, turn)
+class TellingEpisodes(Episodes):
+    def add_turn(self, episode: Episode, turn: Turn) -> None:
+        super().add_turn(episode, turn)
         tell("action", ids.action_id(episode.id, turn.index))
 
+
+class TellingScores(Scores):
     def add_scores(self, entries: Sequence[ScoreEntry]) -> None:
         super().add_scores(entries)
         for entry in entries:
             tell("score", entry.id)
 
+
+class TellingUpdates(Updates):
     def add_update(self, update: Update, policy: PolicyVersion, checkpoint: Checkpoint) -> None:
         super().add_update(update, policy, checkpoint)
         tell("update", update.id)
 
 
+def telling_store(url: str) -> Store:
+    """A store that says what it has acknowledged."""
+    store = Store.open(url)
+    store.episodes = TellingEpisodes(store.database)
+    store.scores = TellingScores(store.database)
+    store.updates = TellingUpdates(store.database)
+    return store
+
+
 def main(url: str, model: str, checkpoints: str, config: str, resume: str | None = None) -> None:
     resolved = TrainConfig.model_validate(json.loads(config))
-    services = toy_services(resolved, Telling.open(url), Path(model), Path(checkpoints))
+    services = toy_services(resolved, telling_store(url), Path(model), Path(checkpoints))
 
     async def body() -> None:
         await services.engine.start()

@@ -22,7 +22,7 @@ from mappa_core.core import ids
 from mappa_core.core.concurrency import together
 from mappa_core.core.records.episodes import Episode, Turn
 from mappa_core.core.records.scores import CoachCase, CoachScore, ScoredAction
-from mappa_core.store.protocols import Store
+from mappa_core.store.store import Store
 
 CaseOf = Callable[[Episode, Turn, int], CoachCase]
 """The evidence about a turn as its coach saw it, as the given sample."""
@@ -125,7 +125,6 @@ def corrected_actions(
     iteration: int,
     actions: Sequence[ScoredAction],
     *,
-    store: Store,
     audit: AuditStore,
 ) -> tuple[ScoredAction, ...]:
     """The actions with the correction taken off their scores; raw and corrected are stored.
@@ -134,17 +133,16 @@ def corrected_actions(
     """
     rows, frame = audit.iteration_frame(run_id, iteration)
     new = dict(zip(rows, corrected(correction, frame), strict=True))
-    scored = [action for action in actions if action.score is not None]
-    score_ids = store.score_ids([action.action_id for action in scored])
     audit.add_corrected(
         [
             CorrectedScore(
-                score_id=score_ids[action.action_id],
+                score_id=action.score_id,
                 correction_id=correction.id,
-                raw=action.score or 0.0,
+                raw=action.score,
                 corrected=float(new[action.action_id]),
             )
-            for action in scored
+            for action in actions
+            if action.score is not None and action.score_id is not None
         ]
     )
     return tuple(
@@ -188,7 +186,7 @@ def _anchors(
 async def _score(
     anchor: Anchor, iteration: int, repeat: int, repeats: int, asker: Asker, store: Store
 ) -> AnchorScore:
-    episode = await asyncio.to_thread(store.episode, str(anchor.episode_id))
+    episode = await asyncio.to_thread(store.episodes.get_episode, str(anchor.episode_id))
     place = repeat if iteration == 0 else repeats + iteration
     case = asker.case_of(episode, episode.turns[anchor.turn_index], FIRST_SAMPLE + place)
     score = await asker.coach.score(case)

@@ -89,31 +89,27 @@ def evaluation_name(run: Run, identity: UUID) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeSummary:
-    """One closed episode in a line."""
+    """One closed episode in a line, as far as it is measured."""
 
     id: UUID
     phase: Phase
     iteration: int
+    problem_id: UUID
     task_type: str
     success: bool | None
     """None where the episode failed before it had an outcome."""
-    mean_score: float | None
-    """Over its actions' training scores, in [0, 10]; None where nothing was scored."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOutEpisode:
-    """One closed held-out episode, as far as it is measured."""
-
-    problem_id: UUID
-    success: bool
-    failed: bool
-    """Something outside ended it; it has no outcome."""
     answer: str | None
     metric: str | None
     """None where answers are right or wrong."""
     value: float | None
     skill: float | None
+    mean_score: float | None
+    """Over its actions' training scores, in [0, 10]; None where nothing was scored."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether something outside ended it; it has no outcome."""
+        return self.success is None
 
     @property
     def invalid(self) -> bool:

@@ -202,3 +202,5 @@ class ScoredAction:
     """The token budget ran out before the model ended its turn."""
     score: float | None
     """In [0, 10]; None where the coach left it unscored."""
+    score_id: UUID | None = None
+    """Of the row that trains it, also where that row says why there is no score."""

@@ -10,7 +10,7 @@ from mappa_core.audit.store import AuditStore
 from mappa_core.core import ids
 from mappa_core.core.records.episodes import Outcome, StopReason
 from mappa_core.core.records.scores import CoachIdentity, Unscored
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.builders import (
     RULE_COACH,
     entry,
@@ -32,33 +32,35 @@ def points(problem: int, rollout: int, *, favoured: bool, success: bool) -> floa
 
 
 @pytest.fixture
-def biased_url(store: PostgresStore, database_url: str) -> str:
+def biased_url(store: Store, database_url: str) -> str:
     """The address of a database with that run: two iterations, two types, one agent."""
     run = make_run("biased-1")
-    store.open_run(run)
+    store.runs.add_run(run)
     policy = make_policy(run)
-    store.add_policy_version(policy)
+    store.policies.add_policy_version(policy)
     for iteration in (1, 2):
         entries = []
         for number in range(PROBLEMS):
             for kind in ("regression", "classification"):
                 problem = make_problem(f"{kind} {number}", task_type=kind)
-                store.add_problems([problem])
+                store.episodes.add_problems([problem])
                 for rollout in range(EPISODES):
                     episode = make_episode(run, problem, iteration=iteration, rollout_index=rollout)
                     success = (number + rollout + iteration) % 2 == 0
                     score = points(number, rollout, favoured=kind == "regression", success=success)
-                    store.open_episode(episode)
-                    store.record_turn(episode, make_turn(policy))
+                    store.episodes.open_episode(episode)
+                    store.episodes.add_turn(episode, make_turn(policy))
                     outcome = Outcome(success=success, answer="5", method="math-verify")
-                    store.close_episode(episode.closed(StopReason.ANSWERED, outcome=outcome))
+                    store.episodes.close_episode(
+                        episode.closed(StopReason.ANSWERED, outcome=outcome)
+                    )
                     scored = make_score(episode, 0, score)
-                    store.add_scores([scored])
+                    store.scores.add_scores([scored])
                     share = 1 / (2 * PROBLEMS * EPISODES)
                     entries.append(
                         replace(entry(episode, 0, score - 5.5, share), score_id=scored.id)
                     )
-        store.add_update(*make_update(run, "solver", iteration, entries))
+        store.updates.add_update(*make_update(run, "solver", iteration, entries))
     return database_url
 
 
@@ -75,19 +77,21 @@ def audit(biased_url: str) -> Iterator[AuditStore]:
 
 
 @pytest.fixture
-def rich_url(biased_url: str, store: PostgresStore, audit: AuditStore) -> str:
+def rich_url(biased_url: str, store: Store, audit: AuditStore) -> str:
     """The same run with everything an audit can speak of: repeats, a second coach, people,
     anchors that were scored again, and an action that nobody could score."""
     run = make_run("biased-1")
-    episodes = [store.episode(str(one.id)) for one in store.episode_summaries(run.id)]
+    episodes = [
+        store.episodes.get_episode(str(one.id)) for one in store.episodes.list_episodes(run.id)
+    ]
     for number, episode in enumerate(episodes):
-        (known,) = store.scores(episode.id)
+        (known,) = store.scores.scores_of_episode(episode.id)
         assert not isinstance(known.score, Unscored)
         moved = min(known.score.value + (number % 3 - 1) / 2, 10.0)
         other = 10.0 - known.score.value
         repeat = make_score(episode, 0, moved, repeat_index=1, trained=False)
         second = make_score(episode, 0, other, identity=SECOND, trained=False)
-        store.add_scores([repeat, second])
+        store.scores.add_scores([repeat, second])
     audit.add_labels(
         [
             HumanLabel(
@@ -100,11 +104,11 @@ def rich_url(biased_url: str, store: PostgresStore, audit: AuditStore) -> str:
         ]
     )
     lost = make_episode(run, episodes[0].problem, iteration=2, rollout_index=9)
-    store.open_episode(lost)
-    store.record_turn(lost, make_turn(make_policy(run)))
+    store.episodes.open_episode(lost)
+    store.episodes.add_turn(lost, make_turn(make_policy(run)))
     outcome = Outcome(success=False, answer=None, method="math-verify")
-    store.close_episode(lost.closed(StopReason.ANSWERED, outcome=outcome))
-    store.add_scores([make_score(lost, 0, Unscored(reason="unparsable", detail="?"))])
+    store.episodes.close_episode(lost.closed(StopReason.ANSWERED, outcome=outcome))
+    store.scores.add_scores([make_score(lost, 0, Unscored(reason="unparsable", detail="?"))])
     anchors = [
         Anchor(
             id=ids.content_id("anchor", number),

@@ -5,16 +5,14 @@ from mappa_core.app.databases import Records
 from mappa_core.audit.run_audit import audit_stored
 from mappa_core.audit.store import AuditStore
 from mappa_core.evaluate.registration import register_policies
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.builders import make_run
 from tests.fakes.tracking import MemoryRegistry
 
 RUN = make_run("biased-1")
 
 
-def test_findings_of_another_margin_certify_nothing(
-    audit: AuditStore, store: PostgresStore
-) -> None:
+def test_findings_of_another_margin_certify_nothing(audit: AuditStore, store: Store) -> None:
     registry = MemoryRegistry()
     register_policies(RUN, 2, registry=registry, store=store)
     wide = audit_stored(audit, RUN.name, 9.0, record=True, simulations=0)

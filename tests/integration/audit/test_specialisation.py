@@ -37,7 +37,7 @@ from mappa_core.core.records.episodes import (
 from mappa_core.core.records.scores import CoachCase, CoachIdentity, CoachScore, ScoredAction
 from mappa_core.models.tokenizer import ChatTokenizer
 from mappa_core.rollout.episode import new_episode, play_episode
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from mappa_core.train.learners.torch_learner import TorchLearner
 from mappa_core.train.update import Correct, UpdateRequest, base_policy, policy_at, update_agent
 from tests.builders import make_run
@@ -96,7 +96,7 @@ class Kinder:
 class World:
     """One store and learner in which runs are trained."""
 
-    def __init__(self, store: PostgresStore, model: Path, directory: Path) -> None:
+    def __init__(self, store: Store, model: Path, directory: Path) -> None:
         self.store, self.audit = store, AuditStore.open(store.address, store.outage_retry)
         self.tokenizer = ChatTokenizer(model)
         self.learner = TorchLearner(model, directory, CONFIG.learner, threads=1)
@@ -104,9 +104,9 @@ class World:
 
     def train(self, name: str, *, bias: float = BIAS, correction: Correction | None = None) -> None:
         run = make_run(name)
-        self.store.open_run(run)
-        self.store.add_problems(self.problems)
-        self.store.add_policy_version(base_policy(run.id, "speaker", "tiny"))
+        self.store.runs.add_run(run)
+        self.store.episodes.add_problems(self.problems)
+        self.store.policies.add_policy_version(base_policy(run.id, "speaker", "tiny"))
         correct = None if correction is None else self._corrector(correction)
         for iteration in range(1, ITERATIONS + 1):
             asyncio.run(self._play(run.id, iteration, Kinder(bias)))
@@ -129,7 +129,6 @@ class World:
                 request.run_id,
                 request.iteration,
                 actions,
-                store=self.store,
                 audit=self.audit,
             )
 
@@ -198,7 +197,7 @@ def one_thread() -> None:
 
 @pytest.mark.slow
 def test_a_kinder_coach_specialises_the_policy_and_its_correction_prevents_it(
-    store: PostgresStore, tmp_path: Path
+    store: Store, tmp_path: Path
 ) -> None:
     world = World(store, save_tiny_model(tmp_path / "tiny"), tmp_path / "checkpoints")
     world.train("biased")

@@ -23,7 +23,7 @@ from mappa_core.core.records.scores import (
     LabelVisibility,
     Unscored,
 )
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.builders import RULE_COACH, make_run
 
 RUN = make_run("biased-1")
@@ -72,13 +72,11 @@ def case_of(episode: Episode, turn: Turn, sample: int) -> CoachCase:
     return scoring.case_of(episode, turn, LabelVisibility.NEVER, sample=sample)
 
 
-def watch(audit: AuditStore, store: PostgresStore, coach: Moody, iterations: int) -> Watched:
+def watch(audit: AuditStore, store: Store, coach: Moody, iterations: int) -> Watched:
     return watched(audit, store, coach, iterations)[-1].watched
 
 
-def watched(
-    audit: AuditStore, store: PostgresStore, coach: Moody, iterations: int
-) -> list[auditing.Seen]:
+def watched(audit: AuditStore, store: Store, coach: Moody, iterations: int) -> list[auditing.Seen]:
     """What was seen after each iteration."""
     found: list[auditing.Seen] = []
     asker = auditing.Asker(coach=coach, case_of=case_of)
@@ -94,9 +92,7 @@ def watched(
     return found
 
 
-def test_a_coach_that_moves_is_named_with_its_iteration(
-    audit: AuditStore, store: PostgresStore
-) -> None:
+def test_a_coach_that_moves_is_named_with_its_iteration(audit: AuditStore, store: Store) -> None:
     seen = watch(audit, store, Moody(changes_at=4), 6)
     assert (seen.cause, seen.since) == ("coach", 4)
     (finding,) = [f for f in audit.findings(RUN.id) if f.subject == "anchors"]
@@ -107,7 +103,7 @@ def test_a_coach_that_moves_is_named_with_its_iteration(
 
 
 def test_a_resumed_watch_sees_what_it_saw_and_raises_nothing_twice(
-    audit: AuditStore, store: PostgresStore
+    audit: AuditStore, store: Store
 ) -> None:
     first = watched(audit, store, Moody(changes_at=4), 6)
     assert any(alert.kind == "drift" for seen in first for alert in seen.new)
@@ -121,12 +117,12 @@ def test_a_resumed_watch_sees_what_it_saw_and_raises_nothing_twice(
     assert audit.findings(RUN.id, "alert") == alerts
 
 
-def test_a_new_rubric_is_named_instead(audit: AuditStore, store: PostgresStore) -> None:
+def test_a_new_rubric_is_named_instead(audit: AuditStore, store: Store) -> None:
     assert watch(audit, store, Moody(changes_at=4, rubric=True), 6).cause == "rubric"
 
 
 def test_a_coach_that_holds_still_is_asked_once_per_iteration(
-    audit: AuditStore, store: PostgresStore
+    audit: AuditStore, store: Store
 ) -> None:
     coach = Moody()
     assert watch(audit, store, coach, 4).cause == "none"
@@ -157,7 +153,7 @@ class Counting(AuditStore):
         return super().frame(run_id)
 
 
-def test_an_iteration_reads_its_own_rows_alone(biased_url: str, store: PostgresStore) -> None:
+def test_an_iteration_reads_its_own_rows_alone(biased_url: str, store: Store) -> None:
     audit = Counting.open(biased_url)
     watch(audit, store, Moody(), 4)
     assert audit.whole == 1
@@ -166,7 +162,7 @@ def test_an_iteration_reads_its_own_rows_alone(biased_url: str, store: PostgresS
     audit.close()
 
 
-def test_a_silent_coach_is_no_drift(audit: AuditStore, store: PostgresStore) -> None:
+def test_a_silent_coach_is_no_drift(audit: AuditStore, store: Store) -> None:
     coach = Moody()
     watch(audit, store, coach, 1)
     coach.silent, coach.iteration = True, 2
@@ -176,7 +172,7 @@ def test_a_silent_coach_is_no_drift(audit: AuditStore, store: PostgresStore) -> 
     }
 
 
-def test_corrected_actions_keep_raw_and_new(audit: AuditStore, store: PostgresStore) -> None:
+def test_corrected_actions_keep_raw_and_new(audit: AuditStore, store: Store) -> None:
     from mappa_core.audit.run_audit import audit_stored
 
     audited = audit_stored(audit, "biased-1", 0.5, record=False, simulations=0)
@@ -184,9 +180,9 @@ def test_corrected_actions_keep_raw_and_new(audit: AuditStore, store: PostgresSt
         audited.result.effects, run_id=RUN.id, iteration=2, coach="rule", rubric_sha256="ab" * 32
     )
     audit.add_correction(made)
-    actions = store.scored_actions(RUN.id, "solver", 1)
+    actions = store.scores.list_scored_actions(RUN.id, "solver", 1)
     for _ in range(2):
-        changed = auditing.corrected_actions(made, RUN.id, 1, actions, store=store, audit=audit)
+        changed = auditing.corrected_actions(made, RUN.id, 1, actions, audit=audit)
     rows, frame = audit.iteration_frame(RUN.id, 1)
     kinds = dict(zip(rows, frame.task_type.codes, strict=True))
     for before, after in zip(actions, changed, strict=True):

@@ -21,7 +21,7 @@ from mappa_core.app.config import TrainConfig
 from mappa_core.coach.rules.coach import RuleCoach
 from mappa_core.coach.scoring import ScorePlan, score_episode
 from mappa_core.core.records.episodes import Episode, StopReason
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.builders import make_episode, make_policy, make_problem, make_run, make_turn
 
 AGENTS = ("problem_solver", "code_executor", "verifier")
@@ -40,19 +40,19 @@ def stand_in() -> Iterator[str]:
 
 
 @pytest.fixture
-def episode(store: PostgresStore) -> Episode:
+def episode(store: Store) -> Episode:
     run = replace(make_run(), config=TrainConfig().model_dump(mode="json"))
-    store.open_run(run)
-    store.add_problems([make_problem()])
+    store.runs.add_run(run)
+    store.episodes.add_problems([make_problem()])
     episode = make_episode(run, make_problem())
-    store.open_episode(episode)
+    store.episodes.open_episode(episode)
     for index, agent in enumerate(AGENTS):
-        store.add_policy_version(make_policy(run, agent))
+        store.policies.add_policy_version(make_policy(run, agent))
         turn = make_turn(make_policy(run, agent), index, text=f"{agent} says 5. Score: 10")
-        store.record_turn(episode, turn)
+        store.episodes.add_turn(episode, turn)
         episode = episode.with_turn(turn)
     episode = episode.closed(StopReason.ANSWERED)
-    store.close_episode(episode)
+    store.episodes.close_episode(episode)
     asyncio.run(score_episode(episode, plan=ScorePlan(coach=RuleCoach()), store=store))
     return episode
 
@@ -70,7 +70,7 @@ def mappa(
 def test_stored_actions_are_scored_again_and_every_score_can_be_traced(
     stand_in: str,
     episode: Episode,
-    store: PostgresStore,
+    store: Store,
     database_url: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -92,7 +92,9 @@ def test_stored_actions_are_scored_again_and_every_score_can_be_traced(
 
     code, out, err = mappa(monkeypatch, capsys, "show", str(episode.id), "--coach")
     assert code == 0, err
-    entry = next(e for e in store.scores(episode.id) if e.score.request is not None)
+    entry = next(
+        e for e in store.scores.scores_of_episode(episode.id) if e.score.request is not None
+    )
     request, reply = entry.score.request, entry.score.raw_reply
     assert request is not None
     assert reply is not None
@@ -190,7 +192,7 @@ KEY = "AIza-a-key-that-nobody-may-see"
 
 
 def test_a_key_is_in_no_command_line_output_or_row_of_a_real_process(
-    stand_in: str, episode: Episode, store: PostgresStore, database_url: str
+    stand_in: str, episode: Episode, store: Store, database_url: str
 ) -> None:
     overrides = (f"coach.base_url={stand_in}", "coach.attempt_seconds=30")
     command = ["rescore", "quickstart-1", "--coach", "gemini:m", "--yes", *overrides]
@@ -212,8 +214,12 @@ def test_a_key_is_in_no_command_line_output_or_row_of_a_real_process(
     assert any("gemini:m" in line for line in seen)
     assert not any(KEY in line for line in seen)
     assert KEY not in printed
-    scored = [entry for entry in store.scores(episode.id) if entry.score.request is not None]
+    scored = [
+        entry
+        for entry in store.scores.scores_of_episode(episode.id)
+        if entry.score.request is not None
+    ]
     assert len(scored) == 3
     assert KEY not in repr(scored)
-    assert KEY not in repr(store.run("quickstart-1"))
+    assert KEY not in repr(store.runs.get_run("quickstart-1"))
     assert httpx.get(f"{stand_in}/log", trust_env=False).json()["keys_in_urls"] == 0

@@ -29,7 +29,7 @@ from mappa_core.core.records.scores import (
     Unscored,
 )
 from mappa_core.core.records.tools import Artifact, RejectedFile
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.builders import (
     make_episode,
     make_policy,
@@ -51,20 +51,20 @@ def make_coach(provider: ScriptedProvider, model: str = "first") -> LlmCoach:
 
 
 @pytest.fixture
-def run(store: PostgresStore) -> Run:
+def run(store: Store) -> Run:
     run = make_run()
-    store.open_run(run)
-    store.add_problems([make_problem()])
+    store.runs.add_run(run)
+    store.episodes.add_problems([make_problem()])
     for agent in AGENTS:
-        store.add_policy_version(make_policy(run, agent))
+        store.policies.add_policy_version(make_policy(run, agent))
     return run
 
 
 @pytest.fixture
-def play(store: PostgresStore, run: Run) -> PlayEpisode:
+def play(store: Store, run: Run) -> PlayEpisode:
     def play(rollout_index: int = 0) -> Episode:
         episode = make_episode(run, make_problem(), rollout_index=rollout_index)
-        store.open_episode(episode)
+        store.episodes.open_episode(episode)
         for index, agent in enumerate(AGENTS):
             turn = make_turn(
                 make_policy(run, agent),
@@ -72,19 +72,17 @@ def play(store: PostgresStore, run: Run) -> PlayEpisode:
                 text=f"{agent} speaks, {rollout_index}",
                 tool_result=make_tool_result() if agent == "code_executor" else None,
             )
-            store.record_turn(episode, turn)
+            store.episodes.add_turn(episode, turn)
             episode = episode.with_turn(turn)
         outcome = Outcome(success=True, answer="5", method="math-verify")
         episode = episode.closed(StopReason.ANSWERED, outcome=outcome)
-        store.close_episode(episode)
+        store.episodes.close_episode(episode)
         return episode
 
     return play
 
 
-def test_repeats_and_second_opinions_are_further_rows(
-    store: PostgresStore, play: PlayEpisode
-) -> None:
+def test_repeats_and_second_opinions_are_further_rows(store: Store, play: PlayEpisode) -> None:
     episode = play()
     first, second = ScriptedProvider(), ScriptedProvider()
     plan = ScorePlan(
@@ -104,25 +102,25 @@ def test_repeats_and_second_opinions_are_further_rows(
     }
     assert {entry.identity.model_version for entry in entries} == {"scripted-7"}
     again = asyncio.run(score_episode(episode, plan=plan, store=store))
-    assert by_id(again) == by_id(entries) == by_id(store.scores(episode.id))
+    assert by_id(again) == by_id(entries) == by_id(store.scores.scores_of_episode(episode.id))
     assert len(first.asked) == 9
 
 
-def test_the_second_coach_sees_its_share_of_the_actions(
-    store: PostgresStore, play: PlayEpisode
-) -> None:
+def test_the_second_coach_sees_its_share_of_the_actions(store: Store, play: PlayEpisode) -> None:
     second = ScriptedProvider()
     plan = ScorePlan(coach=RuleCoach(), second=make_coach(second, "second"), second_share=0.3)
     for number in range(20):
         asyncio.run(score_episode(play(number), plan=plan, store=store))
     assert 8 <= len(second.asked) <= 28
-    ids = [entry.action_id for n in range(20) for entry in store.scores(play(n).id)]
+    ids = [
+        entry.action_id for n in range(20) for entry in store.scores.scores_of_episode(play(n).id)
+    ]
     assert len(second.asked) == sum(takes_second(one, 0.3) for one in set(ids))
 
 
 @pytest.mark.parametrize("status", [401, 403, 503])
 def test_only_what_is_missing_is_asked_again_and_the_new_row_trains(
-    store: PostgresStore, play: PlayEpisode, status: int
+    store: Store, play: PlayEpisode, status: int
 ) -> None:
     episode = play()
 
@@ -134,7 +132,7 @@ def test_only_what_is_missing_is_asked_again_and_the_new_row_trains(
     before = asyncio.run(score_episode(episode, plan=plan, store=store))
     assert [isinstance(entry.score, Unscored) for entry in before] == [False, False, True]
 
-    assert by_id(before) == by_id(store.scores(episode.id))
+    assert by_id(before) == by_id(store.scores.scores_of_episode(episode.id))
 
     settled = replace(plan, coach=make_coach(ScriptedProvider()), settled=frozenset(AGENTS))
     unchanged = asyncio.run(score_episode(episode, plan=settled, store=store))
@@ -145,12 +143,12 @@ def test_only_what_is_missing_is_asked_again_and_the_new_row_trains(
     after = asyncio.run(score_episode(episode, plan=plan, store=store))
     assert len(healthy.asked) == 1
     assert len(after) == 4
-    assert by_id(after) == by_id(store.scores(episode.id))
+    assert by_id(after) == by_id(store.scores.scores_of_episode(episode.id))
     assert [e.trained for e in after if isinstance(e.score, Unscored)] == [False]
     assert len({e.action_id for e in after if e.trained}) == 3 == sum(e.trained for e in after)
 
 
-def test_a_blocked_action_stays_unscored(store: PostgresStore, play: PlayEpisode) -> None:
+def test_a_blocked_action_stays_unscored(store: Store, play: PlayEpisode) -> None:
     from mappa_core.coach.providers.provider import Final
 
     episode = play()
@@ -165,7 +163,7 @@ def test_a_blocked_action_stays_unscored(store: PostgresStore, play: PlayEpisode
 
 
 def test_visibility_is_a_policy_per_agent_and_a_column_of_every_row(
-    store: PostgresStore, play: PlayEpisode
+    store: Store, play: PlayEpisode
 ) -> None:
     provider = ScriptedProvider()
     plan = ScorePlan(
@@ -200,7 +198,7 @@ def test_a_case_shows_the_truth_only_where_it_may() -> None:
 
 
 def test_rescoring_is_limited_resumable_and_touches_no_training_score(
-    store: PostgresStore, run: Run, play: PlayEpisode
+    store: Store, run: Run, play: PlayEpisode
 ) -> None:
     for number in range(4):
         asyncio.run(score_episode(play(number), plan=ScorePlan(coach=RuleCoach()), store=store))
@@ -221,16 +219,14 @@ def test_rescoring_is_limited_resumable_and_touches_no_training_score(
     asyncio.run(rescore(store, plan, rest, done.append))
     assert len(provider.asked) == 12
     assert plan_rescoring(store, run, plan, RUBRICS, config, None).count == 0
-    entries = [entry for n in range(4) for entry in store.scores(play(n).id)]
+    entries = [entry for n in range(4) for entry in store.scores.scores_of_episode(play(n).id)]
     assert Counter((e.identity.coach, e.trained) for e in entries) == {
         ("rule", True): 12,
         ("gemini", False): 12,
     }
 
 
-def test_a_changed_rubric_is_another_scorer(
-    store: PostgresStore, run: Run, play: PlayEpisode
-) -> None:
+def test_a_changed_rubric_is_another_scorer(store: Store, run: Run, play: PlayEpisode) -> None:
     play()
     plan = ScorePlan(coach=make_coach(ScriptedProvider()), trains=False)
     config = CoachConfig(backend="gemini", model="first")
@@ -276,7 +272,7 @@ def test_a_judgement_is_what_the_stand_in_says() -> None:
 
 
 def test_prompts_from_sql_alone_are_byte_for_byte_those_that_trained(
-    store: PostgresStore, run: Run
+    store: Store, run: Run
 ) -> None:
     duties = (
         Duty(agent="problem_solver", files=("x.csv", "t.csv")),
@@ -284,7 +280,7 @@ def test_prompts_from_sql_alone_are_byte_for_byte_those_that_trained(
         Duty(agent="verifier", files=("s.csv",)),
     )
     episode = make_episode(run, make_problem())
-    store.open_episode(episode)
+    store.episodes.open_episode(episode)
     for index, agent in enumerate(AGENTS):
         read = None if index == 1 else (file("x.csv"), file("task.csv"))
         result = replace(
@@ -302,13 +298,13 @@ def test_prompts_from_sql_alone_are_byte_for_byte_those_that_trained(
         seen = (*turn.observation.messages, said, Message(role="user", content="Go on."))
         observation = replace(turn.observation, messages=seen)
         turn = replace(turn, observation=observation)
-        store.record_turn(episode, turn)
+        store.episodes.add_turn(episode, turn)
         episode = episode.with_turn(turn)
     outcome = Outcome(
         success=True, answer="s.csv", method="m", metric="rmse", value=1 / 3, skill=2 / 3
     )
     episode = episode.closed(StopReason.ANSWERED, outcome=outcome)
-    store.close_episode(episode)
+    store.episodes.close_episode(episode)
     visibility = dict.fromkeys(AGENTS, LabelVisibility.FULL)
 
     def asked(played: Episode, *, trains: bool) -> list[Question]:
@@ -324,7 +320,7 @@ def test_prompts_from_sql_alone_are_byte_for_byte_those_that_trained(
 
     trained = asked(episode, trains=True)
     assert len(trained) == 3
-    assert asked(store.episode(str(episode.id)), trains=False) == trained
+    assert asked(store.episodes.get_episode(str(episode.id)), trains=False) == trained
     assert any("first to fail its duty: problem_solver" in one.user for one in trained)
     assert any("rmse 0.333333" in one.user for one in trained)
 

@@ -5,18 +5,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from mappa_core.app.config_files import load_config
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.builders import make_run
 from tests.integration.platform.conftest import Mappa
 
 
-def stored(store: PostgresStore, name: str, *overrides: str) -> None:
+def stored(store: Store, name: str, *overrides: str) -> None:
     config = load_config(None, overrides).model_dump(mode="json")
-    store.open_run(replace(make_run(name), config=config))
+    store.runs.add_run(replace(make_run(name), config=config))
 
 
 def test_a_run_shows_its_configuration_as_a_file_that_starts_it_again(
-    mappa: Mappa, store: PostgresStore, tmp_path: Path
+    mappa: Mappa, store: Store, tmp_path: Path
 ) -> None:
     stored(store, "one", "rollout.iterations=3")
     code, shown, _ = mappa("config", "show", "one")
@@ -27,7 +27,7 @@ def test_a_run_shows_its_configuration_as_a_file_that_starts_it_again(
 
 
 def test_two_runs_or_a_run_and_a_file_differ_by_key(
-    mappa: Mappa, store: PostgresStore, tmp_path: Path
+    mappa: Mappa, store: Store, tmp_path: Path
 ) -> None:
     stored(store, "one", "rollout.iterations=3")
     stored(store, "two", "seed=5")

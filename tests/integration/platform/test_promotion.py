@@ -13,7 +13,7 @@ from mappa_core.core.records.episodes import Outcome, StopReason
 from mappa_core.core.records.runs import Run
 from mappa_core.evaluate.promotion import CHAMPION, Case, build_case, promote, roll_back
 from mappa_core.evaluate.registration import register_policies
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.builders import make_episode, make_policy, make_problem, make_run, make_turn, make_update
 from tests.fakes.tracking import MemoryRegistry
 
@@ -24,18 +24,18 @@ PROBLEMS = [make_problem(f"What is {number} + 3?") for number in range(20)]
 class World:
     """Runs of one update in a real store, registered in memory."""
 
-    def __init__(self, store: PostgresStore) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
         self.registry = MemoryRegistry()
 
     def run(self, name: str, before: Sequence[int], after: Sequence[int], **config: object) -> Run:
         """A run whose team solved the problems `before` and `after` (their numbers)."""
         run = replace(make_run(name), config=config)
-        self.store.open_run(run)
-        self.store.add_problems(PROBLEMS)
+        self.store.runs.add_run(run)
+        self.store.episodes.add_problems(PROBLEMS)
         for agent in AGENTS:
-            self.store.add_policy_version(make_policy(run, agent))
-            self.store.add_update(*make_update(run, agent, 1))
+            self.store.policies.add_policy_version(make_policy(run, agent))
+            self.store.updates.add_update(*make_update(run, agent, 1))
         self._played(run, 0, before)
         self._played(run, 1, after)
         self.register(run)
@@ -47,12 +47,12 @@ class World:
     def _played(self, run: Run, step: int, solved: Sequence[int]) -> None:
         for number, problem in enumerate(PROBLEMS):
             episode = make_episode(run, problem, phase="held_out", iteration=step)
-            self.store.open_episode(episode)
+            self.store.episodes.open_episode(episode)
             turn = make_turn(make_policy(run, AGENTS[0], step))
-            self.store.record_turn(episode, turn)
+            self.store.episodes.add_turn(episode, turn)
             outcome = Outcome(success=number in solved, answer="5", method="math-verify")
             closed = episode.with_turn(turn).closed(StopReason.ANSWERED, outcome=outcome)
-            self.store.close_episode(closed)
+            self.store.episodes.close_episode(closed)
 
     def case(self, run: Run, *verdicts: str, agent: str | None = None) -> Case:
         findings = [finding(run.id, verdict) for verdict in verdicts or ("cannot tell",)]
@@ -87,7 +87,7 @@ def finding(run_id: UUID, verdict: str) -> Finding:
 
 
 @pytest.fixture
-def world(store: PostgresStore) -> World:
+def world(store: Store) -> World:
     return World(store)
 
 
@@ -169,7 +169,7 @@ def test_the_champions_are_not_promoted_twice(world: World) -> None:
 
 def test_a_run_without_updates_or_registration_is_not_found(world: World) -> None:
     untrained = make_run("untrained")
-    world.store.open_run(untrained)
+    world.store.runs.add_run(untrained)
     with pytest.raises(NotFound, match="has not finished an update"):
         world.case(untrained)
     run = world.run("lost", before=(), after=range(15))

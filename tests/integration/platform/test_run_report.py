@@ -13,7 +13,7 @@ from mappa_core.core.records.episodes import Outcome, StopReason
 from mappa_core.core.records.runs import Run
 from mappa_core.core.records.scores import CoachScore, Unscored
 from mappa_core.evaluate.run_page import html
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.builders import (
     RULE_COACH,
     make_episode,
@@ -31,46 +31,48 @@ HARSH = replace(RULE_COACH, coach="openai", model="harsh")
 
 
 @pytest.fixture
-def run(store: PostgresStore) -> Run:
+def run(store: Store) -> Run:
     """Two iterations of three episodes: 3, 6 and 9 points, the last one right; then unscored."""
     run = make_run("told")
-    store.open_run(run)
+    store.runs.add_run(run)
     problem = make_problem("What is <b>2</b> + 3?")
-    store.add_problems([problem])
+    store.episodes.add_problems([problem])
     for step in (0, 1):
-        store.add_policy_version(make_policy(run, "solver", step))
-    store.add_update(*make_update(run, "solver", 2))
+        store.policies.add_policy_version(make_policy(run, "solver", step))
+    store.updates.add_update(*make_update(run, "solver", 2))
     for iteration in (1, 2):
         for index, points in enumerate((3.0, 6.0, 9.0)):
             episode = make_episode(run, problem, iteration=iteration, rollout_index=index)
-            store.open_episode(episode)
+            store.episodes.open_episode(episode)
             turn = make_turn(
                 make_policy(run, "solver", 0),
                 text=f"I say {points:.0f}",
                 tool_result=make_tool_result(),
             )
-            store.record_turn(episode, turn)
+            store.episodes.add_turn(episode, turn)
             outcome = Outcome(success=points == 9.0, answer="5", method="math-verify")
-            store.close_episode(
+            store.episodes.close_episode(
                 episode.with_turn(turn).closed(StopReason.ANSWERED, outcome=outcome)
             )
             said = CoachScore(value=points, rationale=f"worth {points}", cost_usd=0.25)
-            store.add_scores([make_score(episode, 0, said)])
+            store.scores.add_scores([make_score(episode, 0, said)])
             if points == 6.0:
-                store.add_scores([make_score(episode, 0, 1.0, identity=HARSH, trained=False)])
+                store.scores.add_scores(
+                    [make_score(episode, 0, 1.0, identity=HARSH, trained=False)]
+                )
     lost = make_episode(run, problem, iteration=2, rollout_index=3)
-    store.open_episode(lost)
-    store.record_turn(lost, make_turn(make_policy(run, "solver", 0)))
-    store.close_episode(
+    store.episodes.open_episode(lost)
+    store.episodes.add_turn(lost, make_turn(make_policy(run, "solver", 0)))
+    store.episodes.close_episode(
         lost.with_turn(make_turn(make_policy(run, "solver", 0))).closed(
             StopReason.ANSWERED, outcome=Outcome(success=False, answer=None, method="math-verify")
         )
     )
-    store.add_scores([make_score(lost, 0, Unscored(reason="timeout", detail="away"))])
+    store.scores.add_scores([make_score(lost, 0, Unscored(reason="timeout", detail="away"))])
     return run
 
 
-def test_the_story_is_what_the_rows_say(store: PostgresStore, run: Run) -> None:
+def test_the_story_is_what_the_rows_say(store: Store, run: Run) -> None:
     story = tell(store, run)
     first, second = story.iterations
     assert (first.success_rate, second.success_rate) == (1 / 3, 1 / 4)
@@ -99,16 +101,16 @@ def test_the_page_stands_alone_and_escapes_what_models_write(
     assert not re.findall(r"""<script|<link|@import|url\((?!#)|(?:src|href)=["']?(?!["'#])""", page)
 
 
-def test_a_run_without_episodes_has_a_page_too(store: PostgresStore) -> None:
-    store.open_run(make_run("empty"))
-    page = html(tell(store, store.run("empty")))
+def test_a_run_without_episodes_has_a_page_too(store: Store) -> None:
+    store.runs.add_run(make_run("empty"))
+    page = html(tell(store, store.runs.get_run("empty")))
     assert "No action was scored." in page
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium on this machine")
 def test_a_phone_shows_it_without_scrolling_sideways(
-    store: PostgresStore, run: Run, tmp_path: Path
+    store: Store, run: Run, tmp_path: Path
 ) -> None:
     file = tmp_path / "page.html"
     # The browser says itself by how much the page is wider than its window.

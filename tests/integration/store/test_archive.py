@@ -16,7 +16,7 @@ from mappa_core.audit.store import AuditStore
 from mappa_core.core import ids
 from mappa_core.core.errors import ArchiveError, StoreError
 from mappa_core.evaluate.trajectories import Layout, write_trajectories
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from mappa_core.store.tables import METADATA
 from tests.builders import make_episode, make_policy, make_problem, make_run, make_score, make_turn
 from tests.conftest import NewDatabase
@@ -26,44 +26,44 @@ RUN = make_run()
 
 
 @pytest.fixture(scope="module")
-def source(new_database: NewDatabase) -> Iterator[PostgresStore]:
+def source(new_database: NewDatabase) -> Iterator[Store]:
     """A store with the run of `fill`, words no file likes, and a second run that stays behind."""
-    store = PostgresStore.open(new_database())
+    store = Store.open(new_database())
     fill(store)
     odd = make_episode(RUN, make_problem("odd"))
-    store.add_problems([odd.problem])
-    store.open_episode(odd)
+    store.episodes.add_problems([odd.problem])
+    store.episodes.open_episode(odd)
     text = '\x00 \ud800 ␛ \\ "quoted" \n\r\t é 漢 🎈'
-    store.record_turn(odd, make_turn(make_policy(RUN), text=text))
-    store.add_scores([make_score(odd, 0, 0.1 + 0.2)])
-    store.open_run(make_run("another"))
+    store.episodes.add_turn(odd, make_turn(make_policy(RUN), text=text))
+    store.scores.add_scores([make_score(odd, 0, 0.1 + 0.2)])
+    store.runs.add_run(make_run("another"))
     yield store
     store.close()
 
 
 @pytest.fixture(scope="module")
-def exported(source: PostgresStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exported(source: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("export")
     write(source, folder, "jsonl")
     return folder
 
 
-def write(store: PostgresStore, folder: Path, layout: Layout) -> int:
-    return store.export(RUN, folder, lambda actions: write_trajectories(actions, folder, layout))
+def write(store: Store, folder: Path, layout: Layout) -> int:
+    return store.export_run(
+        RUN, folder, lambda actions: write_trajectories(actions, folder, layout)
+    )
 
 
 @pytest.fixture
-def empty(new_database: NewDatabase) -> Iterator[PostgresStore]:
-    store = PostgresStore.open(new_database())
+def empty(new_database: NewDatabase) -> Iterator[Store]:
+    store = Store.open(new_database())
     yield store
     store.close()
 
 
-def test_a_run_comes_back_to_the_last_bit(
-    exported: Path, empty: PostgresStore, tmp_path: Path
-) -> None:
+def test_a_run_comes_back_to_the_last_bit(exported: Path, empty: Store, tmp_path: Path) -> None:
     manifest = empty.import_run(exported)
-    assert empty.runs() == (RUN,)
+    assert empty.runs.list_runs() == (RUN,)
     write(empty, tmp_path, "jsonl")
     again = sorted(path for path in tmp_path.rglob("*") if path.is_file())
     assert len(again) == 2 + len(METADATA.tables)
@@ -75,26 +75,30 @@ def test_a_run_comes_back_to_the_last_bit(
 
 
 def test_what_was_written_by_hand_reads_the_same(
-    source: PostgresStore, exported: Path, empty: PostgresStore
+    source: Store, exported: Path, empty: Store
 ) -> None:
     empty.import_run(exported)
-    for summary in source.episode_summaries(RUN.id):
+    for summary in source.episodes.list_episodes(RUN.id):
         episode = str(summary.id)
-        assert empty.episode(episode) == source.episode(episode)
-        assert empty.scores(summary.id) == source.scores(summary.id)
-        assert empty.learnt(summary.id) == source.learnt(summary.id)
+        assert empty.episodes.get_episode(episode) == source.episodes.get_episode(episode)
+        assert empty.scores.scores_of_episode(summary.id) == source.scores.scores_of_episode(
+            summary.id
+        )
+        assert empty.updates.updates_of_episode(summary.id) == source.updates.updates_of_episode(
+            summary.id
+        )
     odd = str(make_episode(RUN, make_problem("odd")).id)
-    assert empty.episode(odd) == source.episode(odd)
+    assert empty.episodes.get_episode(odd) == source.episodes.get_episode(odd)
 
 
 def test_a_correction_travels_with_its_run_and_with_those_that_trained_with_it(
-    new_database: NewDatabase, empty: PostgresStore, tmp_path: Path
+    new_database: NewDatabase, empty: Store, tmp_path: Path
 ) -> None:
     url = new_database()
-    store, audit = PostgresStore.open(url), AuditStore.open(url)
+    store, audit = Store.open(url), AuditStore.open(url)
     fill(store)
     estimated_on = make_run("another")
-    store.open_run(estimated_on)
+    store.runs.add_run(estimated_on)
     correction = Correction(
         id=ids.content_id("correction", 1),
         run_id=estimated_on.id,
@@ -104,11 +108,11 @@ def test_a_correction_travels_with_its_run_and_with_those_that_trained_with_it(
         terms=(),
     )
     audit.add_correction(correction)
-    (score, _) = store.scores(make_episode(RUN, make_problem()).id)
+    (score, _) = store.scores.scores_of_episode(make_episode(RUN, make_problem()).id)
     changed = CorrectedScore(score_id=score.id, correction_id=correction.id, raw=9.0, corrected=8.0)
     audit.add_corrected([changed])
     for run in (RUN, estimated_on):
-        store.export(run, tmp_path / run.name, lambda _: None)
+        store.export_run(run, tmp_path / run.name, lambda _: None)
         manifest = empty.import_run(tmp_path / run.name)
         assert manifest.tables["correction"].rows == 1
     imported = AuditStore.open(empty.address, empty.outage_retry)
@@ -117,13 +121,11 @@ def test_a_correction_travels_with_its_run_and_with_those_that_trained_with_it(
         opened.close()
 
 
-def test_another_run_of_the_same_id_is_not_overwritten(
-    exported: Path, empty: PostgresStore
-) -> None:
-    empty.add_problems([make_problem("odd", task_type="something else")])
+def test_another_run_of_the_same_id_is_not_overwritten(exported: Path, empty: Store) -> None:
+    empty.episodes.add_problems([make_problem("odd", task_type="something else")])
     with pytest.raises(ArchiveError, match=r"other rows of run quickstart-1.*problem"):
         empty.import_run(exported)
-    assert empty.runs() == ()
+    assert empty.runs.list_runs() == ()
 
 
 @pytest.mark.parametrize(
@@ -137,7 +139,7 @@ def test_another_run_of_the_same_id_is_not_overwritten(
 )
 def test_what_is_damaged_is_named(
     exported: Path,
-    empty: PostgresStore,
+    empty: Store,
     tmp_path: Path,
     name: str,
     content: bytes | None,
@@ -150,10 +152,10 @@ def test_what_is_damaged_is_named(
         (folder / name).write_bytes(content)
     with pytest.raises(ArchiveError, match=said):
         empty.import_run(folder)
-    assert empty.runs() == ()
+    assert empty.runs.list_runs() == ()
 
 
-def test_another_schema_is_refused(exported: Path, empty: PostgresStore, tmp_path: Path) -> None:
+def test_another_schema_is_refused(exported: Path, empty: Store, tmp_path: Path) -> None:
     folder = shutil.copytree(exported, tmp_path / "copy")
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps(manifest | {"schema_revision": "0001"}))
@@ -161,14 +163,14 @@ def test_another_schema_is_refused(exported: Path, empty: PostgresStore, tmp_pat
         empty.import_run(folder)
 
 
-def clear(store: PostgresStore) -> None:
+def clear(store: Store) -> None:
     """Let the store be empty again."""
     names = ", ".join(f"mappa.{table.name}" for table in METADATA.sorted_tables)
-    with store._engine.begin() as connection:  # noqa: SLF001
+    with store.database.engine.begin() as connection:
         connection.exec_driver_sql(f"TRUNCATE {names}")
 
 
-def refusal(store: PostgresStore, folder: Path) -> str | None:
+def refusal(store: Store, folder: Path) -> str | None:
     """Why an import was refused; None where it was not."""
     try:
         store.import_run(folder)
@@ -180,7 +182,7 @@ def refusal(store: PostgresStore, folder: Path) -> str | None:
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
 def test_no_damage_is_half_imported(
-    exported: Path, empty: PostgresStore, tmp_path_factory: pytest.TempPathFactory, seed: int
+    exported: Path, empty: Store, tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:
     """Bytes flipped, cut off or doubled in any file: one clear error, and nothing in the store."""
     chance = random.Random(seed)
@@ -200,17 +202,15 @@ def test_no_damage_is_half_imported(
     said = refusal(empty, folder)
     if said is None:
         # A bit of the gzip header, or of the manifest's white space, that means nothing.
-        assert empty.runs() == (RUN,)
+        assert empty.runs.list_runs() == (RUN,)
         clear(empty)
     else:
         assert "\n" not in said
-        assert empty.runs() == ()
+        assert empty.runs.list_runs() == ()
 
 
 @pytest.mark.parametrize("layout", ["parquet", "jsonl", "hf"])
-def test_datasets_reads_the_trajectories(
-    source: PostgresStore, tmp_path: Path, layout: Layout
-) -> None:
+def test_datasets_reads_the_trajectories(source: Store, tmp_path: Path, layout: Layout) -> None:
     from datasets import load_dataset
 
     assert write(source, tmp_path, layout) == 5

@@ -26,7 +26,7 @@ from mappa_core.audit.store import AuditStore
 from mappa_core.core import ids
 from mappa_core.core.errors import NotFound, StoreError
 from mappa_core.store.connection import for_psql
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from mappa_core.train.config import ALONE, Estimator
 from tests.builders import make_episode, make_problem, make_run, make_score
 from tests.conftest import execute
@@ -115,23 +115,23 @@ def test_the_frame_is_the_training_scores(audit: AuditStore) -> None:
     assert len(audit.iteration_frame(RUN.id, 2)[1]) == 0
 
 
-def test_a_run_is_found_by_name_id_or_prefix(audit: AuditStore, store: PostgresStore) -> None:
+def test_a_run_is_found_by_name_id_or_prefix(audit: AuditStore, store: Store) -> None:
     assert audit.run("quickstart-1").id == RUN.id
     assert audit.run(str(RUN.id)[:13]).name == RUN.name
     with pytest.raises(NotFound, match="no run is called"):
         audit.run("nothing")
-    store.open_run(make_run("quickstart-10"))
+    store.runs.add_run(make_run("quickstart-10"))
     assert audit.run("quickstart-1").id == RUN.id
     with pytest.raises(NotFound, match="several runs begin with"):
         audit.run("quickstart")
 
 
 def test_what_advantages_are_relative_to_is_that_of_the_estimator(
-    audit: AuditStore, store: PostgresStore
+    audit: AuditStore, store: Store
 ) -> None:
     def by_problem(config: dict[str, object]) -> bool:
         run = make_run(json.dumps(config))
-        store.open_run(replace(run, config=config))
+        store.runs.add_run(replace(run, config=config))
         return audit.run(str(run.id)).by_problem
 
     for estimator in get_args(Estimator):
@@ -233,7 +233,7 @@ def test_an_audit_is_stored_once(audit: AuditStore) -> None:
     assert {finding.kind for finding in stored} <= set(KINDS)
 
 
-def test_the_time_machine_reads_second_scores(audit: AuditStore, store: PostgresStore) -> None:
+def test_the_time_machine_reads_second_scores(audit: AuditStore, store: Store) -> None:
     with pytest.raises(NotFound, match="mappa rescore"):
         against(audit, RUN.name, Scorer(name="other"))
     identity = replace(make_score(EPISODE, 0, 1.0).identity, coach="other")
@@ -247,7 +247,7 @@ def test_the_time_machine_reads_second_scores(audit: AuditStore, store: Postgres
         )
         for i, value in enumerate((2.0, 8.0))
     ]
-    store.add_scores(scores)
+    store.scores.add_scores(scores)
     name, (update,) = against(audit, RUN.name, Scorer(name="other"))
     assert name == "other rules 1, rubric 1"
     # Scores 9 and 7 of one problem would have been 2 and 8.

@@ -11,7 +11,7 @@ from mappa_core.core.errors import ArchiveError, MappaError, StoreError
 from mappa_core.store import backup, schema
 from mappa_core.store.connection import for_psql
 from mappa_core.store.embedded import EmbeddedPostgres
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.builders import make_problem, make_run
 from tests.conftest import NewDatabase, execute
 
@@ -34,8 +34,8 @@ def schemas(url: str) -> list[str]:
 def test_an_empty_store_becomes_the_backup(dump: Path, new_database: NewDatabase) -> None:
     url = new_database()
     backup.restore(url, dump)
-    store = PostgresStore.open(url)
-    assert store.runs() == (make_run(),)
+    store = Store.open(url)
+    assert store.runs.list_runs() == (make_run(),)
     store.close()
     assert schemas(url) == ["audit", "mappa"]
     with pytest.raises(ArchiveError, match="holds runs"):
@@ -71,9 +71,9 @@ def test_a_damaged_backup_changes_nothing(
 ) -> None:
     damage(dump)
     url = new_database()
-    store = PostgresStore.open(url)
+    store = Store.open(url)
     problem = make_problem("here before")
-    store.add_problems([problem])
+    store.episodes.add_problems([problem])
     with pytest.raises(MappaError):
         backup.restore(url, dump)
     assert schemas(url) == ["audit", "mappa"]
@@ -81,7 +81,7 @@ def test_a_damaged_backup_changes_nothing(
         assert connection.execute("SELECT statement FROM mappa.problem").fetchall() == [
             ("here before",)
         ]
-    store.open_run(make_run())
+    store.runs.add_run(make_run())
     store.close()
 
 

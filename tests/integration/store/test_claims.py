@@ -15,7 +15,7 @@ from mappa_core.core.errors import RunBusy
 from mappa_core.core.records.runs import RunStatus
 from mappa_core.store import claims
 from mappa_core.store.connection import for_psql
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.builders import make_policy, make_run
 from tests.conftest import execute
 
@@ -23,8 +23,8 @@ RUN = make_run("claimed")
 HOLDER = """
 import sys, time
 from uuid import UUID
-from mappa_core.store.store import PostgresStore
-with PostgresStore.open(sys.argv[1]).claim_run(UUID(sys.argv[2])):
+from mappa_core.store.store import Store
+with Store.open(sys.argv[1]).runs.claim_run(UUID(sys.argv[2])):
     print("claimed", flush=True)
     time.sleep(60)
 """
@@ -40,35 +40,35 @@ def within_seconds(true: Callable[[], bool], seconds: float = 10.0) -> bool:
 
 
 @pytest.fixture
-def opened(store: PostgresStore) -> PostgresStore:
-    store.open_run(RUN)
+def opened(store: Store) -> Store:
+    store.runs.add_run(RUN)
     return store
 
 
 def test_a_run_has_one_process_at_a_time(
-    opened: PostgresStore, database_url: str, monkeypatch: pytest.MonkeyPatch
+    opened: Store, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "PATIENCE_SECONDS", 0.1)
-    other = PostgresStore.open(database_url)
-    with opened.claim_run(RUN.id):
-        assert other.claimed_runs() == {RUN.id}
+    other = Store.open(database_url)
+    with opened.runs.claim_run(RUN.id):
+        assert other.runs.list_claimed_runs() == {RUN.id}
         with pytest.raises(RunBusy, match="in the hands of another process"):
-            other.claim_run(RUN.id)
-    assert within_seconds(lambda: not other.claimed_runs())
-    with other.claim_run(RUN.id):
-        assert opened.claimed_runs() == {RUN.id}
+            other.runs.claim_run(RUN.id)
+    assert within_seconds(lambda: not other.runs.list_claimed_runs())
+    with other.runs.claim_run(RUN.id):
+        assert opened.runs.list_claimed_runs() == {RUN.id}
     other.close()
 
 
-def test_who_comes_second_waits(opened: PostgresStore, database_url: str) -> None:
-    other = PostgresStore.open(database_url)
+def test_who_comes_second_waits(opened: Store, database_url: str) -> None:
+    other = Store.open(database_url)
 
     def second() -> None:
-        with other.alone(RUN.id):
+        with other.lock(RUN.id):
             pass
 
     with ThreadPoolExecutor() as threads:
-        with opened.alone(RUN.id):
+        with opened.lock(RUN.id):
             waiting = threads.submit(second)
             with pytest.raises(TimeoutError):
                 waiting.result(0.3)
@@ -76,7 +76,7 @@ def test_who_comes_second_waits(opened: PostgresStore, database_url: str) -> Non
     other.close()
 
 
-def test_a_run_whose_process_was_killed_is_lost(opened: PostgresStore, database_url: str) -> None:
+def test_a_run_whose_process_was_killed_is_lost(opened: Store, database_url: str) -> None:
     words = [sys.executable, "-c", HOLDER, database_url, str(RUN.id)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -86,44 +86,44 @@ def test_a_run_whose_process_was_killed_is_lost(opened: PostgresStore, database_
     assert within_seconds(lambda: [line["status"] for line in listed(opened)] == ["lost"])
 
 
-def listed(store: PostgresStore) -> list[dict[str, str | int | None]]:
-    return runs_json(store.runs(), store.claimed_runs())
+def listed(store: Store) -> list[dict[str, str | int | None]]:
+    return runs_json(store.runs.list_runs(), store.runs.list_claimed_runs())
 
 
 def test_a_claim_outlives_an_outage(
-    opened: PostgresStore, database_url: str, monkeypatch: pytest.MonkeyPatch
+    opened: Store, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "CHECK_SECONDS", 0.05)
-    with opened.claim_run(RUN.id):
+    with opened.runs.claim_run(RUN.id):
         execute(
             database_url,
             "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'",
         )
-        assert within_seconds(lambda: opened.claimed_runs() == {RUN.id})
+        assert within_seconds(lambda: opened.runs.list_claimed_runs() == {RUN.id})
 
 
 def test_who_lost_a_run_in_an_outage_writes_no_more(
-    opened: PostgresStore, database_url: str, monkeypatch: pytest.MonkeyPatch
+    opened: Store, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "CHECK_SECONDS", 0.05)
     monkeypatch.setattr(claims, "PATIENCE_SECONDS", 0.1)
-    other, taken, done = PostgresStore.open(database_url), Event(), Event()
+    other, taken, done = Store.open(database_url), Event(), Event()
 
     def take_over() -> None:
         # Next in the queue for the very lock: nobody can be faster.
-        with other.alone(RUN.id):
+        with other.lock(RUN.id):
             taken.set()
             done.wait(30)
 
     def refused() -> bool:
         try:
-            opened.add_policy_version(make_policy(RUN))
+            opened.policies.add_policy_version(make_policy(RUN))
         except RunBusy:
             return True
         return False
 
     with ThreadPoolExecutor() as threads:
-        with opened.claim_run(RUN.id):
+        with opened.runs.claim_run(RUN.id):
             waiting = threads.submit(take_over)
             query = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
             assert within_seconds(lambda: bool(rows(database_url, query)))
@@ -135,12 +135,12 @@ def test_who_lost_a_run_in_an_outage_writes_no_more(
             assert taken.wait(10)
             assert within_seconds(refused)
             with pytest.raises(RunBusy, match="taken over by another process"):
-                opened.close_run(RUN.id, RunStatus.COMPLETED)
+                opened.runs.set_status(RUN.id, RunStatus.COMPLETED)
         done.set()
         waiting.result(10)
-    assert opened.run(RUN.name).status is RunStatus.RUNNING
-    with opened.claim_run(RUN.id):
-        opened.close_run(RUN.id, RunStatus.COMPLETED)
+    assert opened.runs.get_run(RUN.name).status is RunStatus.RUNNING
+    with opened.runs.claim_run(RUN.id):
+        opened.runs.set_status(RUN.id, RunStatus.COMPLETED)
     other.close()
 
 

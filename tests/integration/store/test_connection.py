@@ -15,7 +15,7 @@ from mappa_core.core.records.episodes import StopReason
 from mappa_core.store import schema
 from mappa_core.store.connection import boundary, connect, for_psql, normalised, ping
 from mappa_core.store.embedded import EmbeddedPostgres
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.builders import make_episode, make_policy, make_problem, make_run, make_turn
 from tests.conftest import execute
 
@@ -34,12 +34,12 @@ def test_psql_reads_the_address_without_our_driver() -> None:
 @pytest.mark.parametrize("url", ["", "nonsense", "sqlite:///mappa.db", "mysql://host/db"])
 def test_another_database_is_refused(url: str) -> None:
     with pytest.raises(StoreError, match="set MAPPA_DATABASE_URL to postgresql://"):
-        PostgresStore.open(url)
+        Store.open(url)
 
 
 def test_an_unreachable_server_is_one_line_without_the_password() -> None:
     with pytest.raises(StoreError) as caught:
-        PostgresStore.open("postgres://ann:hunter2@127.0.0.1:1/mappa")
+        Store.open("postgres://ann:hunter2@127.0.0.1:1/mappa")
     message = str(caught.value)
     assert message.startswith("no Postgres at ")
     assert "MAPPA_DATABASE_URL" in message
@@ -83,11 +83,9 @@ def test_a_full_disk_is_named() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 40], ids=["INSERT", "COPY"])
-def test_every_way_in_speaks_in_one_line(
-    store: PostgresStore, database_url: str, count: int
-) -> None:
+def test_every_way_in_speaks_in_one_line(store: Store, database_url: str, count: int) -> None:
     run, policy = make_run(), make_policy(make_run())
-    store.open_run(run)
+    store.runs.add_run(run)
     episodes = [
         replace(
             make_episode(run, make_problem(), rollout_index=index),
@@ -97,8 +95,8 @@ def test_every_way_in_speaks_in_one_line(
         for index in range(count)
     ]
     with pytest.raises(StoreError, match="fk_action_policy_version_id"):
-        store.add_episodes(episodes, [])
-    store.add_policy_version(policy)
+        store.episodes.add_episodes(episodes, [])
+    store.policies.add_policy_version(policy)
     execute(
         database_url,
         "CREATE FUNCTION no_space() RETURNS trigger LANGUAGE plpgsql AS "
@@ -106,7 +104,7 @@ def test_every_way_in_speaks_in_one_line(
         "CREATE TRIGGER no_space BEFORE INSERT ON mappa.action EXECUTE FUNCTION no_space()",
     )
     with pytest.raises(DiskFull, match="no space left"):
-        store.add_episodes(episodes, [])
+        store.episodes.add_episodes(episodes, [])
 
 
 def test_a_server_that_hangs_up_while_it_is_read_is_unreachable(database_url: str) -> None:
@@ -128,7 +126,7 @@ def test_the_audit_waits_as_the_store_does(database_url: str, postgres: Embedded
         execute(administration, f"ALTER DATABASE {name} ALLOW_CONNECTIONS {yes}")
 
     outage_retry = OutageRetry(seconds=30, tell=told.append, revive=lambda: allowed(True))
-    store = PostgresStore.open(database_url, outage_retry)
+    store = Store.open(database_url, outage_retry)
     audit = AuditStore.open(store.address, store.outage_retry)
     allowed(False)
     assert audit.findings(make_run().id) == ()
@@ -138,12 +136,12 @@ def test_the_audit_waits_as_the_store_does(database_url: str, postgres: Embedded
 
 
 def test_a_lost_connection_is_replaced(
-    store: PostgresStore, database_url: str, postgres: EmbeddedPostgres
+    store: Store, database_url: str, postgres: EmbeddedPostgres
 ) -> None:
-    store.open_run(make_run())
+    store.runs.add_run(make_run())
     execute(
         postgres.url("postgres"),
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         f"WHERE datname = '{make_url(database_url).database}'",
     )
-    assert store.runs() == (make_run(),)
+    assert store.runs.list_runs() == (make_run(),)

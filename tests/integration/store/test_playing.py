@@ -16,7 +16,7 @@ from mappa_core.core.errors import (
 from mappa_core.core.records.episodes import Action, Episode, Observation, StopReason
 from mappa_core.core.records.tools import ToolRequest, ToolResult
 from mappa_core.rollout.episode import play_episode
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.builders import (
     make_episode,
     make_policy,
@@ -39,7 +39,7 @@ class Programmer(Monologue):
         return text
 
 
-def play(store: PostgresStore, failing: str = "", error: OutsideError | None = None) -> Episode:
+def play(store: Store, failing: str = "", error: OutsideError | None = None) -> Episode:
     """Play the episode; the call `failing` raises `error`."""
 
     def meet(call: str) -> None:
@@ -54,12 +54,12 @@ def play(store: PostgresStore, failing: str = "", error: OutsideError | None = N
         meet("execute")
         return make_tool_result()
 
-    store.open_run(RUN)
-    store.add_policy_version(POLICY)
-    store.add_problems([EPISODE.problem])
+    store.runs.add_run(RUN)
+    store.policies.add_policy_version(POLICY)
+    store.episodes.add_problems([EPISODE.problem])
     with pytest.MonkeyPatch.context() as patch:
-        if hasattr(store, failing):
-            patch.setattr(store, failing, lambda *_: meet(failing))
+        if hasattr(store.episodes, failing):
+            patch.setattr(store.episodes, failing, lambda *_: meet(failing))
         return asyncio.run(
             play_episode(
                 EPISODE, team=Programmer(), store=store, generate=generate, execute=execute
@@ -77,25 +77,29 @@ def play(store: PostgresStore, failing: str = "", error: OutsideError | None = N
     ],
 )
 def test_a_failure_outside_ends_the_episode(
-    store: PostgresStore, failing: str, error: OutsideError
+    store: Store, failing: str, error: OutsideError
 ) -> None:
-    for played in (play(store, failing, error), store.episode(str(EPISODE.id)), play(store)):
+    for played in (
+        play(store, failing, error),
+        store.episodes.get_episode(str(EPISODE.id)),
+        play(store),
+    ):
         assert (played.stop_reason, played.error) == (StopReason.FAILED, "it died")
 
 
 @pytest.mark.parametrize(
     ("failing", "error"),
     [
-        ("record_turn", StoreError("Postgres refused")),
-        ("record_turn", DiskFull("Postgres has no space left")),
+        ("add_turn", StoreError("Postgres refused")),
+        ("add_turn", DiskFull("Postgres has no space left")),
         ("execute", DiskFull("no space left for the workspace")),
         ("close_episode", StoreError("Postgres refused")),
     ],
 )
 def test_an_episode_that_cannot_be_written_is_played_again(
-    store: PostgresStore, failing: str, error: OutsideError
+    store: Store, failing: str, error: OutsideError
 ) -> None:
     with pytest.raises(type(error), match=str(error)):
         play(store, failing, error)
-    assert store.episode(str(EPISODE.id)).stop_reason is None
+    assert store.episodes.get_episode(str(EPISODE.id)).stop_reason is None
     assert play(store).stop_reason is StopReason.ANSWERED

@@ -25,7 +25,7 @@ from mappa_core.core.records.episodes import (
 from mappa_core.core.records.runs import Run, RunStatus
 from mappa_core.core.records.scores import CoachScore, ScoreEntry, Unscored
 from mappa_core.core.records.tools import Artifact, RejectedFile, ToolResult, ToolStatus
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.builders import (
     entry,
     make_episode,
@@ -120,36 +120,38 @@ SCORES = st.builds(
 
 
 @pytest.fixture(scope="module")
-def shared_store(new_database: NewDatabase) -> Iterator[PostgresStore]:
-    store = PostgresStore.open(new_database())
-    store.open_run(RUN)
-    store.add_problems([make_problem()])
-    store.add_policy_version(POLICY)
+def shared_store(new_database: NewDatabase) -> Iterator[Store]:
+    store = Store.open(new_database())
+    store.runs.add_run(RUN)
+    store.episodes.add_problems([make_problem()])
+    store.policies.add_policy_version(POLICY)
     yield store
     store.close()
 
 
-def opened(store: PostgresStore) -> Episode:
-    return store.open_episode(make_episode(RUN, make_problem(), rollout_index=next(ROLLOUTS)))
+def opened(store: Store) -> Episode:
+    return store.episodes.open_episode(
+        make_episode(RUN, make_problem(), rollout_index=next(ROLLOUTS))
+    )
 
 
 @settings(max_examples=60, deadline=None)
 @given(turn=turns())
-def test_a_turn(shared_store: PostgresStore, turn: Turn) -> None:
+def test_a_turn(shared_store: Store, turn: Turn) -> None:
     episode = opened(shared_store)
-    shared_store.record_turn(episode, turn)
-    assert shared_store.episode(str(episode.id)) == episode.with_turn(turn)
+    shared_store.episodes.add_turn(episode, turn)
+    assert shared_store.episodes.get_episode(str(episode.id)) == episode.with_turn(turn)
 
 
 @settings(max_examples=40, deadline=None)
 @given(score=SCORES)
-def test_a_score(shared_store: PostgresStore, score: CoachScore | Unscored) -> None:
+def test_a_score(shared_store: Store, score: CoachScore | Unscored) -> None:
     episode = opened(shared_store)
-    shared_store.record_turn(episode, make_turn(POLICY))
+    shared_store.episodes.add_turn(episode, make_turn(POLICY))
     given_score = make_score(episode, 0, score)
-    shared_store.add_scores([given_score])
-    assert shared_store.scores(episode.id) == (given_score,)
-    assert isinstance(shared_store.scores(episode.id)[0].id, UUID)
+    shared_store.scores.add_scores([given_score])
+    assert shared_store.scores.scores_of_episode(episode.id) == (given_score,)
+    assert isinstance(shared_store.scores.scores_of_episode(episode.id)[0].id, UUID)
 
 
 JSON = st.recursive(
@@ -181,9 +183,9 @@ METRICS = st.dictionaries(TEXT, st.floats(allow_nan=False), max_size=4)
         mlflow_run_id=st.none() | TEXT,
     )
 )
-def test_a_run(shared_store: PostgresStore, run: Run) -> None:
-    shared_store.open_run(run)
-    assert shared_store.run(str(run.id)) == run
+def test_a_run(shared_store: Store, run: Run) -> None:
+    shared_store.runs.add_run(run)
+    assert shared_store.runs.get_run(str(run.id)) == run
 
 
 @settings(max_examples=40, deadline=None)
@@ -198,10 +200,10 @@ def test_a_run(shared_store: PostgresStore, run: Run) -> None:
         adapter_uri=st.none() | TEXT,
     )
 )
-def test_a_policy_version(shared_store: PostgresStore, policy: PolicyVersion) -> None:
-    assume(shared_store.policy_version(RUN.id, policy.agent, policy.step) is None)
-    shared_store.add_policy_version(policy)
-    assert shared_store.policy_version(RUN.id, policy.agent, policy.step) == policy
+def test_a_policy_version(shared_store: Store, policy: PolicyVersion) -> None:
+    assume(shared_store.policies.get_policy_version(RUN.id, policy.agent, policy.step) is None)
+    shared_store.policies.add_policy_version(policy)
+    assert shared_store.policies.get_policy_version(RUN.id, policy.agent, policy.step) == policy
 
 
 @settings(max_examples=40, deadline=None)
@@ -221,18 +223,18 @@ def test_a_policy_version(shared_store: PostgresStore, policy: PolicyVersion) ->
     reason=st.sampled_from(StopReason),
 )
 def test_a_problem_and_how_an_episode_on_it_ended(
-    shared_store: PostgresStore,
+    shared_store: Store,
     problem: Problem,
     outcome: Outcome | None,
     error: str | None,
     reason: StopReason,
 ) -> None:
-    shared_store.add_problems([problem])
+    shared_store.episodes.add_problems([problem])
     episode = make_episode(RUN, problem, rollout_index=next(ROLLOUTS))
-    shared_store.open_episode(episode)
+    shared_store.episodes.open_episode(episode)
     closed = episode.closed(reason, outcome=outcome, error=error)
-    shared_store.close_episode(closed)
-    assert shared_store.episode(str(episode.id)) == closed
+    shared_store.episodes.close_episode(closed)
+    assert shared_store.episodes.get_episode(str(episode.id)) == closed
 
 
 @settings(max_examples=40, deadline=None)
@@ -246,7 +248,7 @@ def test_a_problem_and_how_an_episode_on_it_ended(
     size_bytes=BYTES,
 )
 def test_an_update_and_its_checkpoint(
-    shared_store: PostgresStore,
+    shared_store: Store,
     metrics: dict[str, float],
     seconds: float,
     advantage: float | None,
@@ -257,20 +259,20 @@ def test_an_update_and_its_checkpoint(
 ) -> None:
     iteration = next(ROLLOUTS) + 1
     episode = opened(shared_store)
-    shared_store.record_turn(episode, make_turn(POLICY))
+    shared_store.episodes.add_turn(episode, make_turn(POLICY))
     entries = [entry(episode, 0, advantage, weight)]
     update, policy, checkpoint = make_update(RUN, f"agent {iteration}", iteration, entries)
     update = replace(update, metrics=metrics, seconds=seconds, from_policy_id=POLICY.id)
     checkpoint = replace(checkpoint, directory=directory, sha256=sha256, size_bytes=size_bytes)
-    shared_store.add_update(update, policy, checkpoint)
-    assert shared_store.update(RUN.id, update.agent, iteration) == update
-    assert (policy, checkpoint) in shared_store.checkpoints(RUN.id)
+    shared_store.updates.add_update(update, policy, checkpoint)
+    assert shared_store.updates.get_update(RUN.id, update.agent, iteration) == update
+    assert (policy, checkpoint) in shared_store.policies.list_checkpoints(RUN.id)
 
 
 @settings(max_examples=20, deadline=None)
 @given(turn=turns(), score=SCORES)
 def test_an_episode_added_whole_is_as_one_recorded_turn_by_turn(
-    shared_store: PostgresStore, turn: Turn, score: CoachScore | Unscored
+    shared_store: Store, turn: Turn, score: CoachScore | Unscored
 ) -> None:
     """By COPY and by INSERT: 40 turns are enough for the first."""
     episode = make_episode(RUN, make_problem(), rollout_index=next(ROLLOUTS))
@@ -279,9 +281,11 @@ def test_an_episode_added_whole_is_as_one_recorded_turn_by_turn(
     whole = episode.closed(StopReason.ANSWERED)
     scores = [make_score(whole, index, score) for index in range(40)]
     for _ in range(2):
-        shared_store.add_episodes([whole], scores)
-    assert shared_store.episode(str(whole.id)) == whole
-    assert sorted(shared_store.scores(whole.id), key=by_id) == sorted(scores, key=by_id)
+        shared_store.episodes.add_episodes([whole], scores)
+    assert shared_store.episodes.get_episode(str(whole.id)) == whole
+    assert sorted(shared_store.scores.scores_of_episode(whole.id), key=by_id) == sorted(
+        scores, key=by_id
+    )
 
 
 def by_id(scored: ScoreEntry) -> UUID:

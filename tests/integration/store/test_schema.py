@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Engine, text
 from mappa_core.core.errors import SchemaMismatch
 from mappa_core.store import schema
 from mappa_core.store.connection import connect
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from mappa_core.store.tables import METADATA, SCHEMA
 from tests.builders import make_run
 from tests.conftest import execute
@@ -89,10 +89,10 @@ def test_up_down_up_on_a_filled_database(filled_url: str) -> None:
     migrate(engine, "base")
     migrate(engine, "head")
     engine.dispose()
-    store = PostgresStore.open(filled_url)
-    assert store.runs() == ()
-    store.open_run(make_run())
-    assert store.runs() == (make_run(),)
+    store = Store.open(filled_url)
+    assert store.runs.list_runs() == ()
+    store.runs.add_run(make_run())
+    assert store.runs.list_runs() == (make_run(),)
     store.close()
 
 
@@ -105,18 +105,18 @@ def test_upgrading_is_harmless_when_repeated(empty_database_url: str) -> None:
 
 def test_an_empty_database_is_refused(empty_database_url: str) -> None:
     with pytest.raises(SchemaMismatch, match=r"has no MAPPA tables.*run `mappa db upgrade`"):
-        PostgresStore.open(empty_database_url)
+        Store.open(empty_database_url)
 
 
 def test_an_older_one_is_refused(engine: Engine, database_url: str) -> None:
     migrate(engine, "-1")
     with pytest.raises(SchemaMismatch, match=r"is at schema \d+.*run `mappa db upgrade`"):
-        PostgresStore.open(database_url)
+        Store.open(database_url)
 
 
 def test_a_newer_one_is_refused(database_url: str) -> None:
     execute(database_url, "UPDATE mappa.alembic_version SET version_num = '9999'")
     with pytest.raises(SchemaMismatch, match="newer version of MAPPA"):
-        PostgresStore.open(database_url)
+        Store.open(database_url)
     with pytest.raises(SchemaMismatch, match="newer version of MAPPA"):
         schema.upgrade(database_url)

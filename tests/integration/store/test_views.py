@@ -12,7 +12,7 @@ from mappa_core.core import ids
 from mappa_core.core.records.episodes import Outcome, StopReason
 from mappa_core.core.records.scores import Unscored
 from mappa_core.store.connection import for_psql
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.builders import (
     make_checkpoint,
     make_episode,
@@ -120,15 +120,13 @@ def test_unscored_by_hand(connection: psycopg.Connection[Row]) -> None:
     assert rows == [expected]
 
 
-def test_an_absence_counts_as_it_ended(
-    store: PostgresStore, connection: psycopg.Connection[Row]
-) -> None:
+def test_an_absence_counts_as_it_ended(store: Store, connection: psycopg.Connection[Row]) -> None:
     episode = make_episode(make_run(), make_problem("What is 2 * 3?"), rollout_index=1)
     first = make_score(episode, 0, Unscored(reason="timeout", detail="30 s"))
 
     def asked_again(attempt: int, score: float | Unscored) -> None:
         again = ids.content_id("score", first.action_id, first.identity, 0, attempt)
-        store.add_scores([replace(make_score(episode, 0, score), id=again)])
+        store.scores.add_scores([replace(make_score(episode, 0, score), id=again)])
 
     def unscored() -> list[Row]:
         query = b"SELECT unscored_reason, n, share FROM audit.unscored"
@@ -171,12 +169,10 @@ def test_every_view_says_what_it_is(connection: psycopg.Connection[Row]) -> None
     assert all(row["comment"] for row in rows)
 
 
-def test_evaluations_have_their_failures_beside_every_mean(
-    store: PostgresStore, database_url: str
-) -> None:
+def test_evaluations_have_their_failures_beside_every_mean(store: Store, database_url: str) -> None:
     run, problem = make_run(), make_problem()
-    store.open_run(run)
-    store.add_problems([problem])
+    store.runs.add_run(run)
+    store.episodes.add_problems([problem])
     good = Outcome(
         success=True, answer="f", method="csv", metric="rmse", value=1.0, charged=1.0, skill=0.5
     )
@@ -185,9 +181,9 @@ def test_evaluations_have_their_failures_beside_every_mean(
     )
     for rollout, outcome in enumerate((good, invalid, None)):
         episode = make_episode(run, problem, phase="held_out", rollout_index=rollout)
-        store.open_episode(episode)
+        store.episodes.open_episode(episode)
         reason = StopReason.ANSWERED if outcome else StopReason.FAILED
-        store.close_episode(episode.closed(reason, outcome=outcome))
+        store.episodes.close_episode(episode.closed(reason, outcome=outcome))
     with psycopg.connect(for_psql(database_url)) as connection:
         connection.execute("SET ROLE mappa_auditor")
         row = connection.execute(

@@ -1,11 +1,13 @@
 """Sums over held-out episodes, worked by hand."""
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
 
-from mappa_core.core.records.runs import AgentFigures, HeldOutEpisode
+from mappa_core.core.records.runs import AgentFigures, EpisodeSummary
 from mappa_core.evaluate.report import report, skills_of
+from tests.builders import make_summary
 
 ONE, TWO = UUID(int=1), UUID(int=2)
 AGENTS = (
@@ -13,25 +15,17 @@ AGENTS = (
 )
 
 
-def said(problem: UUID, answer: str | None, *, success: bool = False) -> HeldOutEpisode:
-    return HeldOutEpisode(
-        problem_id=problem, success=success, failed=False, answer=answer,
-        metric=None, value=None, skill=None,
-    )  # fmt: skip
+def said(problem: UUID, answer: str | None, *, success: bool = False) -> EpisodeSummary:
+    return make_summary(problem, success=success, answer=answer)
 
 
-def handed_in(problem: UUID, value: float | None, skill: float) -> HeldOutEpisode:
-    return HeldOutEpisode(
-        problem_id=problem, success=skill > 0, failed=False, answer="submission.csv",
-        metric="rmse", value=value, skill=skill,
-    )  # fmt: skip
+def handed_in(problem: UUID, value: float | None, skill: float) -> EpisodeSummary:
+    summary = make_summary(problem, success=skill > 0, answer="submission.csv")
+    return replace(summary, metric="rmse", value=value, skill=skill)
 
 
-def broken(problem: UUID) -> HeldOutEpisode:
-    return HeldOutEpisode(
-        problem_id=problem, success=False, failed=True, answer=None,
-        metric=None, value=None, skill=None,
-    )  # fmt: skip
+def broken(problem: UUID) -> EpisodeSummary:
+    return make_summary(problem, success=None, answer=None)
 
 
 def test_answers_are_counted_voted_on_and_sampled() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from mappa_core.core.errors import StoreError, StoreUnreachable
 from mappa_core.store.group_commit import GroupCommit
-from mappa_core.store.rows import Rows
+from mappa_core.store.insert import Rows
 from mappa_core.store.tables import RUN
 
 

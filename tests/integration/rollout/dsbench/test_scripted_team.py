@@ -29,7 +29,7 @@ from mappa_core.rollout.protocols import Sandbox
 from mappa_core.rollout.teams import load_team
 from mappa_core.rollout.workspaces import SnapshotWorkspaces
 from mappa_core.store.connection import connect
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.backends import open_backend
 from tests.builders import make_policy, make_run, make_turn
 
@@ -123,19 +123,17 @@ def culprit(url: str) -> tuple[str, ...] | None:
 class Stage:
     """One run in the store, on which scripted teams play."""
 
-    def __init__(
-        self, store: PostgresStore, sandbox: Sandbox, folder: Path, loop: asyncio.Runner
-    ) -> None:
+    def __init__(self, store: Store, sandbox: Sandbox, folder: Path, loop: asyncio.Runner) -> None:
         self.store, self.sandbox, self.loop, self.folder = store, sandbox, loop, folder
-        store.open_run(RUN)
+        store.runs.add_run(RUN)
         for agent in TEAM.agents:
-            store.add_policy_version(make_policy(RUN, agent.name))
+            store.policies.add_policy_version(make_policy(RUN, agent.name))
 
     def play(
         self, script: Mapping[str, tuple[str, ...]], task: str = "iris", rollout: int = 0
     ) -> Played:
         chosen = task_of(task)
-        self.store.add_problems([chosen.problem])
+        self.store.episodes.add_problems([chosen.problem])
         desk = Desk(tasks=TaskProblems([chosen], []), workspaces=SnapshotWorkspaces(self.folder))
         episode = new_episode(RUN.id, "train", 1, chosen.problem, rollout)
         return self.loop.run(self._play(episode, script, desk))
@@ -170,7 +168,7 @@ class Stage:
 
 
 @pytest.fixture
-def stage(store: PostgresStore, sandbox: Sandbox, tmp_path: Path, loop: asyncio.Runner) -> Stage:
+def stage(store: Store, sandbox: Sandbox, tmp_path: Path, loop: asyncio.Runner) -> Stage:
     return Stage(store, sandbox, tmp_path, loop)
 
 
@@ -194,7 +192,7 @@ def test_a_correct_team_hands_on_its_files_and_succeeds(stage: Stage, database_u
     assert {index: score.value for index, score in played.scores.items()} == {0: 10, 1: 10, 2: 10}
 
     # The whole trail is in the store, byte for byte, and reads back as it was played.
-    assert stage.store.episode(str(episode.id)) == episode
+    assert stage.store.episodes.get_episode(str(episode.id)) == episode
     query = (
         "SELECT agent, use, name FROM audit.file_trail WHERE name = 'model.pkl' ORDER BY turn_index"
     )

@@ -27,7 +27,7 @@ from mappa_core.rollout.teams import load_team
 from mappa_core.rollout.teams.base import Team
 from mappa_core.rollout.tools.config import ToolsConfig
 from mappa_core.rollout.tools.opening import check_tools, open_tools
-from mappa_core.store.store import PostgresStore
+from mappa_core.store.store import Store
 from tests.builders import make_episode, make_policy, make_problem, make_run, make_turn
 
 COMMAND = [sys.executable, "-m", "tests.fakes.units_server"]
@@ -60,11 +60,11 @@ def config(**server: object) -> ToolsConfig:
 
 
 @pytest.fixture
-def played(store: PostgresStore, tmp_path: Path) -> list[Episode]:
+def played(store: Store, tmp_path: Path) -> list[Episode]:
     """An episode with a slip, a call and an answer; one whose call kills; one after that."""
-    store.open_run(RUN)
-    store.add_problems([PROBLEM])
-    store.add_policy_version(make_policy(RUN))
+    store.runs.add_run(RUN)
+    store.episodes.add_problems([PROBLEM])
+    store.policies.add_policy_version(make_policy(RUN))
     settings = Settings.model_validate({"MAPPA_HOME": tmp_path / "home"})
     scripts = ([TYPO, CONVERT, ANSWER], [DIE], [CONVERT, ANSWER])
 
@@ -82,7 +82,7 @@ def played(store: PostgresStore, tmp_path: Path) -> list[Episode]:
 
 
 async def play_script(
-    store: PostgresStore, team: Team, bench: Workbench, script: Sequence[str], number: int
+    store: Store, team: Team, bench: Workbench, script: Sequence[str], number: int
 ) -> Episode:
     async def generate(current: Episode, observation: Observation) -> Action:
         said = script[len(current.turns)]
@@ -96,10 +96,10 @@ async def play_script(
 
 
 def test_calls_are_rows_that_store_show_and_coach_understand(
-    store: PostgresStore, played: list[Episode]
+    store: Store, played: list[Episode]
 ) -> None:
     done, killed, after = played
-    stored = store.episode(str(done.id))
+    stored = store.episodes.get_episode(str(done.id))
     slip, call, none = (turn.tool_result for turn in stored.turns)
     assert slip is not None
     assert (slip.status, slip.tier) == (ToolStatus.NONZERO, "mcp")

@@ -1,0 +1,227 @@
+"""Episodes: a problem, its turns with what their code did, the outcome; and a line for each."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from sqlalchemy import Connection, func, select, update
+
+from mappa_core.core import ids
+from mappa_core.core.errors import NotFound
+from mappa_core.core.records.episodes import (
+    Action,
+    Episode,
+    Observation,
+    Outcome,
+    Phase,
+    Problem,
+    Turn,
+)
+from mappa_core.core.records.runs import EpisodeSummary
+from mappa_core.core.records.scores import ScoreEntry
+from mappa_core.core.records.tools import Artifact, ToolResult
+from mappa_core.store.database import Database, Repository, transaction
+from mappa_core.store.group_commit import GroupCommit
+from mappa_core.store.insert import Rows, insert, insert_new, merged
+from mappa_core.store.lookup import find_one, id_is
+from mappa_core.store.mapping import Values, record_of, row_of
+from mappa_core.store.scores import TRAINS, score_rows
+from mappa_core.store.tables import (
+    ACTION,
+    ARTIFACT,
+    ARTIFACT_USE,
+    COACH_SCORE,
+    EPISODE,
+    OUTCOME,
+    PROBLEM,
+    TOOL_RESULT,
+)
+
+
+class Episodes(Repository):
+    """Reads and writes episodes with all that belongs to them but their scores."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self._group = GroupCommit(
+            lambda rows: database.transaction(lambda connection: insert(connection, rows))
+        )
+
+    @transaction
+    def add_problems(self, connection: Connection, problems: Sequence[Problem]) -> None:
+        """Add problems that are not there yet."""
+        insert(connection, {PROBLEM: [row_of(PROBLEM, problem) for problem in problems]})
+
+    @transaction
+    def open_episode(self, connection: Connection, episode: Episode) -> Episode:
+        """Add an episode, or return it with what was recorded before a crash."""
+        # Its end has a statement of its own.
+        begun = row_of(
+            EPISODE, episode, problem_id=episode.problem.id, stop_reason=None, error=None
+        )
+        if insert_new(connection, EPISODE, [begun]):
+            return episode
+        return _read(connection, str(episode.id))
+
+    def add_turn(self, episode: Episode, turn: Turn) -> None:
+        """Add one turn: its action and what its code did."""
+        self._group.write(_turn_rows(episode, turn))
+
+    @transaction
+    def close_episode(self, connection: Connection, episode: Episode) -> None:
+        """Write the stop reason and the outcome of a finished episode; the first stays."""
+        closed = connection.execute(
+            update(EPISODE)
+            .where(EPISODE.c.id == episode.id, EPISODE.c.stop_reason.is_(None))
+            .values(stop_reason=episode.stop_reason, error=episode.error, closed_at=func.now())
+        )
+        if closed.rowcount and episode.outcome is not None:
+            insert(connection, {OUTCOME: [row_of(OUTCOME, episode.outcome, episode_id=episode.id)]})
+
+    @transaction
+    def add_episodes(
+        self, connection: Connection, episodes: Sequence[Episode], scores: Sequence[ScoreEntry]
+    ) -> None:
+        """Add finished episodes whole, with their problems and scores, all or none."""
+        insert(connection, merged([*map(_episode_rows, episodes), score_rows(scores)]))
+
+    @transaction
+    def get_episode(self, connection: Connection, id_or_prefix: str) -> Episode:
+        """One episode with all its turns.
+
+        Raises:
+            NotFound: None matches, or several do.
+        """
+        return _read(connection, id_or_prefix)
+
+    @transaction
+    def list_episodes(
+        self,
+        connection: Connection,
+        run_id: UUID,
+        phase: Phase | None = None,
+        iteration: int | None = None,
+    ) -> tuple[EpisodeSummary, ...]:
+        """Every closed episode of a run in a line, by phase, iteration, problem and rollout.
+
+        Only those of one phase and one iteration (held out: policy step) where they are given.
+        """
+        columns, measured = EPISODE.c, [OUTCOME.c[name] for name in _MEASURED]
+        asked = {columns.phase: phase, columns.iteration: iteration}
+        query = (
+            select(columns.id, columns.phase, columns.iteration, columns.problem_id)
+            .add_columns(PROBLEM.c.task_type, *measured)
+            .add_columns(func.avg(COACH_SCORE.c.score).label("mean_score"))
+            .select_from(EPISODE)
+            .join(PROBLEM)
+            .outerjoin(OUTCOME)
+            .outerjoin(ACTION, ACTION.c.episode_id == columns.id)
+            .outerjoin(COACH_SCORE, TRAINS)
+            .where(columns.run_id == run_id, columns.stop_reason.is_not(None))
+            .where(*(column == value for column, value in asked.items() if value is not None))
+            .group_by(columns.id, PROBLEM.c.id, OUTCOME.c.episode_id)
+            .order_by(columns.phase, columns.iteration, columns.problem_id, columns.rollout_index)
+        )
+        return tuple(record_of(EpisodeSummary, row) for row in connection.execute(query).mappings())
+
+
+_MEASURED = ("success", "answer", "metric", "value", "skill")
+
+
+def _episode_rows(episode: Episode) -> Rows:
+    """A finished episode: its row, its end, its problem and all its turns."""
+    actions = [turn.action for turn in episode.turns]
+    ends = [action.started_at + timedelta(seconds=action.seconds) for action in actions]
+    finished = row_of(
+        EPISODE,
+        episode,
+        problem_id=episode.problem.id,
+        opened_at=min((action.started_at for action in actions), default=datetime.now(UTC)),
+        closed_at=max(ends, default=datetime.now(UTC)),
+    )
+    rows: Rows = {PROBLEM: [row_of(PROBLEM, episode.problem)], EPISODE: [finished]}
+    if episode.outcome is not None:
+        rows[OUTCOME] = [row_of(OUTCOME, episode.outcome, episode_id=episode.id)]
+    return merged([rows, *(_turn_rows(episode, turn) for turn in episode.turns)])
+
+
+def _turn_rows(episode: Episode, turn: Turn) -> Rows:
+    """An action, what its code did and the files it wrote and read."""
+    action_id = ids.action_id(episode.id, turn.index)
+    named = {"id": action_id, "episode_id": episode.id, "turn_index": turn.index}
+    rows: Rows = {ACTION: [row_of(ACTION, turn.observation, turn.action, **named)]}
+    if (result := turn.tool_result) is not None:
+        known = result.read is not None
+        rows[TOOL_RESULT] = [row_of(TOOL_RESULT, result, action_id=action_id, reads_known=known)]
+        files = {file.sha256: file for file in (*result.written, *(result.read or ()))}
+        rows[ARTIFACT] = [row_of(ARTIFACT, file) for file in files.values()]
+        rows[ARTIFACT_USE] = _artifact_use_rows(action_id, result)
+    return rows
+
+
+def _artifact_use_rows(action_id: UUID, result: ToolResult) -> list[Values]:
+    """One row per file the turn wrote, then per file it read, in order."""
+    uses = [("written", file) for file in result.written]
+    uses += [("read", file) for file in result.read or ()]
+    return [
+        row_of(ARTIFACT_USE, file, action_id=action_id, position=position, use=use)
+        for position, (use, file) in enumerate(uses)
+    ]
+
+
+def _read(connection: Connection, id_or_prefix: str) -> Episode:
+    row = find_one(connection, EPISODE, id_is(EPISODE.c.id, id_or_prefix))
+    if row is None:
+        raise NotFound(f"no episode {id_or_prefix!r} in the store")
+    problem = select(PROBLEM).where(PROBLEM.c.id == row["problem_id"])
+    outcome = select(OUTCOME).where(OUTCOME.c.episode_id == row["id"])
+    measured = connection.execute(outcome).mappings().one_or_none()
+    return record_of(
+        Episode,
+        row,
+        problem=record_of(Problem, connection.execute(problem).mappings().one()),
+        turns=tuple(_turns(connection, row["id"])),
+        outcome=None if measured is None else record_of(Outcome, measured),
+    )
+
+
+def _turns(connection: Connection, episode_id: UUID) -> Iterable[Turn]:
+    results = _tool_results(connection, episode_id)
+    query = select(ACTION).where(ACTION.c.episode_id == episode_id).order_by(ACTION.c.turn_index)
+    for row in connection.execute(query).mappings():
+        yield record_of(
+            Turn,
+            row,
+            index=row["turn_index"],
+            observation=record_of(Observation, row),
+            action=record_of(Action, row),
+            tool_result=results.get(row["id"]),
+        )
+
+
+def _tool_results(connection: Connection, episode_id: UUID) -> Mapping[UUID, ToolResult]:
+    files = _files(connection, episode_id)
+    query = select(TOOL_RESULT).join(ACTION).where(ACTION.c.episode_id == episode_id)
+    found: dict[UUID, ToolResult] = {}
+    for row in connection.execute(query).mappings():
+        action_id = row["action_id"]
+        read = tuple(files[action_id, "read"]) if row["reads_known"] else None
+        written = tuple(files[action_id, "written"])
+        found[action_id] = record_of(ToolResult, row, written=written, read=read)
+    return found
+
+
+def _files(connection: Connection, episode_id: UUID) -> Mapping[tuple[UUID, str], list[Artifact]]:
+    """The files each action wrote and read, by action and use."""
+    query = (
+        select(ARTIFACT_USE, ARTIFACT.c.size_bytes)
+        .join(ARTIFACT)
+        .join(ACTION, ACTION.c.id == ARTIFACT_USE.c.action_id)
+        .where(ACTION.c.episode_id == episode_id)
+        .order_by(ARTIFACT_USE.c.position)
+    )
+    files: dict[tuple[UUID, str], list[Artifact]] = defaultdict(list)
+    for row in connection.execute(query).mappings():
+        files[row["action_id"], row["use"]].append(record_of(Artifact, row))
+    return files

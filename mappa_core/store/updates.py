@@ -1,0 +1,75 @@
+"""Updates: what one agent learned from one iteration, and what of it each action was."""
+
+from collections.abc import Mapping
+from uuid import UUID
+
+from sqlalchemy import Connection, select
+
+from mappa_core.core.records.episodes import PolicyVersion
+from mappa_core.core.records.updates import Checkpoint, Update, UpdateEntry
+from mappa_core.store.database import Repository, transaction
+from mappa_core.store.insert import insert
+from mappa_core.store.mapping import record_of, row_of
+from mappa_core.store.tables import ACTION, CHECKPOINT, POLICY_VERSION, UPDATE, UPDATE_ACTION
+
+
+class Updates(Repository):
+    """Reads and writes updates."""
+
+    @transaction
+    def add_update(
+        self, connection: Connection, update: Update, policy: PolicyVersion, checkpoint: Checkpoint
+    ) -> None:
+        """Add an update, its entries, the new policy version and its checkpoint, all or none."""
+        entries = [
+            row_of(UPDATE_ACTION, entry, update_id=update.id, position=position)
+            for position, entry in enumerate(update.entries)
+        ]
+        rows = {
+            POLICY_VERSION: [row_of(POLICY_VERSION, policy)],
+            CHECKPOINT: [row_of(CHECKPOINT, checkpoint)],
+            UPDATE: [row_of(UPDATE, update)],
+            UPDATE_ACTION: entries,
+        }
+        insert(connection, rows)
+
+    @transaction
+    def get_update(
+        self, connection: Connection, run_id: UUID, agent: str, iteration: int
+    ) -> Update | None:
+        """One update with its entries, or None before it happened."""
+        query = select(UPDATE).where(
+            UPDATE.c.run_id == run_id, UPDATE.c.agent == agent, UPDATE.c.iteration == iteration
+        )
+        row = connection.execute(query).mappings().one_or_none()
+        if row is None:
+            return None
+        columns = UPDATE_ACTION.c
+        of_update = select(UPDATE_ACTION).where(columns.update_id == row["id"])
+        rows = connection.execute(of_update.order_by(columns.position)).mappings()
+        entries = tuple(record_of(UpdateEntry, entry) for entry in rows)
+        return record_of(Update, row, entries=entries)
+
+    @transaction
+    def updates_of_episode(
+        self, connection: Connection, episode_id: UUID
+    ) -> Mapping[UUID, tuple[Update, UpdateEntry]]:
+        """What became of each of an episode's actions that an update looked at.
+
+        The updates come without their other entries.
+        """
+        columns = UPDATE_ACTION.c
+        query = (
+            select(UPDATE, *(columns[name] for name in _ENTRY))
+            .select_from(UPDATE_ACTION)
+            .join(UPDATE)
+            .join(ACTION, ACTION.c.id == columns.action_id)
+            .where(ACTION.c.episode_id == episode_id)
+        )
+        return {
+            row["action_id"]: (record_of(Update, row, entries=()), record_of(UpdateEntry, row))
+            for row in connection.execute(query).mappings()
+        }
+
+
+_ENTRY = ("action_id", "score_id", "advantage", "weight", "left_out")
