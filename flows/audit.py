@@ -34,7 +34,7 @@ from mappa_core.core.records.episodes import Episode, Turn
 from mappa_core.core.records.runs import Run
 from mappa_core.core.records.scores import CoachCase, LabelVisibility, ScoredAction
 from mappa_core.core.settings import Settings
-from mappa_core.rollout.episode import duties_of
+from mappa_core.rollout.teams.base import duties_of
 from mappa_core.store.store import Store
 from mappa_core.train.update import Correct, UpdateRequest
 

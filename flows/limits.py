@@ -36,8 +36,8 @@ async def global_limits() -> AsyncGenerator[None]:
 
 
 @asynccontextmanager
-async def slot(limit: Limit) -> AsyncGenerator[None]:
-    """Wait for one of the slots of `limit` and hold it inside the block."""
+async def limited(limit: Limit) -> AsyncGenerator[None]:
+    """Wait for a place within `limit` and hold it inside the block."""
     if limit not in _there.get():
         yield
         return

@@ -12,57 +12,51 @@ from uuid import UUID
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
-from flows.limits import slot
+from flows.limits import limited
 from mappa_core.app.config import TrainConfig
-from mappa_core.app.services import services
-from mappa_core.coach import scoring
-from mappa_core.coach.config import CoachConfig
+from mappa_core.app.services import Services, services
+from mappa_core.coach.scoring import ScorePlan, score_episode
 from mappa_core.core.concurrency import in_thread, together
 from mappa_core.core.records.episodes import (
     Action,
     Episode,
     Observation,
-    Outcome,
     Phase,
     PolicyVersion,
     Problem,
 )
 from mappa_core.core.records.scores import ScoreEntry
 from mappa_core.core.records.tools import ToolRequest, ToolResult
-from mappa_core.rollout.episode import (
-    duties_of,
-    is_traced,
-    judge_answer,
-    judge_submission,
-    new_episode,
-    play_episode,
-    problems_of_iteration,
-    trace_episode,
-)
-from mappa_core.rollout.episode import (
-    generate as generate_of_steps,
-)
-from mappa_core.rollout.execution import Workbench, limits_of
-from mappa_core.rollout.execution import execute as execute_of_steps
-from mappa_core.rollout.teams.base import Team
+from mappa_core.rollout.actions import DirectRunner, limits_of, sampling_of
+from mappa_core.rollout.episode import new_episode, play_episode
+from mappa_core.rollout.problems.drawing import problems_of_iteration
+from mappa_core.rollout.protocols import ActionRunner, ProblemSource
+from mappa_core.rollout.teams.base import duties_of
+from mappa_core.tracking.traces import Traces
 from mappa_core.train.update import policy_at
 
 RETRIES = 2
-"""Of a task that calls outside; the steps repeat only what the store lacks."""
+"""Of a task that calls outside; repeated, it does only what the store lacks."""
 
 
-@task(name="generate", task_run_name="generate {observation.agent}", cache_policy=NO_CACHE)
-async def generate_task(
-    episode: Episode, observation: Observation, policy: PolicyVersion, config: TrainConfig
-) -> Action:
-    """One action as a task run of its own (granularity `action`)."""
-    return await _generate(episode, observation, policy, config)
+class ActionTasks:
+    """Makes each action, and what it asks for, a Prefect task run (granularity `action`)."""
 
+    def __init__(self, runner: ActionRunner) -> None:
+        self._generate = task(
+            name="generate", task_run_name="generate {observation.agent}", cache_policy=NO_CACHE
+        )(runner.generate)
+        self._execute = task(name="execute", task_run_name="execute code", cache_policy=NO_CACHE)(
+            runner.execute
+        )
 
-@task(name="execute", task_run_name="execute code", cache_policy=NO_CACHE)
-async def execute_task(episode: Episode, request: ToolRequest, config: TrainConfig) -> ToolResult:
-    """One run of a program, or call of a tool, as a task run of its own (granularity `action`)."""
-    return await _execute(episode, request, config)
+    async def generate(self, episode: Episode, observation: Observation) -> Action:
+        """Sample an action as a task run; see `ActionRunner`."""
+        return await self._generate(episode, observation)
+
+    async def execute(self, episode: Episode, request: ToolRequest) -> ToolResult:
+        """Run a program, or call a tool, as a task run; see `ActionRunner`."""
+        return await self._execute(episode, request)
 
 
 @task(
@@ -76,63 +70,13 @@ async def execute_task(episode: Episode, request: ToolRequest, config: TrainConf
 async def play(
     episode: Episode,
     label: str,  # noqa: ARG001 (names the task run)
-    policies: Mapping[str, PolicyVersion],
-    config: TrainConfig,
+    runner: ActionRunner,
 ) -> Episode:
     """Play one episode; what a crash or a retry left undone is done."""
-    by_action = config.rollout.granularity == "action"
-
-    async def generate(current: Episode, observation: Observation) -> Action:
-        policy = policies[observation.agent]
-        call = generate_task if by_action else _generate
-        return await call(current, observation, policy, config)
-
-    async def execute(current: Episode, request: ToolRequest) -> ToolResult:
-        return await (execute_task if by_action else _execute)(current, request, config)
-
     port = services()
     return await play_episode(
-        episode,
-        team=port.team,
-        store=port.store,
-        generate=generate,
-        execute=execute,
-        judge=_judge,
+        episode, team=port.team, store=port.store, runner=runner, files=port.files
     )
-
-
-def _judge(team: Team, episode: Episode) -> Outcome:
-    desk = services().desk
-    if desk is None:
-        return judge_answer(team, episode)
-    return judge_submission(team, episode, desk)
-
-
-async def _generate(
-    episode: Episode, observation: Observation, policy: PolicyVersion, config: TrainConfig
-) -> Action:
-    port = services()
-    async with slot("mappa-engine"):
-        return await generate_of_steps(
-            episode,
-            observation,
-            policy,
-            engine=port.engine,
-            tokenizer=port.tokenizer,
-            config=config,
-        )
-
-
-async def _execute(episode: Episode, request: ToolRequest, config: TrainConfig) -> ToolResult:
-    port = services()
-    bench = Workbench(
-        sandbox=port.sandbox,
-        limits=limits_of(config.sandbox),
-        toolbox=port.toolbox,
-        desk=port.desk,
-    )
-    async with slot("mappa-sandbox"):
-        return await execute_of_steps(episode, request, bench)
 
 
 @task(
@@ -146,22 +90,11 @@ async def _execute(episode: Episode, request: ToolRequest, config: TrainConfig) 
 async def coach_score(
     episode: Episode,
     label: str,  # noqa: ARG001 (names the task run)
-    coach: CoachConfig,
-    settled: frozenset[str],
+    plan: ScorePlan,
 ) -> tuple[ScoreEntry, ...]:
-    """Score the actions of one finished episode; those of `settled` agents stay as they are."""
-    port = services()
-    plan = scoring.ScorePlan(
-        coach=port.coach,
-        repeats=coach.repeats,
-        second=port.second_coach,
-        second_share=coach.second.share,
-        visibility=coach.visibility,
-        settled=settled,
-        duties=duties_of(port.team),
-    )
-    async with slot("mappa-coach"):
-        return await scoring.score_episode(episode, plan=plan, store=port.store)
+    """Score the actions of one finished episode; returns all of its scores."""
+    async with limited("mappa-coach"):
+        return await score_episode(episode, plan=plan, store=services().store)
 
 
 @flow(name="rollout", flow_run_name="rollout {phase} {iteration}", persist_result=False)
@@ -178,45 +111,73 @@ async def rollout(
         config: The run's configuration.
     """
     port = services()
-    episodes = planned(run_id, phase, iteration, config)
-    policies = await serve(run_id, policy_step, episodes)
     run = await asyncio.to_thread(port.store.runs.get_run, str(run_id))
-    tracker_run_id, share = run.mlflow_run_id or "", config.tracking.trace_share
+    episodes = planned(port.problems, run_id, phase, iteration, config)
+    runner = _runner(port, phase, await serve(port, run_id, policy_step, episodes), config)
+    plan = await _score_plan(port, run_id, iteration, config) if phase == "train" else None
     port.progress.on_phase_started(phase, iteration, len(episodes))
-    slots = asyncio.Semaphore(config.rollout.concurrency)
-    settled = await _settled(run_id, phase, iteration)
+    traces = Traces(
+        tracker=port.tracker,
+        tracker_run_id=run.mlflow_run_id or "",
+        share=config.tracking.trace_share,
+    )
+    places = asyncio.Semaphore(config.rollout.concurrency)
 
     async def one(number: int, episode: Episode) -> None:
         label = f"{number + 1}/{len(episodes)}"
-        async with slots:
-            played = await play(episode, label, policies, config)
-        entries: tuple[ScoreEntry, ...] = ()
-        if phase == "train":
-            entries = await coach_score(played, label, config.coach, settled)
+        async with places:
+            played = await play(episode, label, runner)
+        entries = () if plan is None else await coach_score(played, label, plan)
         port.progress.on_episode_ended(played, entries)
-        await in_thread(
-            trace_episode,
-            played,
-            entries,
-            share=share,
-            tracker=port.tracker,
-            tracker_run_id=tracker_run_id,
-        )
+        await in_thread(traces.show, played, entries)
 
     await together(one(number, episode) for number, episode in enumerate(episodes))
-    expected = sum(is_traced(episode, share) for episode in episodes)
-    await _check_traces(tracker_run_id, phase, iteration, expected)
+    if missing := await asyncio.to_thread(traces.check, episodes):
+        port.progress.on_waiting(missing)
     return len(episodes)
 
 
+def _runner(
+    port: Services, phase: Phase, policies: Mapping[str, PolicyVersion], config: TrainConfig
+) -> ActionRunner:
+    runner = DirectRunner(
+        engine=port.engine,
+        tokenizer=port.tokenizer,
+        policies=policies,
+        sampling=sampling_of(config.rollout, phase, config.evaluation.temperature),
+        seed=config.seed,
+        sandbox=port.sandbox,
+        limits=limits_of(config.sandbox),
+        toolbox=port.toolbox,
+        files=port.files,
+        limited=limited,
+    )
+    return ActionTasks(runner) if config.rollout.granularity == "action" else runner
+
+
+async def _score_plan(
+    port: Services, run_id: UUID, iteration: int, config: TrainConfig
+) -> ScorePlan:
+    """What is scored in an iteration; agents that have learnt from it keep the scores they have."""
+    policies = await asyncio.to_thread(port.store.policies.list_policy_versions, run_id)
+    return ScorePlan(
+        coach=port.coach,
+        repeats=config.coach.repeats,
+        second=port.second_coach,
+        second_share=config.coach.second.share,
+        visibility=config.coach.visibility,
+        settled=frozenset(policy.agent for policy in policies if policy.step == iteration),
+        duties=duties_of(port.team),
+    )
+
+
 async def serve(
-    run_id: UUID, policy_step: int, episodes: Sequence[Episode]
+    port: Services, run_id: UUID, policy_step: int, episodes: Sequence[Episode]
 ) -> Mapping[str, PolicyVersion]:
     """Every agent's policy after `policy_step` updates, by name, loaded for the planned `episodes`.
 
     Where those have all been played nothing is loaded: a resumed run may have retired the weights.
     """
-    port = services()
     policies = {
         agent.name: await asyncio.to_thread(policy_at, port.store, run_id, agent.name, policy_step)
         for agent in port.team.agents
@@ -230,38 +191,16 @@ async def serve(
     return policies
 
 
-async def _check_traces(tracker_run_id: str, phase: Phase, iteration: int, expected: int) -> None:
-    """Nothing is lost silently: MLflow's traces are counted against the store's episodes."""
-    port = services()
-    shown = await asyncio.to_thread(port.tracker.traced, tracker_run_id, phase, iteration)
-    metrics = {f"{phase}/traces": float(shown), f"{phase}/traces_missing": float(expected - shown)}
-    await asyncio.to_thread(port.tracker.log, tracker_run_id, iteration, metrics)
-    if shown < expected:
-        port.progress.on_waiting(
-            f"MLflow shows {shown} of {expected} traces of {phase} {iteration}; "
-            "the store has all of them"
-        )
-
-
-async def _settled(run_id: UUID, phase: Phase, iteration: int) -> frozenset[str]:
-    """Agents that have learnt from this iteration already; a new score would change nothing."""
-    port = services()
-    agents = [agent.name for agent in port.team.agents] if phase == "train" else []
-    updates = await together(
-        in_thread(port.store.updates.get_update, run_id, agent, iteration) for agent in agents
-    )
-    return frozenset(agent for agent, made in zip(agents, updates, strict=True) if made is not None)
-
-
-def planned(run_id: UUID, phase: Phase, iteration: int, config: TrainConfig) -> list[Episode]:
+def planned(
+    source: ProblemSource, run_id: UUID, phase: Phase, iteration: int, config: TrainConfig
+) -> list[Episode]:
     """The episodes of one iteration before their first turn, in a fixed order."""
     problems: Sequence[Problem]
     if phase == "train":
         count, repeats = config.rollout.problems, config.rollout.episodes_per_problem
-        train = services().problems.train()
-        problems = problems_of_iteration(train, iteration, count, config.seed)
+        problems = problems_of_iteration(source.train(), iteration, count, config.seed)
     else:
-        problems, repeats = services().problems.held_out(), config.evaluation.samples
+        problems, repeats = source.held_out(), config.evaluation.samples
     return [
         new_episode(run_id, phase, iteration, problem, rollout_index)
         for problem in problems

@@ -31,7 +31,7 @@ from mappa_core.core.records.runs import IterationFigures, Run
 from mappa_core.core.records.updates import Update
 from mappa_core.core.settings import Settings
 from mappa_core.evaluate.comparison import Comparison
-from mappa_core.rollout.episode import check_enough
+from mappa_core.rollout.problems.drawing import check_enough
 from mappa_core.tracking.iteration import iteration_metrics, iteration_table
 
 

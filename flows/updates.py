@@ -96,8 +96,10 @@ async def _updates_beside_play(run: Run, iteration: int, config: TrainConfig) ->
     if not config.rollout.async_level or iteration == config.rollout.iterations:
         return await _updates(run, iteration, config)
     step = config.policy_step(iteration + 1)
-    # Before anybody learns: reading a model sets torch's defaults for the whole process meanwhile.
-    await serve(run.id, step, planned(run.id, "train", iteration + 1, config))
+    # Before any update: reading a model sets torch's defaults for the whole process meanwhile.
+    port = services()
+    next_episodes = planned(port.problems, run.id, "train", iteration + 1, config)
+    await serve(port, run.id, step, next_episodes)
     playing = rollout(run.id, "train", iteration + 1, step, config)
     learning = _updates(run, iteration, config)
     learnt, played = await asyncio.gather(learning, playing, return_exceptions=True)

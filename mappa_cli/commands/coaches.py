@@ -105,7 +105,7 @@ async def _rescored(
     from mappa_core.coach.opening import check_coach, open_coaches
     from mappa_core.coach.rescore import plan_rescoring, rescore, rescore_plan
     from mappa_core.core.garbage import freeze_garbage_collector
-    from mappa_core.rollout.episode import duties_of
+    from mappa_core.rollout.teams.base import duties_of
 
     console = open_console(stderr=True)
     only = config.model_copy(update={"second": CoachConfig().second})

@@ -12,9 +12,10 @@ from mappa_core.core.records.episodes import Episode, Problem
 from mappa_core.core.records.runs import Run
 from mappa_core.core.records.scores import CoachCase, LabelVisibility
 from mappa_core.core.settings import Settings
-from mappa_core.rollout.episode import duties_of, new_episode, problems_of_iteration
+from mappa_core.rollout.episode import new_episode
+from mappa_core.rollout.problems.drawing import problems_of_iteration
 from mappa_core.rollout.protocols import ProblemSource
-from mappa_core.rollout.teams.base import Team
+from mappa_core.rollout.teams.base import Team, duties_of
 from mappa_core.store.store import Store
 
 SAMPLED_PROBLEMS = 32

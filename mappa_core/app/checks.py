@@ -2,47 +2,25 @@
 
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mappa_core.app.config import TrainConfig
+from mappa_core.app.machine import check_space
+from mappa_core.coach.opening import check_coach
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.runs import Run
 from mappa_core.core.settings import Settings
-from mappa_core.rollout.problems import SOURCES, problem_source
-from mappa_core.rollout.protocols import ProblemSource, TaskSource
+from mappa_core.rollout.engines.opening import check_engine
+from mappa_core.rollout.episode_files import open_files
+from mappa_core.rollout.problems import problem_source
+from mappa_core.rollout.problems.drawing import check_enough
 from mappa_core.rollout.teams import load_team
 from mappa_core.rollout.teams.base import Team
-from mappa_core.rollout.workspaces import SnapshotWorkspaces
-
-if TYPE_CHECKING:
-    from mappa_core.rollout.execution import Desk
-from mappa_core.app.machine import check_space
-from mappa_core.coach.opening import check_coach
-from mappa_core.rollout.engines.opening import check_engine
 from mappa_core.rollout.tools.opening import check_tools
 from mappa_core.tracking.opening import check_tracking
 
 WEIGHTS = {"team": True, "model": True, "learner": {"weights": True, "lora": True}}
 """Keys that decide which weights fit."""
-
-
-def desk_of(team: Team, problems: ProblemSource, settings: Settings) -> "Desk | None":
-    """What a team works with that hands on files.
-
-    Raises:
-        ConfigError: The team needs tasks with files and these problems have none, or the reverse.
-    """
-    works_on_files = any(agent.makes for agent in team.agents)
-    if works_on_files != isinstance(problems, TaskSource):
-        kind = "files" if works_on_files else "answers"
-        sources = " or ".join(name for name, each in SOURCES.items() if each.works_on == kind)
-        raise ConfigError(f"team {team.name} works on {kind}: set problems.source to {sources}")
-    if not isinstance(problems, TaskSource):
-        return None
-    from mappa_core.rollout.execution import Desk
-
-    return Desk(tasks=problems, workspaces=SnapshotWorkspaces(settings.workspaces))
 
 
 def check_weights(policy: PolicyVersion) -> None:
@@ -109,11 +87,9 @@ def check_inputs(config: TrainConfig, settings: Settings) -> Team:
             come of.
         DiskFull: Too little space for a run.
     """
-    from mappa_core.rollout.episode import check_enough
-
     team = load_team(config.team, config.prompts)
     problems = problem_source(config.problems, config.sandbox.workspace_mib)
-    desk_of(team, problems, settings)
+    open_files(team, problems, settings.workspaces)
     check_enough(problems.train(), config.rollout.problems)
     check_tools(team, config.tools)
     check_effects(config, team)

@@ -5,35 +5,31 @@ from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from mappa_core.app.config import TrainConfig
+from mappa_core.app.databases import Databases, databases_of, open_store
+from mappa_core.app.learning import Learning, open_learner
+from mappa_core.app.machine import check_space
 from mappa_core.app.progress import Log, LogProgress, ProgressListener
 from mappa_core.audit.store import AuditStore
+from mappa_core.coach.opening import open_coaches
 from mappa_core.coach.protocols import Coach
 from mappa_core.core.outage import OutageRetry
 from mappa_core.core.settings import Settings
+from mappa_core.rollout.engines.opening import start_engine
+from mappa_core.rollout.episode_files import EpisodeFiles, open_files
 from mappa_core.rollout.problems import problem_source
 from mappa_core.rollout.protocols import Engine, ProblemSource, Sandbox, Tokenizer, Toolbox
 from mappa_core.rollout.sandboxes.choose import choose_sandbox
 from mappa_core.rollout.teams import load_team
 from mappa_core.rollout.teams.base import Team
+from mappa_core.rollout.tools.opening import open_tools
 from mappa_core.store.store import Store
 from mappa_core.tracking.mlflow.registry import MlflowRegistry
 from mappa_core.tracking.mlflow.tracker import MlflowTracker
+from mappa_core.tracking.opening import with_curves
 from mappa_core.tracking.protocols import ModelRegistry, Tracker
 from mappa_core.train.protocols import Learner
-
-if TYPE_CHECKING:
-    from mappa_core.rollout.execution import Desk
-from mappa_core.app.checks import desk_of
-from mappa_core.app.databases import Databases, databases_of, open_store
-from mappa_core.app.learning import Learning, open_learner
-from mappa_core.app.machine import check_space
-from mappa_core.coach.opening import open_coaches
-from mappa_core.rollout.engines.opening import start_engine
-from mappa_core.rollout.tools.opening import open_tools
-from mappa_core.tracking.opening import with_curves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +53,8 @@ class Services:
     """None where no agent has tools beyond Python."""
     second_coach: Coach | None = None
     """Gives a second opinion on a share of the actions."""
-    desk: "Desk | None" = None
-    """For a team that works on files; None for others."""
+    files: EpisodeFiles | None = None
+    """Of a team that works on files; None for others."""
     audit: AuditStore | None = None
     """Watches the coach during training; None for no watch."""
 
@@ -180,7 +176,7 @@ async def _build(
         tracker=_tracker(config, settings, databases, outage_retry),
         registry=MlflowRegistry(databases.mlflow, outage_retry),
         progress=progress,
-        desk=desk_of(team, problems, settings),
+        files=open_files(team, problems, settings.workspaces),
         audit=_audit_of(store, stack),
     )
 

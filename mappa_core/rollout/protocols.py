@@ -1,18 +1,20 @@
-"""What an agent acts with: its engine, its sandbox, its problem and its workspace."""
+"""What an agent acts with: its engine, its sandbox, its tools and its problem."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from mappa_core.core.records.episodes import (
+    Action,
     Completion,
     Episode,
     GenerationRequest,
     Message,
+    Observation,
     PolicyVersion,
     Problem,
 )
-from mappa_core.core.records.tools import Limits, Tool, ToolCall, ToolResult
+from mappa_core.core.records.tools import Limits, Tool, ToolCall, ToolRequest, ToolResult
 
 
 class Tokenizer(Protocol):
@@ -151,22 +153,23 @@ class TaskSource(ProblemSource, Protocol):
         ...
 
 
-class Workspaces(Protocol):
-    """The files of an episode between its turns. All methods raise `OutsideError`."""
+class ActionRunner(Protocol):
+    """Samples the actions of episodes and does what they ask for."""
 
-    def open(self, episode: Episode, files: Mapping[str, bytes]) -> Path:
-        """A folder as the episode's last turn left it.
+    async def generate(self, episode: Episode, observation: Observation) -> Action:
+        """Sample the next action of an episode.
 
-        Args:
-            episode: With the turns so far.
-            files: What lies there before the first turn.
+        Raises:
+            EngineError: The engine died and did not come back.
         """
         ...
 
-    def keep(self, episode: Episode, folder: Path) -> None:
-        """Keep what the next turn of `episode` left in `folder`, and take the folder away."""
-        ...
+    async def execute(self, episode: Episode, request: ToolRequest) -> ToolResult:
+        """Do what an episode's next turn asks for, among the files that the turns before it left.
 
-    def content(self, sha256: str) -> bytes:
-        """The bytes of a file that was kept."""
+        Raises:
+            SandboxError: The sandbox itself failed.
+            ToolServerError: A tool's server died.
+            WorkspaceError: The files are not there or cannot be kept.
+        """
         ...

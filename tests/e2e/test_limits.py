@@ -9,7 +9,7 @@ import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
 
-from flows.limits import Limit, global_limits, slot
+from flows.limits import Limit, global_limits, limited
 from flows.train import train
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import Services, use
@@ -19,8 +19,8 @@ from tests.e2e.toy import LetterCoach
 
 
 @dataclass
-class Desk:
-    """Remembers how many were at it at once."""
+class Crowd:
+    """Remembers how many were in it at once."""
 
     most: int = 0
     _now: int = 0
@@ -36,15 +36,15 @@ class Desk:
 class Busy(LetterCoach):
     """A coach that takes a moment."""
 
-    desk: Desk = field(default_factory=Desk)
+    crowd: Crowd = field(default_factory=Crowd)
 
     async def score(self, case: CoachCase) -> CoachScore | Unscored:
-        await self.desk.visit()
+        await self.crowd.visit()
         return await super().score(case)
 
 
 @asynccontextmanager
-async def limited(name: str, limit: int) -> AsyncGenerator[None]:
+async def limit_of(name: str, limit: int) -> AsyncGenerator[None]:
     async with get_client() as client:
         made = GlobalConcurrencyLimitCreate(name=name, limit=limit)
         await client.create_global_concurrency_limit(made)
@@ -60,17 +60,17 @@ async def run(services: Services, config: TrainConfig) -> None:
         await train(config)
 
 
-def test_a_slot_is_waited_for_where_its_limit_was_there_at_the_start() -> None:
-    async def take(limit: Limit, desk: Desk) -> None:
-        async with slot(limit):
-            await desk.visit()
+def test_a_place_is_waited_for_where_its_limit_was_there_at_the_start() -> None:
+    async def take(limit: Limit, crowd: Crowd) -> None:
+        async with limited(limit):
+            await crowd.visit()
 
     async def body() -> tuple[int, int]:
-        limited_desk, free_desk = Desk(), Desk()
-        async with limited("mappa-coach", 1), global_limits(), limited("mappa-engine", 1):
-            await asyncio.gather(*(take("mappa-coach", limited_desk) for _ in range(3)))
-            await asyncio.gather(*(take("mappa-engine", free_desk) for _ in range(3)))
-        return limited_desk.most, free_desk.most
+        held, free = Crowd(), Crowd()
+        async with limit_of("mappa-coach", 1), global_limits(), limit_of("mappa-engine", 1):
+            await asyncio.gather(*(take("mappa-coach", held) for _ in range(3)))
+            await asyncio.gather(*(take("mappa-engine", free) for _ in range(3)))
+        return held.most, free.most
 
     assert asyncio.run(body()) == (1, 3)
 
@@ -85,9 +85,9 @@ def test_a_coach_is_asked_by_as_many_as_the_server_allows(
 
     async def body() -> None:
         await run(make_services(config, free), config)
-        async with limited("mappa-coach", 1):
+        async with limit_of("mappa-coach", 1):
             await run(make_services(config, held), config)
 
     asyncio.run(body())
-    assert free.desk.most > 1
-    assert held.desk.most == 1
+    assert free.crowd.most > 1
+    assert held.crowd.most == 1

@@ -10,7 +10,7 @@ from flows.runs import open_run
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import use
 from mappa_core.core.records.tools import Limits, RefusedCall, Tool, ToolCall, ToolResult
-from mappa_core.rollout.execution import refusal
+from mappa_core.rollout.actions import refusal
 from mappa_core.store.store import Store
 from tests.e2e.conftest import MakeServices
 from tests.e2e.toy import Monologue

@@ -10,15 +10,14 @@ from mappa_core.app.progress import LogProgress
 from mappa_core.app.services import Services
 from mappa_core.coach.protocols import Coach
 from mappa_core.core import ids
-from mappa_core.core.errors import SandboxError
 from mappa_core.core.records.episodes import Episode, Message, Observation, Problem, StopReason
 from mappa_core.core.records.scores import CoachCase, CoachIdentity, CoachScore, Unscored
-from mappa_core.core.records.tools import Limits, ToolResult
 from mappa_core.models.tokenizer import ChatTokenizer
 from mappa_core.rollout.engines.transformers.engine import TransformersEngine
 from mappa_core.rollout.teams.base import AgentSpec
 from mappa_core.store.store import Store
 from mappa_core.train.learners.torch_learner import TorchLearner
+from tests.fakes.acting import NoPython
 from tests.fakes.tracking import MemoryRegistry, MemoryTracker
 
 SPEAKER = AgentSpec(name="speaker", title="Speaker", max_turns=1, sees=())
@@ -46,18 +45,6 @@ class Monologue:
 
     def stop_reason(self, episode: Episode) -> StopReason:
         return StopReason.ANSWERED
-
-
-class Idle:
-    """The sandbox of a team that runs no code."""
-
-    tier = "idle"
-
-    async def run(self, code: str, workspace: Path | None, limits: Limits) -> ToolResult:
-        raise SandboxError("this team runs no code")
-
-    async def close(self) -> None:
-        pass
 
 
 class Cues:
@@ -125,7 +112,7 @@ def toy_services(
         problems=Cues(),
         tokenizer=tokenizer,
         engine=TransformersEngine(model, config.engine, tokenizer.end_token_ids),
-        sandbox=Idle(),
+        sandbox=NoPython(),
         coach=coach or LetterCoach(),
         learner=TorchLearner(model, checkpoints, config.learner, threads=1),
         store=store,

@@ -20,10 +20,10 @@ from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import Episode, Observation, Outcome, Problem, Turn
 from mappa_core.core.records.scores import CoachCase, LabelVisibility
 from mappa_core.core.records.tools import Artifact
-from mappa_core.rollout.episode import duties_of, new_episode
+from mappa_core.rollout.episode import new_episode
 from mappa_core.rollout.problems import problem_source
 from mappa_core.rollout.teams import load_team
-from mappa_core.rollout.teams.base import AgentSpec, Team
+from mappa_core.rollout.teams.base import AgentSpec, Team, duties_of
 
 PROBLEMS_PER_TYPE = 6
 MOST_WORKED = 36

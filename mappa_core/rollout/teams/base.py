@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mappa_core.core.records.episodes import Episode, Message, Observation, StopReason, Turn
+from mappa_core.core.records.scores import Duty
 from mappa_core.core.records.tools import ToolRequest
 from mappa_core.core.text import last_boxed, last_program
 from mappa_core.rollout.teams.prompts import Prompt, PromptSet, fill
@@ -136,6 +137,11 @@ class Team(ABC):
                 Message(role="user", content=feedback),
             ]
         return tuple(messages)
+
+
+def duties_of(team: Team) -> tuple[Duty, ...]:
+    """The files each agent has to leave, in the order of the chain."""
+    return tuple(Duty(agent=agent.name, files=agent.makes) for agent in team.agents if agent.makes)
 
 
 def last_box_of(agent: AgentSpec, episode: Episode) -> str | None:

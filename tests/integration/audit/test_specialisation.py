@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 import math
 import random
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
@@ -35,13 +34,15 @@ from mappa_core.core.records.episodes import (
     Problem,
 )
 from mappa_core.core.records.scores import CoachCase, CoachIdentity, CoachScore, ScoredAction
+from mappa_core.core.records.tools import Limits
 from mappa_core.models.tokenizer import ChatTokenizer
 from mappa_core.rollout.episode import new_episode, play_episode
 from mappa_core.store.store import Store
 from mappa_core.train.learners.torch_learner import TorchLearner
 from mappa_core.train.update import Correct, UpdateRequest, base_policy, policy_at, update_agent
 from tests.builders import make_run
-from tests.e2e.toy import Idle, Monologue
+from tests.e2e.toy import Monologue
+from tests.fakes.acting import NoPython, ScriptedRunner
 from tests.integration.train.learner.samples import action as some_action
 from tests.tiny_model import save_tiny_model
 
@@ -137,26 +138,23 @@ class World:
     async def _play(self, run_id: UUID, iteration: int, coach: Kinder) -> None:
         policy = policy_at(self.store, run_id, "speaker", iteration - 1)
         for problem in self.problems:
-            generate = self._sampler(policy, problem, iteration)
+            runner = self._runner(policy, problem, iteration)
             for rollout in range(EPISODES):
                 episode = await play_episode(
                     new_episode(run_id, "train", iteration, problem, rollout),
                     team=Choosers(),
                     store=self.store,
-                    generate=generate,
-                    execute=Idle().run,
+                    runner=runner,
                 )
                 await score_episode(episode, plan=ScorePlan(coach=coach), store=self.store)
 
-    def _sampler(
-        self, policy: PolicyVersion, problem: Problem, iteration: int
-    ) -> Callable[[Episode, Observation], object]:
+    def _runner(self, policy: PolicyVersion, problem: Problem, iteration: int) -> ScriptedRunner:
         prompt = self.tokenizer.render((Message(role="user", content=problem.statement),))
         replies = [some_action(prompt, [token], token) for token in TOKENS]
         logprobs = [row[0] for row in self.learner.logprobs(policy, replies)]
         rng = random.Random(f"{problem.statement} {iteration}")
 
-        async def generate(episode: Episode, observation: Observation) -> Action:
+        def act(episode: Episode, observation: Observation) -> Action:
             token = rng.choices(TOKENS, [math.exp(value) for value in logprobs])[0]
             return Action(
                 prompt_token_ids=prompt,
@@ -171,7 +169,7 @@ class World:
                 seconds=0.0,
             )
 
-        return generate
+        return ScriptedRunner(act=act, sandbox=NoPython(), limits=Limits())
 
     def success(self, name: str, task_type: str) -> float:
         """Over the last three iterations."""

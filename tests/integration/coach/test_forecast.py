@@ -20,8 +20,9 @@ from mappa_core.core import ids
 from mappa_core.core.records.episodes import Episode
 from mappa_core.core.records.scores import CoachCase, LabelVisibility
 from mappa_core.core.settings import Settings
-from mappa_core.rollout.episode import new_episode, problems_of_iteration
+from mappa_core.rollout.episode import new_episode
 from mappa_core.rollout.problems import problem_source
+from mappa_core.rollout.problems.drawing import problems_of_iteration
 from mappa_core.rollout.teams import load_team
 from mappa_core.rollout.teams.base import Team
 

@@ -46,13 +46,14 @@ def play(store: Store, failing: str = "", error: OutsideError | None = None) -> 
         if call == failing and error is not None:
             raise error
 
-    async def generate(episode: Episode, observation: Observation) -> Action:
-        meet("generate")
-        return make_turn(POLICY, text="1 + 1").action
+    class Failing:
+        async def generate(self, episode: Episode, observation: Observation) -> Action:
+            meet("generate")
+            return make_turn(POLICY, text="1 + 1").action
 
-    async def execute(episode: Episode, request: ToolRequest) -> ToolResult:
-        meet("execute")
-        return make_tool_result()
+        async def execute(self, episode: Episode, request: ToolRequest) -> ToolResult:
+            meet("execute")
+            return make_tool_result()
 
     store.runs.add_run(RUN)
     store.policies.add_policy_version(POLICY)
@@ -60,11 +61,7 @@ def play(store: Store, failing: str = "", error: OutsideError | None = None) -> 
     with pytest.MonkeyPatch.context() as patch:
         if hasattr(store.episodes, failing):
             patch.setattr(store.episodes, failing, lambda *_: meet(failing))
-        return asyncio.run(
-            play_episode(
-                EPISODE, team=Programmer(), store=store, generate=generate, execute=execute
-            )
-        )
+        return asyncio.run(play_episode(EPISODE, team=Programmer(), store=store, runner=Failing()))
 
 
 @pytest.mark.parametrize(

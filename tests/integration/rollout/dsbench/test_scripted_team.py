@@ -18,20 +18,20 @@ from mappa_core.core.errors import WorkspaceError
 from mappa_core.core.file_trail import files_after, who_failed
 from mappa_core.core.records.episodes import Action, Episode, Observation, StopReason
 from mappa_core.core.records.scores import CoachScore
-from mappa_core.core.records.tools import Limits, ToolRequest, ToolStatus
-from mappa_core.rollout.episode import duties_of, judge_submission, new_episode, play_episode
-from mappa_core.rollout.execution import Desk, Workbench
-from mappa_core.rollout.execution import execute as execute_of_steps
+from mappa_core.core.records.tools import Limits, ToolStatus
+from mappa_core.rollout.episode import new_episode, play_episode
+from mappa_core.rollout.episode_files import EpisodeFiles
 from mappa_core.rollout.problems.tabular import bundled_task
 from mappa_core.rollout.problems.tabular_recipes import RECIPES
 from mappa_core.rollout.problems.tasks import Task, TaskProblems
 from mappa_core.rollout.protocols import Sandbox
 from mappa_core.rollout.teams import load_team
-from mappa_core.rollout.workspaces import SnapshotWorkspaces
+from mappa_core.rollout.teams.base import duties_of
 from mappa_core.store.connection import connect
 from mappa_core.store.store import Store
 from tests.backends import open_backend
 from tests.builders import make_policy, make_run, make_turn
+from tests.fakes.acting import ScriptedRunner
 
 TEAM = load_team("dsbench", "small-1")
 DUTIES = duties_of(TEAM)
@@ -134,31 +134,22 @@ class Stage:
     ) -> Played:
         chosen = task_of(task)
         self.store.episodes.add_problems([chosen.problem])
-        desk = Desk(tasks=TaskProblems([chosen], []), workspaces=SnapshotWorkspaces(self.folder))
+        files = EpisodeFiles(TaskProblems([chosen], []), self.folder)
         episode = new_episode(RUN.id, "train", 1, chosen.problem, rollout)
-        return self.loop.run(self._play(episode, script, desk))
+        return self.loop.run(self._play(episode, script, files))
 
     async def _play(
-        self, episode: Episode, script: Mapping[str, tuple[str, ...]], desk: Desk
+        self, episode: Episode, script: Mapping[str, tuple[str, ...]], files: EpisodeFiles
     ) -> Played:
-        async def generate(current: Episode, observation: Observation) -> Action:
+        def act(current: Episode, observation: Observation) -> Action:
             lines = script[observation.agent]
-            said = lines[min(len(current.turns_of(observation.agent)), len(lines) - 1)]
+            text = lines[min(len(current.turns_of(observation.agent)), len(lines) - 1)]
             policy = make_policy(RUN, observation.agent)
-            return make_turn(policy, len(current.turns), text=said).action
+            return make_turn(policy, len(current.turns), text=text).action
 
-        bench = Workbench(sandbox=self.sandbox, limits=LIMITS, desk=desk)
-
-        async def execute(current: Episode, request: ToolRequest):
-            return await execute_of_steps(current, request, bench)
-
+        runner = ScriptedRunner(act=act, sandbox=self.sandbox, limits=LIMITS, files=files)
         played = await play_episode(
-            episode,
-            team=TEAM,
-            store=self.store,
-            generate=generate,
-            execute=execute,
-            judge=lambda team, ended: judge_submission(team, ended, desk),
+            episode, team=TEAM, store=self.store, runner=runner, files=files
         )
         plan = ScorePlan(coach=RuleCoach(), duties=DUTIES)
         entries = await score_episode(played, plan=plan, store=self.store)
@@ -296,12 +287,12 @@ def test_a_resumed_episode_goes_on_with_the_files_of_its_recorded_turns(
     whole = stage.play(CORRECT, task="diabetes").episode
     # As after a crash in the analyst's turn: two turns recorded, the folder in any state.
     cut = replace(new_episode(RUN.id, "train", 1, whole.problem, 1), turns=whole.turns[:2])
-    workspaces = SnapshotWorkspaces(tmp_path)
+    files = EpisodeFiles(TaskProblems([task_of("diabetes")], []), tmp_path)
     with pytest.raises(WorkspaceError, match="MAPPA_HOME"):
-        workspaces.open(cut, {})
+        files.open(cut)
     again = replace(cut, id=whole.id)
     for _ in range(2):
-        folder = workspaces.open(again, {"train.csv": b"must not be taken"})
+        folder = files.open(again)
         names = {path.name for path in folder.iterdir()}
         assert {"model.pkl", "X_test.pkl", "train.csv"} <= names
         assert "submission.csv" not in names

@@ -15,20 +15,20 @@ from mappa_cli.printing.episode import print_episode
 from mappa_core.coach.case import case_of
 from mappa_core.coach.evidence import EvidenceLimits, case_text, marker_of
 from mappa_core.coach.rules.coach import RuleCoach
-from mappa_core.core.errors import ConfigError, SandboxError
+from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import Action, Episode, Observation, StopReason
 from mappa_core.core.records.scores import CoachScore, LabelVisibility
-from mappa_core.core.records.tools import Limits, ToolRequest, ToolResult, ToolStatus
+from mappa_core.core.records.tools import Limits, ToolStatus
 from mappa_core.core.settings import Settings
 from mappa_core.rollout.episode import play_episode
-from mappa_core.rollout.execution import Workbench
-from mappa_core.rollout.execution import execute as execute_of_steps
+from mappa_core.rollout.protocols import Toolbox
 from mappa_core.rollout.teams import load_team
 from mappa_core.rollout.teams.base import Team
 from mappa_core.rollout.tools.config import ToolsConfig
 from mappa_core.rollout.tools.opening import check_tools, open_tools
 from mappa_core.store.store import Store
 from tests.builders import make_episode, make_policy, make_problem, make_run, make_turn
+from tests.fakes.acting import NoPython, ScriptedRunner
 
 COMMAND = [sys.executable, "-m", "tests.fakes.units_server"]
 RUN = make_run()
@@ -39,18 +39,6 @@ CONVERT = (
 TYPO = CONVERT.replace("convert", "convrt")
 DIE = '```tool\n{"name": "units.die"}\n```'
 ANSWER = r"That is \boxed{3000}."
-
-
-class NoPython:
-    """A sandbox that nobody may use here."""
-
-    tier = "none"
-
-    async def run(self, code: str, workspace: Path | None, limits: Limits) -> ToolResult:
-        raise SandboxError("no program was expected")
-
-    async def close(self) -> None:
-        pass
 
 
 def config(**server: object) -> ToolsConfig:
@@ -72,9 +60,8 @@ def played(store: Store, tmp_path: Path) -> list[Episode]:
         async with AsyncExitStack() as stack:
             single = load_team("single", "tools-1")
             team, toolbox = await open_tools(single, config(command=COMMAND), settings, stack)
-            bench = Workbench(sandbox=NoPython(), limits=Limits(wall_seconds=10), toolbox=toolbox)
             return [
-                await play_script(store, team, bench, script, number)
+                await play_script(store, team, toolbox, script, number)
                 for number, script in enumerate(scripts)
             ]
 
@@ -82,17 +69,16 @@ def played(store: Store, tmp_path: Path) -> list[Episode]:
 
 
 async def play_script(
-    store: Store, team: Team, bench: Workbench, script: Sequence[str], number: int
+    store: Store, team: Team, toolbox: Toolbox | None, script: Sequence[str], number: int
 ) -> Episode:
-    async def generate(current: Episode, observation: Observation) -> Action:
+    def act(current: Episode, observation: Observation) -> Action:
         said = script[len(current.turns)]
         return make_turn(make_policy(RUN), len(current.turns), text=said).action
 
-    async def execute(current: Episode, request: ToolRequest) -> ToolResult:
-        return await execute_of_steps(current, request, bench)
-
+    limits = Limits(wall_seconds=10)
+    runner = ScriptedRunner(act=act, sandbox=NoPython(), limits=limits, toolbox=toolbox)
     episode = make_episode(RUN, PROBLEM, rollout_index=number)
-    return await play_episode(episode, team=team, store=store, generate=generate, execute=execute)
+    return await play_episode(episode, team=team, store=store, runner=runner)
 
 
 def test_calls_are_rows_that_store_show_and_coach_understand(

@@ -7,8 +7,8 @@ import pytest
 
 from mappa_core.core.records.episodes import Episode, StopReason
 from mappa_core.core.records.tools import RejectedFile, ToolResult, ToolStatus
-from mappa_core.rollout.episode import duties_of
 from mappa_core.rollout.teams import load_team
+from mappa_core.rollout.teams.base import duties_of
 from tests.builders import make_episode, make_policy, make_problem, make_run, make_turn
 from tests.unit.core.test_file_trail import turn as file_turn
 

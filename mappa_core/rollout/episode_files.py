@@ -1,4 +1,4 @@
-"""Workspaces as snapshots: every content once, and a list of names after each turn.
+"""Keeps the files of episodes between their turns, as snapshots: every content once.
 
     contents/ab/abcdef...      bytes by sha256, shared by all episodes
     episodes/<id>/<turn>.json  {name: sha256} after that turn
@@ -19,22 +19,25 @@ from uuid import uuid4
 
 from pydantic import TypeAdapter, ValidationError
 
-from mappa_core.core.errors import DiskFull, WorkspaceError
+from mappa_core.core.errors import ConfigError, DiskFull, WorkspaceError
 from mappa_core.core.records.episodes import Episode
+from mappa_core.rollout.problems import SOURCES
+from mappa_core.rollout.protocols import ProblemSource, TaskSource
+from mappa_core.rollout.teams.base import Team
 
 _LIST = TypeAdapter(dict[str, str])
 _NO_SPACE = (28, 122)
 """ENOSPC and EDQUOT."""
 
 
-class SnapshotWorkspaces:
-    """A `ports.Workspaces` below one folder."""
+class EpisodeFiles:
+    """The files that a team works on: given by the tasks, kept below one folder."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, tasks: TaskSource, root: Path) -> None:
+        self.tasks, self._root = tasks, root
 
-    def open(self, episode: Episode, files: Mapping[str, bytes]) -> Path:
-        """A folder as the episode's last turn left it; see `ports.Workspaces`.
+    def open(self, episode: Episode) -> Path:
+        """A folder as the episode's last turn left it, or with the task's files before the first.
 
         Raises:
             WorkspaceError: What a recorded turn left is not here.
@@ -45,7 +48,7 @@ class SnapshotWorkspaces:
             if folder.exists():
                 shutil.rmtree(folder)
             folder.mkdir(parents=True)
-            for name, data in self._files(episode, files).items():
+            for name, data in self._files(episode).items():
                 path = folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(data)
@@ -77,10 +80,10 @@ class SnapshotWorkspaces:
             raise WorkspaceError(f"{path} was changed after it was kept: restore it, or play again")
         return data
 
-    def _files(self, episode: Episode, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    def _files(self, episode: Episode) -> Mapping[str, bytes]:
         ran = [turn.index for turn in episode.turns if turn.tool_result is not None]
         if not ran:
-            return files
+            return self.tasks.files(episode.problem)
         try:
             names = _LIST.validate_json(self._list(episode, ran[-1]).read_bytes())
         except (OSError, ValidationError):
@@ -106,12 +109,26 @@ class SnapshotWorkspaces:
         return self._root / "episodes" / str(episode.id) / f"{turn}.json"
 
 
+def open_files(team: Team, problems: ProblemSource, root: Path) -> EpisodeFiles | None:
+    """The files of a team that works on files, kept below `root`; None for one that answers.
+
+    Raises:
+        ConfigError: The team needs tasks with files and these problems have none, or the reverse.
+    """
+    works_on_files = any(agent.makes for agent in team.agents)
+    if works_on_files != isinstance(problems, TaskSource):
+        kind = "files" if works_on_files else "answers"
+        sources = " or ".join(name for name, each in SOURCES.items() if each.works_on == kind)
+        raise ConfigError(f"team {team.name} works on {kind}: set problems.source to {sources}")
+    return EpisodeFiles(problems, root) if isinstance(problems, TaskSource) else None
+
+
 def _is_plain(path: Path) -> bool:
     return path.is_file() and not path.is_symlink()
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all, whoever else writes it and whenever the power goes."""
+    """Write a file whole or not at all, also where another process writes it or the power goes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     half = path.with_name(f".{path.name}.{uuid4().hex}.part")
     try:

@@ -1,0 +1,187 @@
+"""The actions of an episode: sampled from an engine, and what they ask for done.
+
+observation ──▶ Engine ──▶ Action
+program ──▶ Sandbox ──┐
+call    ──▶ Toolbox ──┼─▶ ToolResult     the files stay as they are where no program ran
+refused ──────────────┘
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from mappa_core.core import ids
+from mappa_core.core.concurrency import in_thread
+from mappa_core.core.errors import ToolServerError
+from mappa_core.core.records.episodes import (
+    Action,
+    Episode,
+    GenerationRequest,
+    Observation,
+    Phase,
+    PolicyVersion,
+    Sampling,
+)
+from mappa_core.core.records.tools import (
+    Limits,
+    RefusedCall,
+    ToolCall,
+    ToolRequest,
+    ToolResult,
+    ToolStatus,
+)
+from mappa_core.rollout.config import RolloutConfig, SandboxConfig
+from mappa_core.rollout.episode_files import EpisodeFiles
+from mappa_core.rollout.protocols import Engine, Sandbox, Tokenizer, Toolbox
+
+REFUSED = "mcp"
+"""The tier of a call that reached no server."""
+
+SharedLimit = Literal["mappa-engine", "mappa-sandbox"]
+"""What several runs may share a limit on: actions being sampled, programs and tools running."""
+
+
+def _unlimited(limit: SharedLimit) -> AbstractAsyncContextManager[None]:  # noqa: ARG001
+    return nullcontext()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolRunner:
+    """Does what actions ask for: runs programs and calls tools."""
+
+    sandbox: Sandbox
+    limits: Limits
+    toolbox: Toolbox | None = None
+    """None where no agent has tools beyond Python."""
+    files: EpisodeFiles | None = None
+    """None where the team works without files."""
+    limited: Callable[[SharedLimit], AbstractAsyncContextManager[None]] = _unlimited
+    """Holds a place within a limit that this process shares with others."""
+
+    async def execute(self, episode: Episode, request: ToolRequest) -> ToolResult:
+        """Do what an episode's next turn asks for, among the files that the turns before it left.
+
+        Raises:
+            SandboxError: The sandbox itself failed.
+            ToolServerError: A tool's server died.
+            WorkspaceError: The files are not there or cannot be kept.
+        """
+        async with self.limited("mappa-sandbox"):
+            if self.files is None:
+                return await self._result(request, None)
+            folder = await in_thread(self.files.open, episode)
+            result = await self._result(request, folder)
+            await in_thread(self.files.keep, episode, folder)
+            return result
+
+    async def _result(self, request: ToolRequest, folder: Path | None) -> ToolResult:
+        match request:
+            case str():
+                return await self.sandbox.run(request, folder, self.limits)
+            case RefusedCall():
+                return refusal(request)
+            case ToolCall():
+                if self.toolbox is None:
+                    raise ToolServerError(f"no server {request.tool.server} is open")
+                return await self.toolbox.call(request, self.limits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectRunner(ToolRunner):
+    """Runs actions on the services that this process has open; an `ActionRunner`."""
+
+    engine: Engine
+    tokenizer: Tokenizer
+    policies: Mapping[str, PolicyVersion]
+    """By agent; they are loaded."""
+    sampling: Sampling
+    seed: int
+    """Of the run."""
+
+    async def generate(self, episode: Episode, observation: Observation) -> Action:
+        """Sample the next action of an episode.
+
+        Raises:
+            EngineError: The engine died and did not come back.
+        """
+        policy, seed = self.policies[observation.agent], generation_seed(self.seed, episode)
+        async with self.limited("mappa-engine"):
+            prompt = self.tokenizer.render(observation.messages)
+            started_at = datetime.now(UTC)
+            completion = await self.engine.generate(
+                GenerationRequest(
+                    policy=policy, prompt_token_ids=prompt, sampling=self.sampling, seed=seed
+                )
+            )
+        return Action(
+            prompt_token_ids=prompt,
+            token_ids=completion.token_ids,
+            logprobs=completion.logprobs,
+            text=self.tokenizer.decode(completion.token_ids),
+            finish_reason=completion.finish_reason,
+            policy_version_id=policy.id,
+            temperature=self.sampling.temperature,
+            seed=seed,
+            started_at=started_at,
+            seconds=completion.seconds,
+        )
+
+
+def sampling_of(config: RolloutConfig, phase: Phase, held_out_temperature: float) -> Sampling:
+    """How tokens are drawn: hotter to explore, cooler to measure."""
+    if phase == "train":
+        temperature, top_p = config.temperature, config.top_p
+    else:
+        temperature, top_p = held_out_temperature, 1.0
+    return Sampling(temperature=temperature, top_p=top_p, max_tokens=config.max_tokens)
+
+
+def generation_seed(seed: int, episode: Episode) -> int:
+    """The seed of an episode's next action.
+
+    Held-out episodes keep theirs over the iterations, so before and after differ by the
+    weights alone.
+    """
+    iteration = episode.iteration if episode.phase == "train" else 0
+    return ids.derive_seed(
+        seed,
+        episode.phase,
+        iteration,
+        episode.problem.id,
+        episode.rollout_index,
+        len(episode.turns),
+    )
+
+
+def limits_of(config: SandboxConfig) -> Limits:
+    """The bounds of a run or a call as the configuration sets them."""
+    return Limits(
+        wall_seconds=config.wall_seconds,
+        cpu_seconds=config.cpu_seconds,
+        memory_bytes=config.memory_mib * 2**20,
+        processes=config.processes,
+        workspace_bytes=config.workspace_mib * 2**20,
+        file_bytes=config.file_mib * 2**20,
+        output_bytes=config.output_kib * 2**10,
+    )
+
+
+def refusal(call: RefusedCall) -> ToolResult:
+    """The result of a call that cannot be made: why not."""
+    return ToolResult(
+        code=call.text,
+        status=ToolStatus.NONZERO,
+        exit_code=1,
+        stdout="",
+        stderr=call.reason,
+        stdout_omitted_bytes=0,
+        stderr_omitted_bytes=0,
+        seconds=0.0,
+        cpu_seconds=None,
+        peak_memory_bytes=None,
+        tier=REFUSED,
+        read=(),
+    )
