@@ -9,7 +9,8 @@ from io import StringIO
 
 from rich.console import CONSOLE_SVG_FORMAT, Console
 
-from mappa_cli.printing.tables import comparison_table, gain, iterations_table
+from mappa_cli.printing.evaluations import comparison_table, gain
+from mappa_cli.printing.runs import iterations_table
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.databases import opened_store
 from mappa_core.core.records.runs import Run

@@ -1,26 +1,17 @@
-"""What this machine offers, probed by trying it, and how to get the rest."""
+"""Probes what this machine offers by trying it, and says how to get the rest."""
 
 import asyncio
-import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
-from mappa_core.app.config import TrainConfig
 from mappa_core.app.databases import ping_mlflow, ping_store
 from mappa_core.app.machine import sandbox_tier
-from mappa_core.core.errors import ConfigError, MappaError
+from mappa_core.core.errors import MappaError
 from mappa_core.core.settings import Settings
-from mappa_core.rollout.teams import load_team
-from mappa_core.train.memory_plan import GB, KNOWN, MemoryPlan, ModelShape, plan, shape_of
-
-PLANNED_GPU_BYTES = 80 * GB
-"""Planned for where this machine has no GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,19 +25,10 @@ class Finding:
     advice: str = ""
     """How to get it, where it is missing."""
 
-    def as_json(self) -> dict[str, str | bool]:
-        """For a script."""
-        return {
-            "name": self.name,
-            "works": self.works,
-            "found": self.found,
-            "advice": self.advice,
-        }
-
 
 def examine(settings: Settings) -> tuple[Finding, ...]:
     """Look at everything a run could use; nothing is written but an embedded database."""
-    looks: tuple[Callable[[Settings], Finding], ...] = (
+    looks = (
         _machine,
         _disk,
         _gpu,
@@ -83,17 +65,15 @@ def _disk(settings: Settings) -> Finding:
 
 
 def _gpu(_: Settings) -> Finding:
-    query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
-    try:
-        answer = subprocess.run(query, capture_output=True, text=True, check=True, timeout=20)
-    except (OSError, subprocess.SubprocessError):
-        return Finding(
-            name="GPU",
-            works=False,
-            found="none: models run on the CPU",
-            advice="on a machine with an NVIDIA driver, install requirements/gpu.lock",
-        )
-    return Finding(name="GPU", works=True, found="; ".join(answer.stdout.split("\n")).strip("; "))
+    answer = _printed("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
+    return Finding(
+        name="GPU",
+        works=answer is not None,
+        found="none: models run on the CPU" if answer is None else "; ".join(answer.splitlines()),
+        advice="on a machine with an NVIDIA driver, install requirements/gpu.lock"
+        if answer is None
+        else "",
+    )
 
 
 def _engine(_: Settings) -> Finding:
@@ -120,22 +100,15 @@ def _sandbox(settings: Settings) -> Finding:
 
 
 def _docker(_: Settings) -> Finding:
-    try:
-        answer = subprocess.run(
-            ["docker", "info", "--format", "{{.ServerVersion}}"],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=20,
-        )
-    except (OSError, subprocess.SubprocessError):
+    answer = _printed("docker", "info", "--format", "{{.ServerVersion}}")
+    if answer is None:
         return Finding(
             name="Docker",
             works=False,
             found="no engine answers; `make up` and sandbox.backend=docker need one",
             advice="install docker and docker compose",
         )
-    return Finding(name="Docker", works=True, found=f"engine {answer.stdout.strip()}")
+    return Finding(name="Docker", works=True, found=f"engine {answer}")
 
 
 def _database(settings: Settings) -> Finding:
@@ -169,43 +142,17 @@ def _credentials(_: Settings) -> Finding:
     )
 
 
-def plan_memory(config: TrainConfig, settings: Settings) -> MemoryPlan:
-    """What a run keeps where on the first GPU here, or on one of 80 GB.
-
-    Raises:
-        ConfigError: The model's shape is not known here.
-    """
-    agents = len(load_team(config.team, config.prompts).agents)
-    shape = shape_for(config.model, settings)
-    return plan(shape, config, agents, gpu_bytes() or PLANNED_GPU_BYTES)
-
-
-def shape_for(model: str, settings: Settings) -> ModelShape:
-    """The shape of a model by its directory, its name, or what was downloaded of it.
-
-    Raises:
-        ConfigError: None of these says.
-    """
-    if model in KNOWN:
-        return KNOWN[model]
-    for directory in (Path(model), settings.models / model):
-        file = directory / "config.json"
-        if file.exists():
-            try:
-                return shape_of(json.loads(file.read_text()))
-            except (KeyError, ValueError) as error:
-                raise ConfigError(f"{file} does not say {error}: no plan for this model") from error
-    raise ConfigError(
-        f"the shape of {model} is not known here: give model= a directory with its config.json, or "
-        f"one of {', '.join(KNOWN)}"
-    )
-
-
 def gpu_bytes() -> int | None:
     """Memory of the first GPU, None where there is none."""
-    query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    query = ("--query-gpu=memory.total", "--format=csv,noheader,nounits")
+    answer = _printed("nvidia-smi", *query)
+    return None if answer is None else int(answer.split()[0]) * 2**20
+
+
+def _printed(*command: str) -> str | None:
+    """What a command prints; None where there is no such command, or it fails."""
     try:
-        answer = subprocess.run(query, capture_output=True, text=True, check=True, timeout=20)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
     except (OSError, subprocess.SubprocessError):
         return None
-    return int(answer.stdout.split()[0]) * 2**20
+    return done.stdout.strip()

@@ -14,16 +14,21 @@ import typer
 
 from flows.ending import INTERRUPTED, sigterm_unwinds
 from mappa_cli.commands.audit import audit_command
-from mappa_cli.commands.coaches import rescore, rubric
+from mappa_cli.commands.bench import bench
 from mappa_cli.commands.config import config
+from mappa_cli.commands.db import database
+from mappa_cli.commands.doctor import doctor
 from mappa_cli.commands.evaluate import evaluate_command
-from mappa_cli.commands.exchange import database, export
+from mappa_cli.commands.export import export
 from mappa_cli.commands.label import label
-from mappa_cli.commands.looking import runs, serve, show
-from mappa_cli.commands.machine import bench, doctor
 from mappa_cli.commands.promote import promote_command
 from mappa_cli.commands.report import report_command
 from mappa_cli.commands.reproduce import reproduce
+from mappa_cli.commands.rescore import rescore
+from mappa_cli.commands.rubric import rubric
+from mappa_cli.commands.runs import runs
+from mappa_cli.commands.serve import serve
+from mappa_cli.commands.show import show
 from mappa_cli.commands.train import train_command
 from mappa_cli.printing.console import open_console
 from mappa_core.core.errors import MappaError, UserError
@@ -79,8 +84,8 @@ def main() -> None:
         open_console(stderr=True).print(f"mappa: {error}", soft_wrap=True)
         sys.exit(2 if isinstance(error, UserError) else 1)
     except OSError as error:
-        # A file that cannot be written where the user named it, or a full disk behind stdout; who
-        # stopped reading (`mappa runs | head`) knows.
+        # A file that cannot be written where the user named it, or a full disk behind stdout. A
+        # reader that stopped reading (`mappa runs | head`) knows.
         if not isinstance(error, BrokenPipeError):
             open_console(stderr=True).print(f"mappa: {error}", soft_wrap=True)
         _drop_stdout()

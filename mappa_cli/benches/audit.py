@@ -8,10 +8,8 @@ makes the second one shorter.
 """
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,15 +17,12 @@ from pathlib import Path
 
 import psycopg
 
-from mappa_cli.benches.report import BenchReport, Figure, aimed, machine
-from mappa_core.app.machine import check_space
-from mappa_core.core.errors import ConfigError, OutsideError
+from mappa_cli.benches.report import BenchReport, Figure, aimed
+from mappa_cli.benches.scratch import actions_option, scratch_database
+from mappa_core.core.errors import OutsideError
 from mappa_core.core.settings import Settings
 from mappa_core.store.connection import for_psql
-from mappa_core.store.embedded import start_embedded
-from mappa_core.store.schema import upgrade
 
-ACTIONS = 1_000_000
 SMALL_ACTIONS = 2_000
 FEWEST_ACTIONS = 400
 BYTES_PER_ACTION = 3_000
@@ -89,22 +84,11 @@ def bench_audit(overrides: Sequence[str], settings: Settings) -> BenchReport:
         DiskFull: The actions do not fit.
         OutsideError: An audit failed.
     """
-    actions = _actions(overrides)
-    check_space(settings.home, spare_bytes=actions * BYTES_PER_ACTION + 2**30)
-    settings.home.mkdir(parents=True, exist_ok=True)
-    home = Path(tempfile.mkdtemp(prefix="bench-audit-", dir=settings.home))
-    # Postgres may have to run as another user.
-    home.chmod(0o711)
-    try:
-        with start_embedded(home / "postgres") as server:
-            url = server.url("mappa")
-            upgrade(url)
-            fill(url, SMALL, SMALL_ACTIONS)
-            fill(url, LARGE, actions)
-        figures = tuple(_figures(home, actions))
-        return BenchReport(bench="audit", machine=machine(), figures=figures)
-    finally:
-        shutil.rmtree(home)
+    actions = actions_option("audit", overrides, FEWEST_ACTIONS)
+    with scratch_database(settings, actions * BYTES_PER_ACTION) as database:
+        fill(database.url, SMALL, SMALL_ACTIONS)
+        fill(database.url, LARGE, actions)
+        return BenchReport(bench="audit", figures=tuple(_figures(database.home, actions)))
 
 
 def fill(url: str, run: str, actions: int) -> None:
@@ -151,16 +135,6 @@ def audit_process(run: str, settings: dict[str, str]) -> Taken:
     if process.returncode not in (0, BIASED):
         raise OutsideError(f"the audit failed: {said.decode(errors='replace').strip()[-200:]}")
     return Taken(seconds=time.perf_counter() - started, peak_gib=used.ru_maxrss / 2**20)
-
-
-def _actions(overrides: Sequence[str]) -> int:
-    match [override.partition("=") for override in overrides]:
-        case []:
-            return ACTIONS
-        case [("actions", _, number)] if number.isdecimal() and int(number) >= FEWEST_ACTIONS:
-            return int(number)
-        case _:
-            raise ConfigError(f"bench audit takes actions=NUMBER, at least {FEWEST_ACTIONS}")
 
 
 def _figures(home: Path, actions: int) -> Iterator[Figure]:

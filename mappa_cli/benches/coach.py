@@ -24,7 +24,7 @@ import httpx
 from mappa_cli.benches import no_options
 from mappa_cli.benches.coach_faults import FAULT_SHARE, FAULTS, under_faults
 from mappa_cli.benches.coach_peers import google_genai, seconds_of, streams
-from mappa_cli.benches.report import BenchReport, Figure, aimed, machine
+from mappa_cli.benches.report import BenchReport, Figure, aimed
 from mappa_core.coach.budget import Budget
 from mappa_core.coach.config import BudgetConfig, CoachModelConfig, PricesConfig
 from mappa_core.coach.evidence import CoachPrompt, EvidenceLimits, build_prompt
@@ -101,7 +101,7 @@ async def _measured() -> BenchReport:
         ),
         *faults,
     )
-    return BenchReport(bench="coach", machine=machine(), figures=figures)
+    return BenchReport(bench="coach", figures=figures)
 
 
 @asynccontextmanager

@@ -13,25 +13,32 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Literal
 
-from mappa_cli.benches.report import BenchReport, Figure, machine
+from pydantic import TypeAdapter
+
+from mappa_cli.benches.report import BenchReport, Figure, aimed
 from mappa_core.core.errors import ConfigError, LearnerError
 from mappa_core.core.settings import Settings
 
 TRL_SCRIPT = Path(__file__).parents[2] / "infra/bench/trl_update.py"
 SPEED_AIM, SHARED_AIM, MEMORY_AIM = 1.5, 2.0, 0.7
-OPTIONS = {
-    "trl_python": "",
-    "sequences": "32",
-    "micro_batches": "1,2",
-    "micro_batch_tokens": "",
-    "settings": "lora,full,shared",
-    "model": "smollm2-135m-instruct",
-}
 BUDGETS = {"lora": 512, "full": 512, "shared": 1024}
 """Tokens of a micro-batch: those of the longest sequence, or of a prompt and all its responses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What can be chosen on the command line, as `NAME=VALUE`."""
+
+    trl_python: str = ""
+    sequences: str = "32"
+    micro_batches: str = "1,2"
+    micro_batch_tokens: str = ""
+    settings: str = "lora,full,shared"
+    model: str = "smollm2-135m-instruct"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +48,21 @@ class Row:
     prompt: list[int]
     response: list[int]
     advantage: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """One measurement, as the worker and TRL's script read it."""
+
+    model: str
+    weights: Literal["lora", "full"]
+    rank: int = 16
+    alpha: int = 32
+    threads: int
+    micro_batch_tokens: int
+    samples: tuple[Row, ...]
+    micro_batch: int | None = None
+    """Sequences at once, for TRL alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,41 +84,35 @@ def bench_learner(overrides: Sequence[str], settings: Settings) -> BenchReport:
         ConfigError: An option does not exist, or TRL's environment is not there.
         LearnerError: A measurement failed.
     """
+    from mappa_core.models.resolve import resolve_model
+
     options = _options(overrides)
-    model = _model(options["model"], settings)
+    model = str(resolve_model(options.model, settings.models))
     figures: list[Figure] = []
-    for setting in options["settings"].split(","):
-        rows = _rows(int(options["sequences"]), shared=setting == "shared")
+    for setting in options.settings.split(","):
+        rows = _rows(int(options.sequences), shared=setting == "shared")
         figures += _compared(setting, rows, model, options)
-    absent = (
-        () if options["trl_python"] else ("TRL, for trl_python=... names no environment with it",)
-    )
-    return BenchReport(bench="learner", machine=machine(), figures=tuple(figures), absent=absent)
+    absent = () if options.trl_python else ("TRL, for trl_python=... names no environment with it",)
+    return BenchReport(bench="learner", figures=tuple(figures), absent=absent)
 
 
-def _options(overrides: Sequence[str]) -> dict[str, str]:
+def _options(overrides: Sequence[str]) -> Options:
+    known = tuple(each.name for each in fields(Options))
     parted = [override.partition("=") for override in overrides]
     given = {name: value for name, _, value in parted}
-    unknown = sorted(given.keys() - OPTIONS.keys())
-    if unknown:
-        raise ConfigError(f"bench learner has no {unknown[0]}: choose from {', '.join(OPTIONS)}")
-    options = OPTIONS | given
-    for setting in options["settings"].split(","):
+    if unknown := sorted(given.keys() - set(known)):
+        raise ConfigError(f"bench learner has no {unknown[0]}: choose from {', '.join(known)}")
+    options = Options(**given)
+    for setting in options.settings.split(","):
         if setting not in BUDGETS:
-            known = ", ".join(BUDGETS)
-            raise ConfigError(f"bench learner has no setting {setting}: choose from {known}")
-    python = options["trl_python"]
+            settings = ", ".join(BUDGETS)
+            raise ConfigError(f"bench learner has no setting {setting}: choose from {settings}")
+    python = options.trl_python
     if python and not os.access(python, os.X_OK):
         raise ConfigError(f"trl_python={python} is no interpreter: name one that imports trl")
     if python and not TRL_SCRIPT.exists():
         raise ConfigError("TRL is measured from a checkout of MAPPA, which has infra/bench")
     return options
-
-
-def _model(name: str, settings: Settings) -> str:
-    from mappa_core.models.resolve import resolve_model
-
-    return str(resolve_model(name, settings.models))
 
 
 def _rows(count: int, *, shared: bool) -> list[Row]:
@@ -118,29 +134,25 @@ def _rows(count: int, *, shared: bool) -> list[Row]:
     return rows
 
 
-def _compared(
-    setting: str, rows: Sequence[Row], model: str, options: dict[str, str]
-) -> list[Figure]:
+def _compared(setting: str, rows: Sequence[Row], model: str, options: Options) -> list[Figure]:
     """Figures of one setting; with TRL's, two ratios."""
-    spec: dict[str, object] = {
-        "model": model,
-        "weights": "full" if setting == "full" else "lora",
-        "rank": 16,
-        "alpha": 32,
-        "threads": len(os.sched_getaffinity(0)),
-        "micro_batch_tokens": int(options["micro_batch_tokens"] or BUDGETS[setting]),
-        "samples": [asdict(row) for row in rows],
-    }
+    spec = Spec(
+        model=model,
+        weights="full" if setting == "full" else "lora",
+        threads=len(os.sched_getaffinity(0)),
+        micro_batch_tokens=int(options.micro_batch_tokens or BUDGETS[setting]),
+        samples=tuple(rows),
+    )
     tokens = sum(len(row.prompt) + len(row.response) for row in rows)
     ours = _measure((sys.executable, "-m", "mappa_cli.benches.learner_worker"), spec)
     figures = [Figure(name=f"{setting}: real tokens", value=tokens, unit="tokens")]
     figures += _plain(setting, "MAPPA", ours)
-    if not options["trl_python"]:
+    if not options.trl_python:
         return figures
     theirs: list[Measured] = []
-    for size in map(int, options["micro_batches"].split(",")):
-        command = (options["trl_python"], str(TRL_SCRIPT))
-        theirs.append(_measure(command, spec | {"micro_batch": size}))
+    for size in map(int, options.micro_batches.split(",")):
+        command = (options.trl_python, str(TRL_SCRIPT))
+        theirs.append(_measure(command, replace(spec, micro_batch=size)))
         figures += _plain(setting, f"TRL, micro-batch {size}", theirs[-1])
     best = max(theirs, key=lambda one: one.tokens_per_second)
     return [*figures, *_ratios(setting, ours, best)]
@@ -166,34 +178,17 @@ def _ratios(setting: str, ours: Measured, best: Measured) -> list[Figure]:
     sturdy = ours.tokens_per_cpu_second / best.tokens_per_cpu_second
     return [
         Figure(name=f"{setting}: tokens/CPU s over that TRL's", value=sturdy, unit="ratio"),
-        Figure(
-            name=f"{setting}: tokens/s over TRL's best",
-            value=speed,
-            unit="ratio",
-            aim=f">= {aim}",
-            met=speed >= aim,
-        ),
-        Figure(
-            name=f"{setting}: peak extra memory over that TRL's",
-            value=memory,
-            unit="ratio",
-            aim=f"<= {MEMORY_AIM}",
-            met=memory <= MEMORY_AIM,
-        ),
+        aimed(f"{setting}: tokens/s over TRL's best", speed, "ratio", at_least=aim),
+        aimed(f"{setting}: peak extra memory over that TRL's", memory, "ratio", at_most=MEMORY_AIM),
     ]
 
 
-def _measure(command: Sequence[str], spec: dict[str, object]) -> Measured:
+def _measure(command: Sequence[str], spec: Spec) -> Measured:
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(spec, file)
+        json.dump(asdict(spec), file)
         file.flush()
         done = subprocess.run([*command, file.name], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise LearnerError(f"{command[0]} could not measure an update: {last}")
-    answer = json.loads(done.stdout.strip().splitlines()[-1])
-    return Measured(
-        tokens_per_second=answer["tokens_per_second"],
-        tokens_per_cpu_second=answer["tokens_per_cpu_second"],
-        extra_bytes=answer["extra_bytes"],
-    )
+    return TypeAdapter(Measured).validate_json(done.stdout.strip().splitlines()[-1])

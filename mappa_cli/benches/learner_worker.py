@@ -7,64 +7,62 @@ import json
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 from uuid import UUID
 
+from pydantic import TypeAdapter
+
+from mappa_cli.benches.learner import Measured, Row, Spec
 from mappa_core.core.ids import content_id
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.updates import TrainingSample
-from mappa_core.train.config import AlgorithmConfig, LearnerConfig
+from mappa_core.train.config import AlgorithmConfig, LearnerConfig, LoraConfig
 from mappa_core.train.learners.torch_learner import TorchLearner
 
 RUN = UUID(int=0)
 
 
-def _sample(number: int, row: dict[str, list[int] | float]) -> TrainingSample:
-    prompt, response, advantage = row["prompt"], row["response"], row["advantage"]
-    assert isinstance(prompt, list)
-    assert isinstance(response, list)
-    assert isinstance(advantage, float)
+def _sample(number: int, row: Row) -> TrainingSample:
     return TrainingSample(
         action_id=content_id("bench", number),
-        prompt_token_ids=tuple(prompt),
-        token_ids=tuple(response),
+        prompt_token_ids=tuple(row.prompt),
+        token_ids=tuple(row.response),
         # Random tokens are very unlikely; near their log-probs, so that nothing overflows.
-        old_logprobs=(-12.0,) * len(response),
-        advantages=(advantage,) * len(response),
+        old_logprobs=(-12.0,) * len(row.response),
+        advantages=(row.advantage,) * len(row.response),
     )
 
 
 def main() -> None:
     """Warm up with one sequence, then measure them all."""
-    spec = json.loads(Path(sys.argv[1]).read_text())
-    config = LearnerConfig.model_validate(
-        {
-            "device": "cpu",
-            "weights": spec["weights"],
-            "lora": {"rank": spec["rank"], "alpha": spec["alpha"]},
-            "learning_rate": 1e-6,
-            "micro_batch_tokens": spec["micro_batch_tokens"],
-        }
+    spec = TypeAdapter(Spec).validate_json(Path(sys.argv[1]).read_text())
+    config = LearnerConfig(
+        device="cpu",
+        weights=spec.weights,
+        lora=LoraConfig(rank=spec.rank, alpha=spec.alpha),
+        learning_rate=1e-6,
+        micro_batch_tokens=spec.micro_batch_tokens,
     )
-    samples = [_sample(number, row) for number, row in enumerate(spec["samples"])]
+    samples = [_sample(number, row) for number, row in enumerate(spec.samples)]
     policy = PolicyVersion(
-        id=RUN, run_id=RUN, agent="a", step=0, base_model=spec["model"], adapter_uri=None
+        id=RUN, run_id=RUN, agent="a", step=0, base_model=spec.model, adapter_uri=None
     )
     with tempfile.TemporaryDirectory() as directory:
-        learner = TorchLearner(spec["model"], Path(directory), config, threads=spec["threads"])
+        learner = TorchLearner(spec.model, Path(directory), config, threads=spec.threads)
         algorithm = AlgorithmConfig()
         learner.update(policy, samples[:1], algorithm, total_steps=1, seed=1)
         started = time.process_time()
         metrics = learner.update(policy, samples, algorithm, total_steps=1, seed=1).metrics
         cpu_seconds = time.process_time() - started
     tokens = sum(len(each.prompt_token_ids) + len(each.token_ids) for each in samples)
-    answer = {
-        "tokens_per_second": metrics["tokens_per_second"],
+    measured = Measured(
+        tokens_per_second=metrics["tokens_per_second"],
         # The checkpoint's writing and hashing are in it, which the wall clock leaves out.
-        "tokens_per_cpu_second": tokens / cpu_seconds,
-        "extra_bytes": metrics["peak_extra_memory_bytes"],
-    }
-    sys.stdout.write(json.dumps(answer) + "\n")
+        tokens_per_cpu_second=tokens / cpu_seconds,
+        extra_bytes=metrics["peak_extra_memory_bytes"],
+    )
+    sys.stdout.write(json.dumps(asdict(measured)) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,31 +1,23 @@
-"""When the outside systems were busy: ports that write it down."""
+"""Writes down when engine, sandbox, coach and learner are busy, for the benches of training."""
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from functools import partial, wraps
+from inspect import iscoroutinefunction
+from typing import ParamSpec, TypeVar, cast
 
 from mappa_cli.benches.report import BenchReport
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import load_config
 from mappa_core.app.services import Services, open_services, use
-from mappa_core.coach.protocols import Coach
-from mappa_core.core.records.episodes import Completion, GenerationRequest, PolicyVersion
-from mappa_core.core.records.scores import (
-    CoachCase,
-    CoachIdentity,
-    CoachScore,
-    ScoredAction,
-    Unscored,
-)
-from mappa_core.core.records.tools import Limits, ToolResult
-from mappa_core.core.records.updates import TrainingSample, UpdateReport
+from mappa_core.core.records.episodes import Completion, GenerationRequest
 from mappa_core.core.settings import Settings
-from mappa_core.rollout.protocols import Engine, Sandbox
-from mappa_core.train.config import AlgorithmConfig
-from mappa_core.train.protocols import Learner
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -46,6 +38,32 @@ class Meter:
         finally:
             self.busy.append((started, time.perf_counter()))
 
+    def timed(self, method: Callable[P, T]) -> Callable[P, T]:
+        """`method`, its time counted as busy."""
+
+        @wraps(method)
+        async def awaited(*args: P.args, **kwargs: P.kwargs) -> object:
+            with self.running():
+                return await cast("Awaitable[object]", method(*args, **kwargs))
+
+        @wraps(method)
+        def called(*args: P.args, **kwargs: P.kwargs) -> T:
+            with self.running():
+                return method(*args, **kwargs)
+
+        return cast("Callable[P, T]", awaited) if iscoroutinefunction(method) else called
+
+    async def generated(
+        self,
+        generate: Callable[[GenerationRequest], Awaitable[Completion]],
+        request: GenerationRequest,
+    ) -> Completion:
+        """What `generate` answers to `request`, with both written down."""
+        with self.running():
+            completion = await generate(request)
+        self.asked.append((request, completion))
+        return completion
+
     def busy_seconds(self) -> float:
         """Length of the union of all busy intervals."""
         total, reached = 0.0, float("-inf")
@@ -59,112 +77,39 @@ class Meter:
         return sum(len(completion.token_ids) for _, completion in self.asked)
 
 
-class MeteredEngine:
-    """An engine, with its busy time written down."""
+class _Replaced:
+    """An adapter with some of its methods replaced."""
 
-    def __init__(self, engine: Engine, meter: Meter) -> None:
-        self._engine, self._meter = engine, meter
+    def __init__(self, adapter: object, methods: dict[str, object]) -> None:
+        self._adapter = adapter
+        self._methods = methods
 
-    async def start(self) -> None:
-        """As the engine does."""
-        await self._engine.start()
-
-    async def close(self) -> None:
-        """As the engine does."""
-        await self._engine.close()
-
-    async def load(self, policy: PolicyVersion) -> None:
-        """As the engine does, metered."""
-        with self._meter.running():
-            await self._engine.load(policy)
-
-    async def generate(self, request: GenerationRequest) -> Completion:
-        """As the engine does, metered."""
-        with self._meter.running():
-            completion = await self._engine.generate(request)
-        self._meter.asked.append((request, completion))
-        return completion
+    def __getattr__(self, name: str) -> object:
+        return self._methods.get(name) or getattr(self._adapter, name)
 
 
-class MeteredSandbox:
-    """A sandbox, with its busy time written down."""
-
-    def __init__(self, sandbox: Sandbox, meter: Meter) -> None:
-        self._sandbox, self._meter = sandbox, meter
-
-    @property
-    def tier(self) -> str:
-        """As the sandbox's."""
-        return self._sandbox.tier
-
-    async def run(self, code: str, workspace: Path | None, limits: Limits) -> ToolResult:
-        """As the sandbox does, metered."""
-        with self._meter.running():
-            return await self._sandbox.run(code, workspace, limits)
-
-    async def close(self) -> None:
-        """As the sandbox does."""
-        await self._sandbox.close()
-
-
-class MeteredCoach:
-    """A coach, with its busy time written down."""
-
-    def __init__(self, coach: Coach, meter: Meter) -> None:
-        self._coach, self._meter = coach, meter
-
-    @property
-    def identity(self) -> CoachIdentity:
-        """As the coach's."""
-        return self._coach.identity
-
-    async def score(self, case: CoachCase) -> CoachScore | Unscored:
-        """As the coach does, metered."""
-        with self._meter.running():
-            return await self._coach.score(case)
-
-
-class MeteredLearner:
-    """A learner, with its busy time written down."""
-
-    def __init__(self, learner: Learner, meter: Meter) -> None:
-        self._learner, self._meter = learner, meter
-
-    def logprobs(
-        self, policy: PolicyVersion, actions: Sequence[ScoredAction]
-    ) -> tuple[tuple[float, ...], ...]:
-        """As the learner does, metered."""
-        with self._meter.running():
-            return self._learner.logprobs(policy, actions)
-
-    def update(
-        self,
-        policy: PolicyVersion,
-        samples: Sequence[TrainingSample],
-        algorithm: AlgorithmConfig,
-        *,
-        total_steps: int,
-        seed: int,
-    ) -> UpdateReport:
-        """As the learner does, metered."""
-        with self._meter.running():
-            return self._learner.update(
-                policy, samples, algorithm, total_steps=total_steps, seed=seed
-            )
+def _replaced(adapter: T, **methods: object) -> T:
+    return cast("T", _Replaced(adapter, methods))
 
 
 @asynccontextmanager
 async def metered(
     config: TrainConfig, settings: Settings, meter: Meter
 ) -> AsyncGenerator[Services]:
-    """The services of a configuration, all metered but the one that is yielded."""
+    """Open the services of a configuration, all metered but the one that is yielded."""
     async with open_services(config, settings) as port:
+        engine, learner, timed = port.engine, port.learner, meter.timed
         watched = replace(
             port,
-            engine=MeteredEngine(port.engine, meter),
-            sandbox=MeteredSandbox(port.sandbox, meter),
-            coach=MeteredCoach(port.coach, meter),
-            learner=port.learner and MeteredLearner(port.learner, meter),
+            engine=_replaced(
+                engine,
+                load=timed(engine.load),
+                generate=partial(meter.generated, engine.generate),
+            ),
+            sandbox=_replaced(port.sandbox, run=timed(port.sandbox.run)),
+            coach=_replaced(port.coach, score=timed(port.coach.score)),
+            learner=learner
+            and _replaced(learner, logprobs=timed(learner.logprobs), update=timed(learner.update)),
         )
         with use(watched):
             yield port

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 
 from mappa_cli.benches.metering import Meter, metered, on_training
-from mappa_cli.benches.report import BenchReport, Figure, aimed, machine
+from mappa_cli.benches.report import BenchReport, Figure, aimed
 from mappa_core.app.config import TrainConfig
 from mappa_core.core.settings import Settings
 
@@ -27,7 +27,6 @@ async def _measured(config: TrainConfig, settings: Settings) -> BenchReport:
     outside = 1 - meter.busy_seconds() / wall
     return BenchReport(
         bench="orchestration",
-        machine=machine(),
         figures=(
             Figure(name="wall time", value=wall, unit="s"),
             Figure(

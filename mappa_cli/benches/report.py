@@ -1,8 +1,13 @@
-"""What a bench says: figures, each beside its aim."""
+"""What a bench reports: figures, each beside its aim."""
 
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+
+def machine() -> str:
+    """The machine in words."""
+    return f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, {platform.system()}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,36 +23,13 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchReport:
-    """What one bench measured."""
+    """What one bench measured; `--json` prints it as it is."""
 
     bench: str
-    machine: str
+    machine: str = field(default_factory=machine)
     figures: tuple[Figure, ...]
     absent: tuple[str, ...] = ()
     """What could not be measured here, and why."""
-
-    def as_json(self) -> dict[str, str | list[str] | list[dict[str, str | float | bool | None]]]:
-        """The object that `--json` prints."""
-        return {
-            "bench": self.bench,
-            "machine": self.machine,
-            "figures": [
-                {
-                    "name": figure.name,
-                    "value": figure.value,
-                    "unit": figure.unit,
-                    "aim": figure.aim,
-                    "met": figure.met,
-                }
-                for figure in self.figures
-            ],
-            "absent": list(self.absent),
-        }
-
-
-def machine() -> str:
-    """The machine in words."""
-    return f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, {platform.system()}"
 
 
 def aimed(

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 
 from mappa_cli.benches.metering import Meter, metered, on_training
-from mappa_cli.benches.report import BenchReport, Figure, aimed, machine
+from mappa_cli.benches.report import BenchReport, Figure, aimed
 from mappa_core.app.config import TrainConfig
 from mappa_core.core.records.episodes import Completion, GenerationRequest
 from mappa_core.core.settings import Settings
@@ -34,7 +34,6 @@ async def _measured(config: TrainConfig, settings: Settings) -> BenchReport:
         bare = await _bare_tokens_per_second(port.engine, tuple(meter.asked), config)
     return BenchReport(
         bench="rollout",
-        machine=machine(),
         figures=(
             Figure(name="episodes", value=episodes, unit="episodes"),
             Figure(name="tokens sampled", value=meter.tokens(), unit="tokens"),
@@ -54,10 +53,10 @@ async def _bare_tokens_per_second(
     when the rollout asked.
     """
     seconds, tokens = 0.0, 0
-    slots = asyncio.Semaphore(config.rollout.concurrency)
+    in_flight = asyncio.Semaphore(config.rollout.concurrency)
 
     async def one(request: GenerationRequest) -> int:
-        async with slots:
+        async with in_flight:
             return len((await engine.generate(request)).token_ids)
 
     for agent in dict.fromkeys(request.policy.agent for request, _ in asked):

@@ -8,31 +8,24 @@
 `actions=20000` makes it shorter. The folder is removed at the end.
 """
 
-import shutil
 import statistics
-import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing
 from functools import partial
 from itertools import chain
 from multiprocessing import get_context
-from pathlib import Path
 
 import psycopg
 
-from mappa_cli.benches.report import BenchReport, Figure, aimed, machine
+from mappa_cli.benches.report import BenchReport, Figure, aimed
+from mappa_cli.benches.scratch import actions_option, scratch_database
 from mappa_cli.benches.store_writers import record_at_pace, write_runs
-from mappa_core.app.machine import check_space
-from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
 from mappa_core.store.connection import for_psql
-from mappa_core.store.embedded import start_embedded
-from mappa_core.store.schema import upgrade
 from mappa_core.store.store import Store
 
-ACTIONS = 1_000_000
 RUNS = 10
 WRITERS = 2
 """Processes that write at once, as training runs do."""
@@ -50,42 +43,12 @@ def bench_store(overrides: Sequence[str], settings: Settings) -> BenchReport:
         ConfigError: An override other than `actions=NUMBER`.
         DiskFull: The actions do not fit.
     """
-    actions = _actions(overrides)
-    check_space(settings.home, spare_bytes=actions * BYTES_PER_ACTION + 2**30)
-    with _scratch_database(settings) as url:
-        store = Store.open(url)
-        try:
-            return BenchReport(
-                bench="store",
-                machine=machine(),
-                figures=tuple(_figures(store, url, actions)),
-            )
-        finally:
-            store.close()
-
-
-def _actions(overrides: Sequence[str]) -> int:
-    match [override.partition("=") for override in overrides]:
-        case []:
-            return ACTIONS
-        case [("actions", _, number)] if number.isdecimal() and int(number) >= RUNS:
-            return int(number)
-        case _:
-            raise ConfigError(f"bench store takes actions=NUMBER, at least {RUNS}, and no more")
-
-
-@contextmanager
-def _scratch_database(settings: Settings) -> Generator[str]:
-    settings.home.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="bench-store-", dir=settings.home))
-    # Postgres may have to run as another user.
-    folder.chmod(0o711)
-    try:
-        with start_embedded(folder / "postgres") as server:
-            upgrade(server.url("mappa"))
-            yield server.url("mappa")
-    finally:
-        shutil.rmtree(folder)
+    actions = actions_option("store", overrides, RUNS)
+    with (
+        scratch_database(settings, actions * BYTES_PER_ACTION) as database,
+        closing(Store.open(database.url)) as store,
+    ):
+        return BenchReport(bench="store", figures=tuple(_figures(store, database.url, actions)))
 
 
 def _figures(store: Store, url: str, actions: int) -> Iterator[Figure]:

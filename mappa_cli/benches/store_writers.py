@@ -2,8 +2,8 @@
 
 import resource
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -32,7 +32,7 @@ class Written:
 
 def write_runs(url: str, actions: int, names: Sequence[str]) -> Written:
     """Write runs of so many actions each, one after the other; making records and ids counts."""
-    with _opened(url) as store:
+    with closing(Store.open(url)) as store:
         material = Material()
         started = time.monotonic()
         episodes: list[UUID] = []
@@ -61,7 +61,7 @@ def _write_run(store: Store, material: Material, count: int, name: str) -> list[
 
 def record_at_pace(url: str, name: str) -> list[float]:
     """Seconds that each turn took, recorded one by one at the pace of a busy run."""
-    with _opened(url) as store:
+    with closing(Store.open(url)) as store:
         material = Material()
         run = material.open_run(store, name)
         played, _ = material.episodes(run, 0, int(PACE_PER_SECOND * PACED_SECONDS) // len(AGENTS))
@@ -77,12 +77,3 @@ def record_at_pace(url: str, name: str) -> list[float]:
                 store.episodes.add_turn(episode, turn)
                 seconds.append(time.perf_counter() - started)
         return seconds
-
-
-@contextmanager
-def _opened(url: str) -> Generator[Store]:
-    store = Store.open(url)
-    try:
-        yield store
-    finally:
-        store.close()

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from mappa_cli.commands.files import check_file
-from mappa_cli.commands.options import Json
+from mappa_cli.commands.options import Json, check_file
 from mappa_cli.printing.console import open_console
 from mappa_core.audit.records import Finding
 from mappa_core.core.errors import ConfigError

@@ -68,7 +68,7 @@ def _score_again(
     run: str, coach: str, rubric: str | None, changes: Sequence[str], *, ask: bool
 ) -> None:
     """As `mappa rescore`, on all of the run's training actions."""
-    from mappa_cli.commands.coaches import rescored_run
+    from mappa_cli.commands.rescore import rescored_run
 
     backend = coach.partition(":")[0]
     if backend not in ("rule", "gemini", "vertex", "openai", "anthropic"):

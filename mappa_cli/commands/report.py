@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mappa_cli.commands.files import check_file
-from mappa_cli.commands.options import RunName
+from mappa_cli.commands.options import RunName, check_file
 from mappa_core.core import ids
 from mappa_core.core.records.episodes import Episode, Turn
 from mappa_core.core.records.runs import IterationFigures, Run

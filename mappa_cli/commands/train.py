@@ -1,5 +1,7 @@
 """`mappa train`: a new run, one that goes on, or one that goes on from another one's weights."""
 
+import shutil
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,6 +20,13 @@ from mappa_core.core.settings import Settings
 
 if TYPE_CHECKING:
     from mappa_core.evaluate.comparison import Comparison
+
+WHERE_NEXT = """\
+where to look next:
+  {mappa} show {run}   its iterations and episodes
+  {mappa} show EPISODE   one conversation with scores and rationales
+  psql "$({mappa} db url)"   the rows; start with audit.action_scores
+  {mappa} serve   the Prefect and MLflow pages"""
 
 
 def train_command(
@@ -72,9 +81,40 @@ def _new_config(
 ) -> TrainConfig:
     if fork is None:
         return load_config(file, overrides)
-    from mappa_cli.commands.forking import forked_config
-
     return forked_config(fork, step, overrides, settings)
+
+
+def forked_config(
+    name: str, step: int | None, overrides: Sequence[str], settings: Settings
+) -> TrainConfig:
+    """The configuration of run `name`, starting after `step` of its updates.
+
+    Args:
+        name: Name, id or a prefix of either.
+        step: None for the newest step whose files are whole for every agent.
+        overrides: What the new run does in another way.
+        settings: Where the store is.
+
+    Raises:
+        NotFound: No such run.
+        ConfigError: The overrides cannot be run, or not with that run's weights.
+        LearnerError: The weights after `step` updates are missing or damaged.
+    """
+    from mappa_core.app.checks import check_same_weights, check_weights
+    from mappa_core.app.databases import opened_store
+    from mappa_core.train.forking import check_fork, newest_whole_step
+
+    with opened_store(settings) as store:
+        run = store.runs.get_run(name)
+        config = TrainConfig.model_validate(run.config)
+        if step is None:
+            step = newest_whole_step(store, run.id, check_weights)
+        start = [f"start.run={run.id}", f"start.step={step}"]
+        forked = with_overrides(config, [*start, *overrides])
+        source = store.runs.get_run(forked.start.run)
+        check_same_weights(source, forked, "a fork")
+        check_fork(source, forked.start.step, store, check_weights)
+    return forked
 
 
 def _resumed(name: str, overrides: Sequence[str], settings: Settings) -> tuple[TrainConfig, str]:
@@ -99,7 +139,7 @@ def _print_forecast(config: TrainConfig, settings: Settings, like: str | None) -
     if config.coach.backend == "rule" and config.coach.second.backend == "rule":
         typer.echo("coach: the rule coach costs nothing", err=True)
         return
-    from mappa_cli.commands.forecast import forecast_run, habits_of
+    from mappa_core.app.forecast import forecast_run, habits_of
     from mappa_core.coach.forecast import lines
     from mappa_core.rollout.problems import problem_source
     from mappa_core.rollout.teams import load_team
@@ -120,11 +160,12 @@ def _train(config: TrainConfig, resume: str | None, settings: Settings) -> None:
     console = open_console()
     with ExitStack() as stack:
         comparison, run_name = _trained(config, resume, settings, console, stack)
-    from mappa_cli.printing.tables import comparison_table, gain, where_next
+    from mappa_cli.printing.evaluations import comparison_table, gain
 
+    mappa = Path(sys.argv[0]).name if shutil.which("mappa") else sys.argv[0]
     console.print(comparison_table(comparison))
     console.print(gain(comparison))
-    console.print(where_next(run_name), soft_wrap=True)
+    console.print(WHERE_NEXT.format(mappa=mappa, run=run_name), soft_wrap=True)
 
 
 def _trained(

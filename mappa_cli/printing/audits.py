@@ -1,11 +1,11 @@
-"""What audits say, as tables for a terminal."""
+"""Prints what audits say, as tables for a terminal."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from mappa_cli.printing.console import titled
+from mappa_cli.printing.console import make_table
 from mappa_core.audit.records import Finding
 from mappa_core.audit.report.text import TITLES, interval
 from mappa_core.audit.statistics.selftest import Rate
@@ -18,41 +18,38 @@ if TYPE_CHECKING:
 
 def finding_tables(findings: Sequence[Finding]) -> Iterator[Table]:
     """One table per question that has an answer."""
+    columns = ("of", "against", "episodes", "estimate", "unit", "n", "verdict")
     for kind, title in TITLES.items():
-        rows = [finding for finding in findings if finding.kind == kind]
-        if not rows:
-            continue
-        columns = ("of", "against", "episodes", "estimate", "unit", "n", "verdict")
-        table = titled(title, *columns)
-        for row in rows:
-            of = row.subject if row.iteration is None else f"{row.subject} {row.iteration}"
-            of = row.subject if row.kind == "onset" else of
-            more = row.detail.get("more_actions")
-            verdict = f"{row.verdict} (+{more} actions)" if more and row.verdict else row.verdict
-            table.add_row(
-                of, row.against, row.stratum, interval(row), row.unit, str(row.actions), verdict
-            )
-        yield table
+        rows = [_finding_row(finding) for finding in findings if finding.kind == kind]
+        if rows:
+            yield make_table(title, columns, rows)
+
+
+def _finding_row(row: Finding) -> tuple[str, ...]:
+    named = row.iteration is None or row.kind == "onset"
+    of = row.subject if named else f"{row.subject} {row.iteration}"
+    more = row.detail.get("more_actions")
+    verdict = f"{row.verdict} (+{more} actions)" if more and row.verdict else row.verdict
+    return of, row.against, row.stratum, interval(row), row.unit, str(row.actions), verdict
 
 
 def rate_table(rates: Sequence[Rate]) -> Table:
     """The self-test's rates beside their promises."""
-    table = Table("simulated", "rate", "95 % interval", "promise", "kept")
-    for rate in rates:
-        low, high = rate.interval()
-        kept = "yes" if rate.kept else "no"
-        table.add_row(
-            rate.name, f"{rate.share:.1%}", f"{low:.1%} to {high:.1%}", rate.promise, kept
-        )
-    return table
+    columns = ("simulated", "rate", "95 % interval", "promise", "kept")
+    return make_table("", columns, map(_rate_row, rates))
+
+
+def _rate_row(rate: Rate) -> tuple[str, ...]:
+    low, high = rate.interval()
+    kept = "yes" if rate.kept else "no"
+    return rate.name, f"{rate.share:.1%}", f"{low:.1%} to {high:.1%}", rate.promise, kept
 
 
 def update_table(name: str, updates: Sequence[OtherUpdate]) -> Table:
     """Each update as another coach would have made it."""
     columns = ("agent", "iteration", "scored by both", "other sign", "likeness", "differs")
-    table = titled(f"had {name} been the coach", *columns)
-    for update in updates:
-        table.add_row(
+    rows = [
+        (
             update.agent,
             str(update.iteration),
             str(update.actions),
@@ -60,66 +57,52 @@ def update_table(name: str, updates: Sequence[OtherUpdate]) -> Table:
             f"{update.likeness:.3f}",
             "yes" if update.differs else "no",
         )
-    return table
+        for update in updates
+    ]
+    return make_table(f"had {name} been the coach", columns, rows)
 
 
 def before_tables(found: "Examined") -> Iterator[Table]:
     """What a coach made of questions that should not matter to it."""
     if found.rubric:
-        lint = titled("How the rubric treats task types", "rubric", "finding")
-        for finding in found.rubric:
-            lint.add_row(finding.where, finding.what)
-        yield lint
+        rows = [(finding.where, finding.what) for finding in found.rubric]
+        yield make_table("How the rubric treats task types", ("rubric", "finding"), rows)
     if found.caps:
-        yield _caps(found)
+        columns = ("agent", "policy", "at most, by task type", "spread")
+        rows = [(c.agent, c.policy, _points(c.points), f"{c.spread:.1f}") for c in found.caps]
+        yield make_table("What the rubric pays for nothing", columns, rows)
     yield _nulls(found)
     yield _probes(found)
-    if found.noise is not None:
-        yield _noise(found)
-
-
-def _caps(found: "Examined") -> Table:
-    columns = ("agent", "policy", "at most, by task type", "spread")
-    table = titled("What the rubric pays for nothing", *columns)
-    for cap in found.caps:
-        table.add_row(cap.agent, cap.policy, _points(cap.points), f"{cap.spread:.1f}")
-    return table
+    if (noise := found.noise) is not None:
+        facts = {
+            "within an action": f"{noise.within_deviation:.2f} points",
+            "reliability (ICC)": f"{noise.reliability:.2f}",
+            "95 % interval": f"{noise.low:.2f} to {noise.high:.2f}",
+            "flips": f"{noise.flips:.0%}",
+            "repeats advised": str(noise.repeats or "more than 64"),
+        }
+        yield make_table("Noise floor", tuple(facts), [tuple(facts.values())])
 
 
 def _nulls(found: "Examined") -> Table:
     columns = ("agent", "policy", "mean score by task type", "spread", "verdict")
-    table = titled("What doing nothing earns", *columns)
-    for agent, nulls in found.nulls.items():
-        for null in nulls:
-            spread, verdict = f"{null.spread:.2f}", null.judged.verdict
-            table.add_row(agent, null.policy, _points(null.means), spread, verdict)
-    return table
+    rows = [
+        (agent, null.policy, _points(null.means), f"{null.spread:.2f}", null.judged.verdict)
+        for agent, nulls in found.nulls.items()
+        for null in nulls
+    ]
+    return make_table("What doing nothing earns", columns, rows)
 
 
 def _probes(found: "Examined") -> Table:
-    columns = ("feature", "points, 95 % interval", "pairs", "verdict")
-    table = titled("The same work, one thing changed", *columns)
+    rows: list[tuple[str, ...]] = []
     for probe in found.probes:
         low, high = probe.judged.estimate.interval()
         points = f"{probe.judged.estimate.value:+.2f} ({low:+.2f} to {high:+.2f})"
         verdict = "may matter" if probe.may_matter else probe.judged.verdict
-        table.add_row(probe.feature, points, str(probe.pairs), verdict)
-    return table
-
-
-def _noise(found: "Examined") -> Table:
-    columns = ("within an action", "reliability (ICC)", "95 % interval", "flips", "repeats advised")
-    table = titled("Noise floor", *columns)
-    if found.noise is not None:
-        noise = found.noise
-        table.add_row(
-            f"{noise.within_deviation:.2f} points",
-            f"{noise.reliability:.2f}",
-            f"{noise.low:.2f} to {noise.high:.2f}",
-            f"{noise.flips:.0%}",
-            str(noise.repeats or "more than 64"),
-        )
-    return table
+        rows.append((probe.feature, points, str(probe.pairs), verdict))
+    columns = ("feature", "points, 95 % interval", "pairs", "verdict")
+    return make_table("The same work, one thing changed", columns, rows)
 
 
 def _points(points: Mapping[str, float]) -> str:

@@ -1,15 +1,15 @@
-"""Where commands print, and the shapes that depend on who reads.
+"""Opens the console that commands print on, and the shapes that depend on where it leads.
 
 a terminal         folds at its width; rules and panels
 a pipe or a file   a line stays a line, whatever its length, so that grep and diff see all of it
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.panel import Panel
 from rich.rule import Rule
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 UNFOLDED = 1_000_000
@@ -24,9 +24,26 @@ def open_console(*, stderr: bool = False) -> Console:
     return console
 
 
-def titled(title: str, *columns: str) -> Table:
-    """A table below a title that has the room to stay in one line."""
-    return Table(*columns, title=title, title_justify="left", min_width=len(title))
+def make_table(
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[RenderableType]] = (),
+    *,
+    numbers: Collection[str] = (),
+) -> Table:
+    """A table below a title that has the room to stay in one line.
+
+    Args:
+        title: May be empty.
+        columns: Their heads.
+        rows: As many cells each.
+        numbers: Heads of the columns that are set flush right.
+    """
+    heads = (Column(name, justify="right" if name in numbers else "left") for name in columns)
+    made = Table(*heads, title=title or None, title_justify="left", min_width=len(title))
+    for row in rows:
+        made.add_row(*row)
+    return made
 
 
 def print_heading(console: Console, title: str) -> None:

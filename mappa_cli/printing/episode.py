@@ -1,4 +1,4 @@
-"""`mappa show EPISODE`: the whole conversation, with what was run, scored and learnt."""
+"""Prints an episode: the whole conversation, with what was run, scored and learned from it."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -7,7 +7,6 @@ from rich.console import Console
 from rich.text import Text
 
 from mappa_cli.printing.console import print_boxed, print_facts, print_heading
-from mappa_cli.printing.scores import print_score_in_full
 from mappa_core.core import ids
 from mappa_core.core.records.episodes import Episode, Turn
 from mappa_core.core.records.scores import CoachScore, ScoreEntry
@@ -22,7 +21,7 @@ SHOWN_IDS = 24
 def print_episode(
     console: Console, store: Store, episode: Episode, *, in_full: bool = False
 ) -> None:
-    """The whole conversation of an episode: what was seen, said, run, scored and learnt.
+    """Print the whole conversation of an episode, with what was run, scored and learned from it.
 
     Args:
         console: Where to print.
@@ -31,7 +30,7 @@ def print_episode(
         in_full: Also what each coach was asked and answered, word for word.
     """
     scores = store.scores.scores_of_episode(episode.id)
-    learnt = store.updates.updates_of_episode(episode.id)
+    updates = store.updates.updates_of_episode(episode.id)
     print_facts(console, "episode", _facts(episode))
     for turn in episode.turns:
         action = ids.action_id(episode.id, turn.index)
@@ -41,8 +40,8 @@ def print_episode(
             if entry.action_id == action:
                 _print_score(console, entry)
                 if in_full:
-                    print_score_in_full(console, entry)
-        _print_learnt(console, action, learnt.get(action))
+                    _print_score_in_full(console, entry)
+        _print_update(console, action, updates.get(action))
 
 
 def _facts(episode: Episode) -> list[tuple[str, str]]:
@@ -112,13 +111,64 @@ def _print_score(console: Console, entry: ScoreEntry) -> None:
         console.print(Text(unscored, style="bold red"))
 
 
-def _print_learnt(
-    console: Console, action: UUID, learnt: tuple[Update, UpdateEntry] | None
+def _print_score_in_full(console: Console, entry: ScoreEntry) -> None:
+    """Print the exact prompt and reply of a score, versions, cost and latency."""
+    print_facts(console, "score", _score_facts(entry))
+    request = entry.score.request
+    texts = [] if request is None else [("system", request.system), ("prompt", request.prompt)]
+    if entry.score.raw_reply is not None:
+        texts.append(("reply", entry.score.raw_reply))
+    for title, text in texts:
+        console.print(Text(f"--- {title}", style="dim"))
+        console.print(Text(text), soft_wrap=True)
+
+
+def _score_facts(entry: ScoreEntry) -> list[tuple[str, str]]:
+    """All of a score but its long texts, named."""
+    identity, score = entry.identity, entry.score
+    settings = score.request.settings if score.request is not None else {}
+    said: list[tuple[str, str | None]] = [
+        ("id", str(entry.id)),
+        ("coach", f"{identity.coach}, {identity.model}"),
+        ("model version", identity.model_version),
+        ("rubric", f"{identity.rubric_version}, sha256 {identity.rubric_sha256}"),
+        ("repeat", str(entry.repeat_index)),
+        ("trained on", "yes" if entry.trained else "no"),
+        ("knew of the truth", entry.visibility.value),
+        ("asked with", ", ".join(f"{name} {value}" for name, value in settings.items()) or None),
+        ("calls", str(score.attempts)),
+        ("latency", f"{score.seconds:.3f} s"),
+        ("tokens", _tokens(entry)),
+        ("cost", None if score.cost_usd is None else f"{score.cost_usd:.6f} dollars"),
+        ("flags", ", ".join(score.flags) or None),
+    ]
+    if isinstance(score, CoachScore):
+        marks = ", ".join(f"{mark.name} {mark.mark:g}" for mark in score.criteria)
+        said += [
+            ("criteria", marks or None),
+            ("blamed", score.blamed),
+            ("correction", score.correction),
+        ]
+    return [(name, value) for name, value in said if value is not None]
+
+
+def _tokens(entry: ScoreEntry) -> str | None:
+    score = entry.score
+    if score.prompt_tokens is None:
+        return None
+    return (
+        f"{score.prompt_tokens} prompt ({score.cached_tokens or 0} cached), "
+        f"{score.reply_tokens or 0} reply, {score.thought_tokens or 0} thought"
+    )
+
+
+def _print_update(
+    console: Console, action: UUID, learned: tuple[Update, UpdateEntry] | None
 ) -> None:
-    if learnt is None:
+    if learned is None:
         console.print(Text(f"action {action}; entered no update", style="dim"))
         return
-    update, entry = learnt
+    update, entry = learned
     how = (
         f"left out: {entry.left_out}"
         if entry.left_out is not None

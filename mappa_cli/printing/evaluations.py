@@ -1,4 +1,4 @@
-"""What `mappa evaluate` prints."""
+"""Prints comparisons and evaluations: before against after, and what each agent does."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,14 +6,33 @@ from rich.console import Console
 from rich.table import Table
 
 from flows.evaluate import Evaluation
-from mappa_cli.printing.console import titled
-from mappa_cli.printing.tables import comparison_table, gain
+from mappa_cli.printing.console import make_table
 from mappa_core.core.text import counted
+from mappa_core.evaluate.comparison import Comparison
 from mappa_core.evaluate.report import Report
 
 
+def comparison_table(comparison: Comparison) -> Table:
+    """Before and after on the held-out problems."""
+    episodes = comparison.episodes
+    rows = [
+        (name, str(round(rate * episodes)), str(episodes), f"{rate:.1%}")
+        for name, rate in (("before", comparison.before), ("after", comparison.after))
+    ]
+    numbers = ("right", "of", "share")
+    return make_table("held-out problems, paired by problem", ("", *numbers), rows, numbers=numbers)
+
+
+def gain(comparison: Comparison) -> str:
+    """The difference, how sure it is, and what that means."""
+    return (
+        f"gain {100 * comparison.difference:+.1f} points, 95 % interval "
+        f"{100 * comparison.low:+.1f} to {100 * comparison.high:+.1f}: {comparison.verdict}"
+    )
+
+
 def print_evaluation(console: Console, found: Evaluation) -> None:
-    """Before and after, each figure with its failures, and what the difference means."""
+    """Print before and after, each figure with its failures, and what the difference means."""
     console.print(comparison_table(found.success))
     for name, told in (("before", found.before), ("after", found.after)):
         console.print(_table(f"{name} ({counted(told.step, 'update')})", told.table()))
@@ -26,12 +45,10 @@ def print_evaluation(console: Console, found: Evaluation) -> None:
 
 def evaluation_json(found: Evaluation) -> dict[str, object]:
     """The same for a script."""
-    verdicts = {"success": found.success.verdict}
-    if found.skill is not None:
-        verdicts["skill"] = found.skill.verdict
+    compared = {"success": found.success} | ({"skill": found.skill} if found.skill else {})
     return {
         "run": found.run,
-        "verdict": verdicts,
+        "verdict": {name: each.verdict for name, each in compared.items()},
         **found.metrics(),
         "before": _as_json(found.before),
         "after": _as_json(found.after),
@@ -43,9 +60,6 @@ def _as_json(told: Report) -> dict[str, object]:
 
 
 def _table(title: str, rows: Sequence[Mapping[str, str | float]]) -> Table:
-    table = titled(title)
-    for number, column in enumerate(rows[0] if rows else ()):
-        table.add_column(column.replace("_", " "), justify="right" if number else "left")
-    for row in rows:
-        table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))
-    return table
+    columns = [name.replace("_", " ") for name in rows[0]] if rows else []
+    cells = ([f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()] for row in rows)
+    return make_table(title, columns, cells, numbers=columns[1:])

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from mappa_cli.printing.console import titled
+from mappa_cli.printing.console import make_table
 from mappa_core.core.records.episodes import Episode, Phase, StopReason
 from mappa_core.core.records.runs import IterationFigures, Run
 from mappa_core.core.records.scores import CoachScore, ScoreEntry
@@ -128,12 +128,9 @@ class TerminalProgress:
             self._console.print(text)
 
     def _table(self) -> Table:
-        table = titled("mean coach score per agent (0-10)")
-        for column in ("iteration", "episodes", "right", *self._agents, "tokens", "tok/s", "time"):
-            table.add_column(column, justify="right")
-        for row in self._rows:
-            table.add_row(*row)
-        return table
+        columns = ("iteration", "episodes", "right", *self._agents, "tokens", "tok/s", "time")
+        title = "mean coach score per agent (0-10)"
+        return make_table(title, columns, self._rows, numbers=columns)
 
     def _render(self) -> Group:
         return Group(*([self._table()] if self._rows else []), self._bar)

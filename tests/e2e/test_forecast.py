@@ -2,9 +2,9 @@
 
 import pytest
 
-from mappa_cli.commands.forecast import forecast_run, habits_of
 from mappa_cli.provider_stub.script import no_faults
 from mappa_core.app.config import TrainConfig
+from mappa_core.app.forecast import forecast_run, habits_of
 from mappa_core.coach.config import CoachConfig
 from mappa_core.coach.forecast import Forecast, Habits
 from mappa_core.coach.prices import Usage, cost, dollars

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mappa_cli.commands.forking import forked_config
+from mappa_cli.commands.train import forked_config
 from mappa_cli.main import main
 from mappa_core.app.config import TrainConfig
 from mappa_core.core.errors import CoachError, ConfigError, LearnerError

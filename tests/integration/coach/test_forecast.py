@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from mappa_cli.commands.forecast import forecast_run
 from mappa_cli.provider_stub.server import StandIn, serving
 from mappa_core.app.config import TrainConfig
+from mappa_core.app.forecast import forecast_run
 from mappa_core.coach.budget import Budget
 from mappa_core.coach.case import case_of
 from mappa_core.coach.forecast import Forecast, assumed_turn

@@ -10,7 +10,7 @@ from threading import Event
 import psycopg
 import pytest
 
-from mappa_cli.printing.tables import runs_json
+from mappa_cli.printing.runs import runs_json
 from mappa_core.core.errors import RunBusy
 from mappa_core.core.records.runs import RunStatus
 from mappa_core.store import claims

@@ -1,7 +1,9 @@
+from dataclasses import asdict
+
 from rich.console import Console
 
 from mappa_cli.benches.report import BenchReport, Figure
-from mappa_cli.printing.tables import bench_table
+from mappa_cli.commands.bench import bench_table
 
 
 def test_what_could_not_be_measured_is_named_with_its_reason() -> None:
@@ -12,4 +14,4 @@ def test_what_could_not_be_measured_is_named_with_its_reason() -> None:
     with console.capture() as printed:
         console.print(bench_table(report))
     assert f"not measured: {reason}" in printed.get()
-    assert report.as_json()["absent"] == [reason]
+    assert asdict(report)["absent"] == (reason,)

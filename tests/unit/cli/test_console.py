@@ -9,9 +9,15 @@ import pytest
 from rich.text import Text
 
 import mappa_cli
-from mappa_cli.printing.console import open_console, print_boxed, print_facts, print_heading, titled
+from mappa_cli.printing.console import (
+    make_table,
+    open_console,
+    print_boxed,
+    print_facts,
+    print_heading,
+)
 from mappa_cli.printing.progress import TerminalProgress
-from mappa_cli.printing.tables import runs_table
+from mappa_cli.printing.runs import runs_table
 from mappa_core.core.records.runs import RunStatus, evaluation_name
 from tests.builders import make_run
 
@@ -34,7 +40,7 @@ def print_everything(name: str) -> None:
     progress.on_run_started(run)
     progress.on_waiting(LONG)
     console.print(runs_table([run], frozenset()))
-    console.print(titled(LONG, "narrow"))
+    console.print(make_table(LONG, ("narrow",)))
     print_heading(console, LONG)
     print_facts(console, "episode", [("problem", LONG)])
     print_boxed(console, LONG, Text(LONG), "landlock")

@@ -1,4 +1,4 @@
-"""The commands about coaches: `mappa rescore`, `mappa rubric lint`."""
+"""`mappa rescore`: another coach's scores of stored actions, beside those that trained."""
 
 import asyncio
 import json
@@ -19,26 +19,6 @@ from mappa_core.core.settings import Settings
 from mappa_core.core.text import counted
 from mappa_core.rollout.teams.base import Team
 from mappa_core.store.store import Store
-
-rubric = typer.Typer(help="The rubrics coaches judge by.", no_args_is_help=True)
-
-
-@rubric.command("lint")
-def lint_rubrics(
-    team: Annotated[str | None, typer.Argument(help="A team; default every packaged one.")] = None,
-    name: Annotated[str | None, typer.Argument(help="A rubric set, or a folder's path.")] = None,
-) -> None:
-    """Check that rubrics treat task types alike; exit code 1 where one does not."""
-    from mappa_core.coach.rubrics import load_rubrics, packaged_rubrics
-    from mappa_core.coach.rubrics.lint import lint
-
-    chosen = [(team, name)] if team is not None and name is not None else packaged_rubrics(team)
-    findings = [finding for each in chosen for finding in lint(load_rubrics(*each))]
-    for finding in findings:
-        typer.echo(f"{finding.where}: {finding.what}")
-    if findings:
-        raise typer.Exit(1)
-    typer.echo(f"{counted(len(chosen), 'rubric set')}: task types are treated alike")
 
 
 def rescore(
@@ -76,7 +56,7 @@ async def rescored_run(
 
     Raises:
         NotFound: No such run.
-        ConfigError: The coach cannot be job.
+        ConfigError: The coach cannot be asked.
     """
     from mappa_core.app.databases import opened_store
     from mappa_core.coach.rescore import coach_overrides

@@ -1,0 +1,49 @@
+"""`mappa bench`: how fast this machine is."""
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from mappa_cli.commands.options import Json, Overrides
+from mappa_cli.printing.console import make_table, open_console
+from mappa_core.core.settings import Settings
+
+if TYPE_CHECKING:
+    from mappa_cli.benches.report import BenchReport
+
+
+def bench(
+    name: Annotated[
+        str,
+        typer.Argument(help="rollout, orchestration, learner, store, coach, sandbox or audit."),
+    ],
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Measure, as ratios within one run on this machine."""
+    from mappa_cli.benches import run_bench
+
+    report = run_bench(name, overrides or (), Settings())
+    if as_json:
+        typer.echo(json.dumps(asdict(report)))
+    else:
+        open_console().print(bench_table(report))
+
+
+def bench_table(report: "BenchReport") -> Table:
+    """Measured figures beside their aims."""
+    met = {None: "", True: "yes", False: "no"}
+    rows = [
+        (each.name, f"{each.value:.3f}", each.unit, each.aim or "", met[each.met])
+        for each in report.figures
+    ]
+    numbers = ("value", "unit", "aim", "met")
+    title = f"{report.bench} on {report.machine}"
+    table = make_table(title, ("figure", *numbers), rows, numbers=numbers)
+    if report.absent:
+        table.caption = "\n".join(f"not measured: {each}" for each in report.absent)
+        table.caption_justify = "left"
+    return table

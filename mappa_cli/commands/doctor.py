@@ -1,0 +1,77 @@
+"""`mappa doctor`: what this machine offers, and what a preset would need of a GPU."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from mappa_cli.commands.options import Json
+from mappa_cli.printing.console import make_table, open_console
+from mappa_core.app.config_files import load_config
+from mappa_core.core.settings import Settings
+
+if TYPE_CHECKING:
+    from mappa_cli.doctor import Finding
+    from mappa_core.train.memory_plan import MemoryPlan
+
+
+def doctor(
+    plan: Annotated[
+        Path | None, typer.Option("--plan", help="A preset: what it keeps where on one GPU.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what this machine offers and how to get the rest, or what a preset would need."""
+    from mappa_cli.doctor import examine, gpu_bytes
+
+    if plan is not None:
+        from mappa_core.app.estimate import plan_memory
+
+        planned = plan_memory(load_config(plan, ()), Settings(), gpu_bytes())
+        if as_json:
+            extra = {"fits": planned.fits, "host_bytes": planned.host_bytes}
+            typer.echo(json.dumps(asdict(planned) | extra))
+        else:
+            _print_plan(planned)
+        raise typer.Exit(0 if planned.fits else 1)
+    findings = examine(Settings())
+    if as_json:
+        typer.echo(json.dumps([asdict(finding) for finding in findings]))
+    else:
+        open_console().print(_table(findings))
+
+
+def _table(findings: "Sequence[Finding]") -> Table:
+    yes, no = Text("yes", style="green"), Text("no", style="yellow")
+    rows = [(yes if each.works else no, each.name, each.found, each.advice) for each in findings]
+    table = make_table("", ("", "what", "found", "how to get it"), rows)
+    for column in table.columns:
+        column.overflow = "fold"
+    return table
+
+
+def _print_plan(planned: "MemoryPlan") -> None:
+    """Print what a run keeps where, phase by phase."""
+    from mappa_core.train.memory_plan import GB
+
+    fits = "fits" if planned.fits else "does not fit"
+    numbers = ("GPU, GB", "CPU, GB")
+    rows = [
+        (each.phase, each.what, f"{each.gpu_bytes / GB:.1f}", f"{each.host_bytes / GB:.1f}")
+        for each in planned.items
+    ]
+    title = f"{planned.gpu_bytes / GB:.0f} GB GPU, all agents: {fits}"
+    table = make_table(title, ("phase", "what", *numbers), rows, numbers=numbers)
+    for phase in ("rollout", "update"):
+        table.add_row(phase, "together", f"{planned.peak(phase) / GB:.1f}", "", style="bold")
+    console = open_console()
+    console.print(table)
+    console.print(
+        f"each cache holds {planned.cached_tokens:,} tokens; the longest sequence has "
+        f"{planned.longest:,}; CPU at most {planned.host_bytes / GB:.0f} GB"
+    )

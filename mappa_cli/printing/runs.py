@@ -1,0 +1,110 @@
+"""Prints stored runs: a line each, or one with its iterations and episodes worth opening."""
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from statistics import mean
+from uuid import UUID
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mappa_cli.printing.console import make_table
+from mappa_core.core.records.runs import EpisodeSummary, Run, RunStatus
+from mappa_core.store.store import Store
+
+LOST = "lost"
+"""Of a run whose process was killed, or ran out of memory."""
+SHOWN_ID_CHARACTERS = 13
+"""Of an episode's id in a list: enough for `mappa show` to find it."""
+
+
+def runs_table(runs: Sequence[Run], claimed: AbstractSet[UUID]) -> Table:
+    """All runs, a line each; a narrow terminal cuts their notes, which `print_run` has whole.
+
+    Args:
+        runs: The runs.
+        claimed: Those that have a process.
+    """
+    table = make_table("", ("run", "status", "seed", "started", "note"))
+    for column in table.columns[:-1]:
+        column.no_wrap = True
+    for run in runs:
+        status = _status(run, claimed)
+        again = "resume it" if run.measures is None else "evaluate again"
+        # The one column that may shrink, and by being cut: a list has a line for each.
+        said = run.error or (again if status == LOST else "")
+        note = Text(said, no_wrap=True, overflow="ellipsis")
+        table.add_row(run.name, status, str(run.seed), f"{run.started_at:%m-%d %H:%M}", note)
+    return table
+
+
+def _status(run: Run, claimed: AbstractSet[UUID]) -> str:
+    """The run's status; one whose process could not write it down any more is lost."""
+    lost = run.status is RunStatus.RUNNING and run.id not in claimed
+    return LOST if lost else run.status.value
+
+
+def runs_json(runs: Sequence[Run], claimed: AbstractSet[UUID]) -> list[dict[str, str | int | None]]:
+    """All runs, for a script; arguments as of `runs_table`."""
+    return [
+        {
+            "id": str(run.id),
+            "name": run.name,
+            "team": run.team,
+            "status": _status(run, claimed),
+            "seed": run.seed,
+            "started_at": run.started_at.isoformat(),
+            "prefect_flow_run_id": run.prefect_flow_run_id,
+            "mlflow_run_id": run.mlflow_run_id,
+            "error": run.error,
+        }
+        for run in runs
+    ]
+
+
+def print_run(console: Console, store: Store, run: Run) -> None:
+    """Print what a run is, its iterations, and episodes worth opening."""
+    console.print(runs_table([run], store.runs.list_claimed_runs()))
+    facts = (
+        ("error", run.error),
+        ("code", run.code_version),
+        ("sandbox", run.sandbox_tier),
+        ("Prefect flow run", run.prefect_flow_run_id),
+        ("MLflow run", run.mlflow_run_id),
+    )
+    said = "\n".join(f"{name}: {value}" for name, value in facts if value)
+    console.print(said, soft_wrap=True)
+    summaries = store.episodes.list_episodes(run.id)
+    console.print(iterations_table(summaries))
+    console.print(_episodes_table(summaries))
+
+
+def iterations_table(summaries: Sequence[EpisodeSummary]) -> Table:
+    """How many episodes of each iteration came out right, and how they were scored."""
+    rows: list[tuple[str, ...]] = []
+    for phase, iteration in sorted({(s.phase, s.iteration) for s in summaries}):
+        of_it = [s for s in summaries if (s.phase, s.iteration) == (phase, iteration)]
+        scores = [s.mean_score for s in of_it if s.mean_score is not None]
+        right = sum(bool(s.success) for s in of_it)
+        score = f"{mean(scores):.2f}" if scores else "-"
+        rows.append((phase, str(iteration), str(len(of_it)), str(right), score))
+    columns = ("phase", "iteration", "episodes", "right", "mean score")
+    return make_table("iterations", columns, rows, numbers=columns)
+
+
+def _episodes_table(summaries: Sequence[EpisodeSummary]) -> Table:
+    scored = [(s.mean_score, str(s.id), s) for s in summaries if s.mean_score is not None]
+    ranked = sorted(scored, key=lambda one: one[:2])
+    rows = [
+        (
+            identity[:SHOWN_ID_CHARACTERS],
+            str(summary.iteration),
+            summary.task_type,
+            "-" if summary.success is None else ("yes" if summary.success else "no"),
+            f"{score:.2f}",
+        )
+        for score, identity, summary in (ranked[:4] + ranked[-4:] if len(ranked) > 8 else ranked)
+    ]
+    columns = ("episode", "iteration", "task", "right", "mean score")
+    return make_table("lowest and highest scored episodes", columns, rows)
