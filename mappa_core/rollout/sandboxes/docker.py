@@ -12,8 +12,8 @@ import json
 import logging
 import secrets
 from collections import deque
+from collections.abc import Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from pathlib import Path
 
 from docker.api.client import APIClient
 from docker.errors import DockerException, ImageNotFound
@@ -21,10 +21,11 @@ from docker.utils import kwargs_from_env
 from requests.exceptions import RequestException
 
 from mappa_core.core.errors import SandboxError, SandboxUnavailable
-from mappa_core.core.records.tools import Limits, ToolResult, ToolStatus
+from mappa_core.core.records.tools import Limits, ToolStatus
 from mappa_core.rollout.sandboxes import docker_container, payload
 from mappa_core.rollout.sandboxes.docker_container import Container, Engine
 from mappa_core.rollout.sandboxes.payload import Reply
+from mappa_core.rollout.sandboxes.remote import RemoteSandbox
 
 _log = logging.getLogger(__name__)
 NAME = "docker"
@@ -37,8 +38,8 @@ _REPLY_SLACK_BYTES, _ESCAPED = 2**22, 6
 _FEW_USERS = ("name=rootless", "name=userns")
 
 
-class DockerSandbox:
-    """A `Sandbox` whose walls are a container's; the engine is the one of DOCKER_HOST."""
+class DockerSandbox(RemoteSandbox):
+    """A sandbox whose walls are a container's; the engine is the one of DOCKER_HOST."""
 
     def __init__(
         self,
@@ -56,22 +57,15 @@ class DockerSandbox:
             image: What containers are made of; see infra/sandbox/Dockerfile.
             grace_seconds: What a container may take beyond a program's wall clock.
         """
+        super().__init__(NAME, concurrency, packages=packages)
         self._grace_seconds = grace_seconds
         self._image = image
-        self._packages = packages
-        self._permits = asyncio.Semaphore(concurrency)
         self._in_reserve = min(concurrency, _IN_RESERVE)
         self._threads = ThreadPoolExecutor(2 * self._in_reserve, thread_name_prefix=NAME)
         self._engine: Engine | None = None
         self._reserve: deque[Container] = deque()
         self._reserved_for: Limits | None = None
         self._starts: set[asyncio.Task[None]] = set()
-        self._tier = NAME
-
-    @property
-    def tier(self) -> str:
-        """Which isolation holds, e.g. `docker+landlock+cgroup+tmpfs+seccomp`."""
-        return self._tier
 
     async def start(self) -> None:
         """Check that there is an engine with our image, and learn what holds in its containers.
@@ -83,28 +77,7 @@ class DockerSandbox:
         self._engine = await loop.run_in_executor(
             self._threads, _connect, self._threads, self._image
         )
-        try:
-            self._tier = (await self.run("print(1)", None, Limits())).tier
-        except SandboxError as error:
-            raise SandboxUnavailable(str(error)) from None
-
-    async def run(self, code: str, workspace: Path | None, limits: Limits) -> ToolResult:
-        """Run `code` as `main.py`; see `Sandbox`. Cancelling it ends the program.
-
-        Raises:
-            SandboxError: The engine or the container failed.
-        """
-        if self._engine is None:
-            raise SandboxError("the sandbox is closed")
-        files = await asyncio.to_thread(
-            payload.packed, code, workspace, limits, packages=self._packages
-        )
-        request = json.dumps(payload.as_text(files)).encode("ascii")
-        async with self._permits:
-            reply = await self._converse(self._engine, request, limits)
-        inside = reply.result.tier
-        tier = f"{NAME}+{inside}" if inside else self._tier
-        return await asyncio.to_thread(payload.take_back, reply, workspace, code=code, tier=tier)
+        await super().start()
 
     async def close(self) -> None:
         """End and remove every container of ours; safe to call twice, and without an engine."""
@@ -122,8 +95,11 @@ class DockerSandbox:
         finally:
             self._threads.shutdown(wait=False)
 
-    async def _converse(self, engine: Engine, request: bytes, limits: Limits) -> Reply:
-        container = await self._take(engine, limits)
+    async def _exchange(self, files: Mapping[str, bytes], limits: Limits) -> Reply:
+        if self._engine is None:
+            raise SandboxError("the sandbox is closed")
+        request = json.dumps(payload.as_text(files)).encode("ascii")
+        container = await self._take(self._engine, limits)
         try:
             with docker_container.engine_errors():
                 async with asyncio.timeout(limits.wall_seconds + self._grace_seconds):

@@ -95,7 +95,7 @@ class LocalSandbox:
 
     async def _ask(self, request: Request) -> ToolResult | Failure:
         connection = await self._connect()
-        data = messages.with_length(messages.encode_request(request))
+        data = messages.with_length(messages.encode(request))
         try:
             async with asyncio.timeout(request.limits.wall_seconds + _GRACE_SECONDS):
                 text = await _exchange(connection, data)
@@ -172,7 +172,7 @@ def _start_fork_server(
         stdout=subprocess.DEVNULL,
         env={},  # no secret of ours is there to be found
         cwd="/",
-        start_new_session=True,  # Ctrl-C is for us, who then end the runs in order
+        start_new_session=True,  # Ctrl-C is for us: we end the runs in order
     )
 
 

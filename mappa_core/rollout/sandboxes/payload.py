@@ -69,7 +69,7 @@ def packed(
 ) -> dict[str, bytes]:
     """The request and the workspace's files, by the names `entrypoint` expects them under."""
     request = Request(code=code, workspace=None, limits=limits, packages=packages)
-    files = {entrypoint.REQUEST: messages.encode_request(request)}
+    files = {entrypoint.REQUEST: messages.encode(request)}
     if workspace:
         workspace.mkdir(parents=True, exist_ok=True)
         for path in sorted(workspace.rglob("*")):

@@ -5,8 +5,6 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -60,53 +58,37 @@ async def _silence(sandbox: Sandbox) -> str | None:
 
 async def _escape(sandbox: Sandbox) -> str | None:
     """Let a canary try to get out; judge by what happened outside, not by what it says."""
-    with ExitStack() as stack:
-        bait = _lay_bait(stack)
-        result = await sandbox.run(bait.canary, None, Limits())
-        if not result.stdout.startswith("alive"):
-            return _SILENT
-        if _BAIT in result.stdout:
-            return "a program read a file outside"
-        return bait.harm()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Bait:
-    """Things outside that a canary is told to reach for."""
-
-    folder: Path
-    listener: socket.socket
-    victim: subprocess.Popen[bytes]
-
-    @property
-    def canary(self) -> str:
-        return _CANARY.format(
-            secret=str(self.folder / "secret"),
-            written=str(self.folder / "written"),
-            port=self.listener.getsockname()[1],
-            victim=self.victim.pid,
+    with (
+        tempfile.TemporaryDirectory(prefix="mappa-canary-") as name,
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        subprocess.Popen(["sleep", "60"]) as victim,
+    ):
+        secret, written = Path(name, "secret"), Path(name, "written")
+        # Open to every user, so that it is the sandbox that refuses and not the file's owner.
+        Path(name).chmod(0o777)
+        secret.write_text(_BAIT)
+        port = listener.getsockname()[1]
+        canary = _CANARY.format(
+            secret=str(secret), written=str(written), port=port, victim=victim.pid
         )
-
-    def harm(self) -> str | None:
-        """What the canary did; None if nothing."""
-        if (self.folder / "written").exists():
-            return "a program wrote a file outside"
-        if self.victim.poll() is not None:
-            return "a program killed a process outside"
         try:
-            self.listener.accept()[0].close()
-        except BlockingIOError:
-            return None
-        return "a program reached the network of this machine"
+            result = await sandbox.run(canary, None, Limits())
+            harm = _harm(written, victim, listener)
+        finally:
+            victim.kill()
+    if not result.stdout.startswith("alive"):
+        return _SILENT
+    return "a program read a file outside" if _BAIT in result.stdout else harm
 
 
-def _lay_bait(stack: ExitStack) -> _Bait:
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mappa-canary-")))
-    # Open to every user, so that it is the sandbox that refuses and not the file's owner.
-    folder.chmod(0o777)
-    (folder / "secret").write_text(_BAIT)
-    listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+def _harm(written: Path, victim: subprocess.Popen[bytes], listener: socket.socket) -> str | None:
+    if written.exists():
+        return "a program wrote a file outside"
+    if victim.poll() is not None:
+        return "a program killed a process outside"
     listener.setblocking(False)
-    victim = stack.enter_context(subprocess.Popen(["sleep", "60"]))
-    stack.callback(victim.kill)
-    return _Bait(folder=folder, listener=listener, victim=victim)
+    try:
+        listener.accept()[0].close()
+    except BlockingIOError:
+        return None
+    return "a program reached the network of this machine"

@@ -11,17 +11,17 @@ import asyncio
 import base64
 import hashlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Literal
 
 import httpx
 from pydantic import BaseModel, ValidationError
 
 from mappa_core.core.errors import SandboxError, SandboxUnavailable
-from mappa_core.core.records.tools import Limits, ToolResult, ToolStatus
+from mappa_core.core.records.tools import Limits, ToolStatus
 from mappa_core.rollout.sandboxes import payload
 from mappa_core.rollout.sandboxes.payload import Reply
-from mappa_core.rollout.sandboxes.supervisor import entrypoint, unsafe_subprocess
+from mappa_core.rollout.sandboxes.remote import RemoteSandbox
+from mappa_core.rollout.sandboxes.supervisor import entrypoint
 
 NAME = "sandbox-fusion"
 GRACE_SECONDS = 30.0
@@ -50,8 +50,8 @@ class _Answer(BaseModel):
     files: dict[str, str] = {}
 
 
-class FusionSandbox:
-    """A `Sandbox` whose walls are a SandboxFusion server's."""
+class FusionSandbox(RemoteSandbox):
+    """A sandbox whose walls are a SandboxFusion server's."""
 
     def __init__(
         self,
@@ -74,21 +74,14 @@ class FusionSandbox:
         Raises:
             SandboxUnavailable: `url` is no address.
         """
+        super().__init__(NAME, concurrency, packages=packages)
         try:
             self._client = httpx.AsyncClient(base_url=url, trust_env=False, transport=transport)
         except httpx.InvalidURL as error:
             raise SandboxUnavailable(f"MAPPA_SANDBOXFUSION_URL={url}: {error}") from None
         self._grace_seconds = grace_seconds
-        self._permits = asyncio.Semaphore(concurrency)
-        self._packages = packages
         self._url = url
-        self._tier = NAME
         self._closed = False
-
-    @property
-    def tier(self) -> str:
-        """Which isolation holds, e.g. `sandbox-fusion+cgroup+tmpfs`."""
-        return self._tier
 
     async def start(self) -> None:
         """Check that the server answers, and learn what holds there.
@@ -97,30 +90,21 @@ class FusionSandbox:
             SandboxUnavailable: Nothing that speaks the protocol answers at the address.
         """
         try:
-            result = await self.run("print(1)", None, Limits())
-        except SandboxError as error:
+            await super().start()
+        except SandboxUnavailable as error:
             raise SandboxUnavailable(f"{error}; see MAPPA_SANDBOXFUSION_URL") from None
-        self._tier = result.tier
-
-    async def run(self, code: str, workspace: Path | None, limits: Limits) -> ToolResult:
-        """Run `code` as `main.py`; see `Sandbox`.
-
-        Raises:
-            SandboxError: The server failed, or did not answer in time.
-        """
-        if self._closed:
-            raise SandboxError("the sandbox is closed")
-        files = await asyncio.to_thread(_sent, code, workspace, limits, packages=self._packages)
-        async with self._permits:
-            answer = await self._ask(files, limits)
-        reply = _opened(answer, limits)
-        tier = _around(reply.result.tier) if reply.result.tier else self._tier
-        return await asyncio.to_thread(payload.take_back, reply, workspace, code=code, tier=tier)
 
     async def close(self) -> None:
         """Give connections back; safe to call twice."""
         self._closed = True
         await self._client.aclose()
+
+    async def _exchange(self, files: Mapping[str, bytes], limits: Limits) -> Reply:
+        if self._closed:
+            raise SandboxError("the sandbox is closed")
+        source = payload.source().items()
+        sent = files | {f"{entrypoint.FOLDER}/source/{name}": data for name, data in source}
+        return _opened(await self._ask(payload.as_text(sent), limits), limits)
 
     async def _ask(self, files: Mapping[str, str], limits: Limits) -> _Answer:
         ours = limits.wall_seconds + _NETWORK_SHARE * self._grace_seconds
@@ -164,12 +148,6 @@ class FusionSandbox:
         raise SandboxError(f"{self._url} cannot be reached")
 
 
-def _sent(code: str, workspace: Path | None, limits: Limits, *, packages: bool) -> dict[str, str]:
-    """Everything the service puts into its folder, in base64."""
-    source = {f"{entrypoint.FOLDER}/source/{name}": data for name, data in payload.source().items()}
-    return payload.as_text(payload.packed(code, workspace, limits, packages=packages) | source)
-
-
 def _opened(answer: _Answer, limits: Limits) -> Reply:
     """The sealed reply, or what is known of a program that left none.
 
@@ -190,12 +168,6 @@ def _opened(answer: _Answer, limits: Limits) -> Reply:
         raise SandboxError(f"SandboxFusion: {' '.join(said.split())}")
     contents = _fetched(answer, entrypoint.CONTENTS)
     return Reply(result=payload.checked_result(text, NAME), contents=contents)
-
-
-def _around(inside: str) -> str:
-    """The tier of a run whose supervisor had the tier `inside` to give."""
-    held = inside.removeprefix(unsafe_subprocess.TIER.name).removeprefix("+")
-    return f"{NAME}+{held}" if held else NAME
 
 
 def _ended_by_signal(code: int | None) -> bool:

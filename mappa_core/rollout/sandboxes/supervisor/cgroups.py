@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mappa_core.core.records.tools import Limits
+from mappa_core.rollout.sandboxes.supervisor import libc
 
 _PREFIX = "mappa-"
 _V1 = ("memory", "pids", "cpuacct")
@@ -206,16 +207,11 @@ def _works(hierarchy: Hierarchy) -> bool:
 
 def _can_enter(group: Group) -> bool:
     procs = group.open_procs()
-    pid = os.fork()
-    if not pid:
-        try:
-            enter(procs)
-        except OSError:
-            os._exit(1)
-        os._exit(0)
-    for descriptor in procs:
-        os.close(descriptor)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    try:
+        return libc.works_in_child(lambda: enter(procs))
+    finally:
+        for descriptor in procs:
+            os.close(descriptor)
 
 
 def _figure(path: Path, name: str) -> int:

@@ -72,7 +72,7 @@ def in_container() -> None:
     )
     reply = run.report(_STANDARD_INPUT, request, facilities)
     if reply is not None:
-        output.write(messages.with_length(messages.encode_reply(reply)))
+        output.write(messages.with_length(messages.encode(reply)))
         output.writelines(_contents(root, reply))
         output.flush()
 

@@ -1,6 +1,6 @@
 """Which of the earlier turns' files a program read, seen from outside by inotify(7).
 
-The kernel tells the supervisor, who owns the workspace; nothing runs inside the sandbox for it, so
+The kernel tells the supervisor, which owns the workspace; nothing runs inside the sandbox for it, so
 a program can neither hide a read nor make one up (it can only really read). A file is followed by
 its inode, not by its name: after a rename an earlier turn's bytes still count, and bytes that the
 program wrote itself do not. Each file gives one event, so no flood of reads can drown another.
@@ -8,7 +8,7 @@ program wrote itself do not. Each file gives one event, so no flood of reads can
 
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,8 @@ _BUFFER_BYTES = 2**16
 class FileWatch:
     """The files that were there before a program, under watch."""
 
-    descriptor: int
+    queue: int | None
+    """None where there was nothing to read; a user may have few queues."""
     names: dict[int, str]
     """By watch."""
     stamps: dict[str, tuple[int, int]]
@@ -35,12 +36,14 @@ class FileWatch:
 
     def read(self) -> set[str]:
         """The names whose old bytes were read before anything overwrote them; ask once."""
+        if self.queue is None:
+            return set()
         try:
-            events = os.read(self.descriptor, _BUFFER_BYTES)
+            events = os.read(self.queue, _BUFFER_BYTES)
         except BlockingIOError:
             return set()
         finally:
-            os.close(self.descriptor)
+            os.close(self.queue)
         return {self.names[watch] for watch, mask in _parsed(events) if mask & _READ}
 
     def written(self, workspace: Path) -> set[str]:
@@ -48,17 +51,19 @@ class FileWatch:
         return {name for name, stamp in self.stamps.items() if _stamp(workspace / name) != stamp}
 
 
-def watch(workspace: Path, names: Iterable[str]) -> FileWatch:
+def watch(workspace: Path, names: Collection[str]) -> FileWatch:
     """Begin to watch the files `names` of a workspace, before its program starts.
 
     Raises:
         OSError: The machine has no more watches to give.
     """
+    if not names:
+        return FileWatch(queue=None, names={}, stamps={})
     queue = libc.inotify_queue()
     events = _READ | _MODIFY
     watched = {libc.inotify_watch_once(queue, workspace / name, events): name for name in names}
     stamps = {name: stamp for name in watched.values() if (stamp := _stamp(workspace / name))}
-    return FileWatch(descriptor=queue, names=watched, stamps=stamps)
+    return FileWatch(queue=queue, names=watched, stamps=stamps)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,12 @@ class Collected:
     files: tuple[Artifact, ...]
     """Every accepted file, changed or not, by name."""
     rejected: tuple[RejectedFile, ...]
+
+    def changed(self, before: Mapping[str, Artifact], touched: Set[str]) -> tuple[Artifact, ...]:
+        """The files that are not as `before`, and those of the names `touched`."""
+        return tuple(
+            file for file in self.files if file.name in touched or before.get(file.name) != file
+        )
 
 
 def copy_in(source: Path, target: Path) -> dict[str, Artifact]:

@@ -8,6 +8,7 @@ and killed through its ancestry, or its control group where there is one.
 
 import ctypes
 import os
+import struct
 from pathlib import Path
 from typing import NoReturn
 
@@ -30,15 +31,6 @@ _SCOPE_VERSION, _ABSTRACT_SOCKETS_AND_SIGNALS = 6, 0b11
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternatives")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/urandom", "/dev/random")
-
-
-class _Ruleset(ctypes.Structure):
-    _fields_ = (("files", ctypes.c_uint64), ("tcp", ctypes.c_uint64), ("scoped", ctypes.c_uint64))
-
-
-class _PathBeneath(ctypes.Structure):
-    _pack_ = 1
-    _fields_ = (("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32))
 
 
 class _FilterProgram(ctypes.Structure):
@@ -72,13 +64,11 @@ def available() -> bool:
 def _restrict_files(*, readable: list[Path], writable: list[Path]) -> None:
     version = libc.syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG)
     everything = (1 << _RIGHTS_BY_VERSION.get(version, max(_RIGHTS_BY_VERSION.values()))) - 1
-    asked = _Ruleset(
-        files=everything,
-        tcp=_BIND_AND_CONNECT_TCP if version >= _TCP_VERSION else 0,
-        scoped=_ABSTRACT_SOCKETS_AND_SIGNALS if version >= _SCOPE_VERSION else 0,
-    )
+    tcp = _BIND_AND_CONNECT_TCP if version >= _TCP_VERSION else 0
+    scoped = _ABSTRACT_SOCKETS_AND_SIGNALS if version >= _SCOPE_VERSION else 0
     # An older kernel takes a shorter structure only if what it lacks is zero, as it is here.
-    ruleset = libc.syscall(_CREATE_RULESET, ctypes.byref(asked), ctypes.sizeof(asked), 0)
+    attributes = struct.pack("=QQQ", everything, tcp, scoped)
+    ruleset = libc.syscall(_CREATE_RULESET, attributes, len(attributes), 0)
     for path in readable:
         _allow(ruleset, path, _READ)
     for path in writable:
@@ -95,8 +85,7 @@ def _allow(ruleset: int, path: Path, rights: int) -> None:
     on_files = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEVICE
     allowed = rights if path.is_dir() else rights & on_files
     parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    rule = _PathBeneath(allowed=allowed, parent=parent)
-    libc.syscall(_ADD_RULE, ruleset, _PATH_BENEATH, ctypes.byref(rule), 0)
+    libc.syscall(_ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", allowed, parent), 0)
     os.close(parent)
 
 

@@ -1,8 +1,9 @@
-"""The few Linux calls the standard library has no name for."""
+"""The few Linux calls the standard library has no name for; all raise `OSError` where refused."""
 
 import ctypes
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
@@ -15,21 +16,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def syscall(number: int, *arguments: object) -> int:
-    """Make a raw system call; integers are passed as longs, the rest as ctypes passes them.
-
-    Raises:
-        OSError: The kernel refused.
-    """
+    """Make a raw system call; integers are passed as longs, the rest as ctypes passes them."""
     longs = (ctypes.c_long(a) if isinstance(a, int) else a for a in arguments)
     return _checked(_libc.syscall(ctypes.c_long(number), *longs))
 
 
 def prctl(option: int, value: int = 1, pointer: object = None) -> None:
-    """Call `prctl(2)` with a number and, where the option takes one, a pointer.
-
-    Raises:
-        OSError: The kernel refused.
-    """
+    """Call `prctl(2)` with a number and, where the option takes one, a pointer."""
     zero = ctypes.c_ulong(0)
     _checked(_libc.prctl(option, ctypes.c_ulong(value), pointer or zero, zero, zero))
 
@@ -57,11 +50,7 @@ def lose_root_at_exec() -> None:
 
 
 def enter_private_mounts() -> None:
-    """Mount for this process alone from now on; an ordinary user gets a user namespace first.
-
-    Raises:
-        OSError: The machine forbids it.
-    """
+    """Mount for this process alone from now on; an ordinary user gets a user namespace first."""
     uid, gid = os.geteuid(), os.getegid()
     ordinary = uid != 0
     _checked(_libc.unshare(_CLONE_NEWNS | (_CLONE_NEWUSER if ordinary else 0)))
@@ -73,40 +62,36 @@ def enter_private_mounts() -> None:
 
 
 def mount_tmpfs(target: Path, options: str) -> None:
-    """Mount an empty memory file system, e.g. with `size=65536,nr_inodes=64,mode=0755`.
-
-    Raises:
-        OSError: The kernel refused.
-    """
+    """Mount an empty memory file system, e.g. with `size=65536,nr_inodes=64,mode=0755`."""
     _mount("tmpfs", target, options, _MS_NOSUID | _MS_NODEV)
 
 
 def bind(source: str, target: Path) -> None:
-    """Show the file or directory `source` at `target` too.
-
-    Raises:
-        OSError: The kernel refused.
-    """
+    """Show the file or directory `source` at `target` too."""
     _mount(source, target, None, _MS_BIND | _MS_REC)
 
 
 def inotify_queue() -> int:
-    """A descriptor that delivers events of watched files, never blocking.
-
-    Raises:
-        OSError: This user has too many already.
-    """
+    """A descriptor that delivers events of watched files, never blocking."""
     return _checked(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
 
 
 def inotify_watch_once(queue: int, path: Path, events: int) -> int:
-    """Have `queue` deliver the first of `events` that happens to the file at `path`.
-
-    Raises:
-        OSError: It is not there, or this user has too many watches.
-    """
+    """Have `queue` deliver the first of `events` that happens to the file at `path`."""
     mask = ctypes.c_uint32(events | _IN_ONESHOT)
     return _checked(_libc.inotify_add_watch(queue, os.fsencode(path), mask))
+
+
+def works_in_child(call: Callable[[], None]) -> bool:
+    """Whether `call` raises no `OSError`, tried in a child of this process."""
+    pid = os.fork()
+    if not pid:
+        try:
+            call()
+        except OSError:
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def _mount(source: str, target: Path, options: str | None, flags: int) -> None:

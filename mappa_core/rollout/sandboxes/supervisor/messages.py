@@ -39,9 +39,9 @@ def with_length(data: bytes) -> bytes:
     return len(data).to_bytes(LENGTH_BYTES) + data
 
 
-def encode_request(request: Request) -> bytes:
-    """The request as a JSON text; any `str` survives, lone surrogates included."""
-    return json.dumps(asdict(request)).encode("ascii")
+def encode(message: Request | ToolResult | Failure) -> bytes:
+    """The message as a JSON text; any `str` survives, lone surrogates included."""
+    return json.dumps(asdict(message)).encode("ascii")
 
 
 def decode_request(text: bytes) -> Request:
@@ -60,11 +60,6 @@ def receive_request(connection: socket.socket) -> Request:
     if length > _MAX_REQUEST_BYTES:
         raise EOFError
     return decode_request(_exactly(connection, length))
-
-
-def encode_reply(reply: ToolResult | Failure) -> bytes:
-    """The reply as a JSON text."""
-    return json.dumps(asdict(reply)).encode("ascii")
 
 
 def decode_reply(text: bytes) -> ToolResult | Failure:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mappa_core.core.records.tools import Artifact, Limits, ToolResult, ToolStatus
+from mappa_core.core.records.tools import Limits, ToolResult, ToolStatus
 from mappa_core.rollout.sandboxes.supervisor import (
     exit_status,
     file_reads,
@@ -29,7 +29,6 @@ from mappa_core.rollout.sandboxes.supervisor import (
 )
 from mappa_core.rollout.sandboxes.supervisor.cgroups import Group, Hierarchy
 from mappa_core.rollout.sandboxes.supervisor.exit_status import Exit
-from mappa_core.rollout.sandboxes.supervisor.file_reads import FileWatch
 from mappa_core.rollout.sandboxes.supervisor.messages import Failure, Request
 from mappa_core.rollout.sandboxes.supervisor.program import Program
 from mappa_core.rollout.sandboxes.supervisor.run_folder import Interpreter, RunFolder
@@ -73,7 +72,7 @@ def serve(connection: socket.socket, request: Request, facilities: Facilities) -
     reply = report(connection.fileno(), request, facilities)
     if reply is not None:
         with contextlib.suppress(OSError):  # the caller may have gone meanwhile
-            connection.sendall(messages.encode_reply(reply))
+            connection.sendall(messages.encode(reply))
 
 
 def report(caller: int, request: Request, facilities: Facilities) -> ToolResult | Failure | None:
@@ -102,7 +101,7 @@ def _run(caller: int, request: Request, facilities: Facilities) -> ToolResult:
         folder = _folder(facilities, limits, len(code))
         cleanup.callback(folder.remove)
         before = files.copy_in(workspace, folder.workspace) if workspace else {}
-        watch = file_reads.watch(folder.workspace, before) if before else None
+        watch = file_reads.watch(folder.workspace, before)
         user = privileges.run_user()
         folder.fill(code, tier.python_inside(folder), user)
         running = program.start(tier, folder, limits, group, user)
@@ -112,7 +111,19 @@ def _run(caller: int, request: Request, facilities: Facilities) -> ToolResult:
             status = kill.kill_tree(running)
         ended = exit_status.read_wait_status(status, tier.signal_base)
         result = _result(running, broken, ended, facilities.name)
-        return _with_files(result, folder, workspace, _Before(files=before, watch=watch), limits)
+        # Before we read the files ourselves.
+        read, touched = watch.read(), watch.written(folder.workspace)
+        files.make_readable(folder.workspace)
+        left = files.collect(folder.workspace, before, limits, leave_out=run_folder.PROGRAM)
+        if workspace:
+            files.write_back(folder.workspace, workspace, left, before)
+        return replace(
+            result,
+            written=left.changed(before, touched),
+            read=tuple(before[name] for name in sorted(read)),
+            removed=tuple(sorted(before.keys() - {file.name for file in left.files})),
+            rejected=left.rejected,
+        )
 
 
 def _by_descriptor(workspace: str | None) -> Path | None:
@@ -175,35 +186,3 @@ def _status(running: Program, ended: Exit, stderr: str) -> ToolStatus:
     if not running.has_started():
         raise _NotStarted(stderr or "the program could not be started")
     return exit_status.status_of(ended)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Before:
-    """A workspace as the program found it."""
-
-    files: Mapping[str, Artifact]
-    watch: FileWatch | None
-    """None where there was nothing to read."""
-
-
-def _with_files(
-    result: ToolResult, folder: RunFolder, workspace: Path | None, before: _Before, limits: Limits
-) -> ToolResult:
-    # First of all, because we are about to read the files ourselves.
-    read = before.watch.read() if before.watch else set[str]()
-    touched = before.watch.written(folder.workspace) if before.watch else set[str]()
-    files.make_readable(folder.workspace)
-    left = files.collect(folder.workspace, before.files, limits, leave_out=run_folder.PROGRAM)
-    if workspace:
-        files.write_back(folder.workspace, workspace, left, before.files)
-    return replace(
-        result,
-        written=tuple(
-            file
-            for file in left.files
-            if file.name in touched or before.files.get(file.name) != file
-        ),
-        read=tuple(before.files[name] for name in sorted(read)),
-        removed=tuple(sorted(before.files.keys() - {file.name for file in left.files})),
-        rejected=left.rejected,
-    )

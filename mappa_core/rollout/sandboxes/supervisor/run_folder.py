@@ -87,7 +87,7 @@ class RunFolder:
         Args:
             code: The program.
             python_inside: The interpreter as the program will see it.
-            owner: User who will run it.
+            owner: The user it will run as.
 
         Raises:
             OSError: It does not fit.
@@ -162,15 +162,8 @@ def make_private(
 
 
 def can_make_private() -> bool:
-    """Whether this machine lets us make private folders, by trying it in a child."""
-    pid = os.fork()
-    if not pid:
-        try:
-            libc.enter_private_mounts()
-        except OSError:
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    """Whether this machine lets us make private folders."""
+    return libc.works_in_child(libc.enter_private_mounts)
 
 
 def _by_descriptor(path: Path) -> str:

@@ -15,7 +15,7 @@ def test_any_code_arrives_as_it_was_sent(code: str):
     )
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        ours.sendall(messages.with_length(messages.encode_request(request)))
+        ours.sendall(messages.with_length(messages.encode(request)))
         assert messages.receive_request(theirs) == request
 
 
@@ -44,6 +44,6 @@ def test_a_result_arrives_as_it_was_sent():
         written=(Artifact(name="a", size_bytes=1, sha256="0" * 64),),
         rejected=(RejectedFile(name="b", reason="a link"),),
     )
-    assert messages.decode_reply(messages.encode_reply(result)) == result
+    assert messages.decode_reply(messages.encode(result)) == result
     failure = messages.Failure(reason="no")
-    assert messages.decode_reply(messages.encode_reply(failure)) == failure
+    assert messages.decode_reply(messages.encode(failure)) == failure
