@@ -1,6 +1,6 @@
 """Which of the earlier turns' files a program read, seen from outside by inotify(7).
 
-The kernel tells the supervisor, which owns the workspace; nothing runs inside the sandbox for it, so
+The kernel tells the supervisor that owns the workspace; nothing runs inside the sandbox for it, so
 a program can neither hide a read nor make one up (it can only really read). A file is followed by
 its inode, not by its name: after a rename an earlier turn's bytes still count, and bytes that the
 program wrote itself do not. Each file gives one event, so no flood of reads can drown another.
