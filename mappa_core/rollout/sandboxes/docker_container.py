@@ -29,7 +29,7 @@ from mappa_core.core.errors import SandboxError
 from mappa_core.core.records.tools import Limits
 from mappa_core.rollout.sandboxes import payload
 from mappa_core.rollout.sandboxes.docker_hardening import hardening
-from mappa_core.rollout.sandboxes.supervisor import entrypoint, messages
+from mappa_core.rollout.sandboxes.supervisor import messages
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -37,7 +37,7 @@ LABEL = "mappa.sandbox"
 _BOOT = f"""
 import sys
 size = int.from_bytes(sys.stdin.buffer.read({messages.LENGTH_BYTES}))
-with open("{entrypoint.HOME}/source.zip", "wb") as file:
+with open("{messages.HOME}/source.zip", "wb") as file:
     file.write(sys.stdin.buffer.read(size))
 sys.path.insert(0, file.name)
 from mappa_core.rollout.sandboxes.supervisor import entrypoint
@@ -189,7 +189,7 @@ async def start_container(engine: Engine, limits: Limits) -> Container:
         with engine_errors():
             async with asyncio.timeout(_START_SECONDS):
                 await made.send(_source())
-                await made.read(len(entrypoint.READY))
+                await made.read(len(messages.READY))
     except BaseException:
         await asyncio.shield(made.remove())
         raise

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from docker.types import Ulimit
 
 from mappa_core.core.records.tools import Limits
-from mappa_core.rollout.sandboxes.supervisor import entrypoint
+from mappa_core.rollout.sandboxes.supervisor import messages
 
 _MIB = 2**20
 _SUPERVISOR_BYTES, _SUPERVISOR_PROCESSES, _SUPERVISOR_FILES = 64 * _MIB, 8, 256
@@ -35,7 +35,7 @@ def hardening(limits: Limits, user: int) -> Mapping[str, object]:
         "memswap_limit": memory,
         "pids_limit": limits.processes + _SUPERVISOR_PROCESSES,
         "nano_cpus": _ONE_CPU,
-        "tmpfs": {"/tmp": tmpfs, entrypoint.HOME: tmpfs},  # noqa: S108 (inside the container)
+        "tmpfs": {"/tmp": tmpfs, messages.HOME: tmpfs},  # noqa: S108 (inside the container)
         "ulimits": [
             Ulimit(name="core", soft=0, hard=0),
             Ulimit(name="nofile", soft=files, hard=files),

@@ -19,9 +19,10 @@ from pydantic import TypeAdapter, ValidationError
 import mappa_core
 from mappa_core.core.errors import SandboxError
 from mappa_core.core.records.tools import Artifact, Limits, ToolResult, ToolStatus
-from mappa_core.rollout.sandboxes.supervisor import entrypoint, messages
+from mappa_core.rollout.sandboxes.supervisor import messages
 from mappa_core.rollout.sandboxes.supervisor.messages import Failure, Request
 
+_ENTRYPOINT = "mappa_core.rollout.sandboxes.supervisor.entrypoint"
 _REPLY = TypeAdapter[ToolResult | Failure](ToolResult | Failure)
 
 
@@ -39,7 +40,7 @@ def source() -> Mapping[str, bytes]:
     """The files of the supervisor's source, by their path below the package's parent."""
     root = Path(mappa_core.__file__).parent.parent
     found: dict[str, bytes] = {}
-    waiting = [entrypoint.__name__]
+    waiting = [_ENTRYPOINT]
     while waiting:
         path = _path_of(root, waiting.pop())
         if path is not None and (name := str(path.relative_to(root))) not in found:
@@ -67,14 +68,14 @@ def _imported(text: bytes) -> Iterator[str]:
 def packed(
     code: str, workspace: Path | None, limits: Limits, *, packages: bool
 ) -> dict[str, bytes]:
-    """The request and the workspace's files, by the names `entrypoint` expects them under."""
+    """The request and the workspace's files, by the names that `messages` gives them."""
     request = Request(code=code, workspace=None, limits=limits, packages=packages)
-    files = {entrypoint.REQUEST: messages.encode(request)}
+    files = {messages.REQUEST: messages.encode(request)}
     if workspace:
         workspace.mkdir(parents=True, exist_ok=True)
         for path in sorted(workspace.rglob("*")):
             if path.is_file() and not path.is_symlink():
-                files[f"{entrypoint.WORKSPACE}/{path.relative_to(workspace)}"] = path.read_bytes()
+                files[f"{messages.WORKSPACE}/{path.relative_to(workspace)}"] = path.read_bytes()
     return files
 
 

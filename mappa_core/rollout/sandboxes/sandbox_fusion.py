@@ -21,7 +21,7 @@ from mappa_core.core.records.tools import Limits, ToolStatus
 from mappa_core.rollout.sandboxes import payload
 from mappa_core.rollout.sandboxes.payload import Reply
 from mappa_core.rollout.sandboxes.remote import RemoteSandbox
-from mappa_core.rollout.sandboxes.supervisor import entrypoint
+from mappa_core.rollout.sandboxes.supervisor import messages
 
 NAME = "sandbox-fusion"
 GRACE_SECONDS = 30.0
@@ -103,7 +103,7 @@ class FusionSandbox(RemoteSandbox):
         if self._closed:
             raise SandboxError("the sandbox is closed")
         source = payload.source().items()
-        sent = files | {f"{entrypoint.FOLDER}/source/{name}": data for name, data in source}
+        sent = files | {f"{messages.FOLDER}/source/{name}": data for name, data in source}
         return _opened(await self._ask(payload.as_text(sent), limits), limits)
 
     async def _ask(self, files: Mapping[str, str], limits: Limits) -> _Answer:
@@ -112,7 +112,7 @@ class FusionSandbox(RemoteSandbox):
             "language": "python",
             "code": _BOOT,
             "files": files,
-            "fetch_files": [entrypoint.REPLY, entrypoint.CONTENTS],
+            "fetch_files": [messages.REPLY, messages.CONTENTS],
             "run_timeout": limits.wall_seconds + self._grace_seconds,
         }
         try:
@@ -159,20 +159,20 @@ def _opened(answer: _Answer, limits: Limits) -> Reply:
         raise SandboxError(f"SandboxFusion failed: {' '.join(answer.message.split()) or 'no word'}")
     if ran.status == "TimeLimitExceeded":
         return payload.without_reply(ToolStatus.TIMEOUT, "the service ended it", limits)
-    text = _fetched(answer, entrypoint.REPLY)
-    seal = f"{entrypoint.SEAL}{hashlib.sha256(text).hexdigest()}"
+    text = _fetched(answer, messages.REPLY)
+    seal = f"{messages.SEAL}{hashlib.sha256(text).hexdigest()}"
     if (ran.stdout or "").rstrip("\n").rpartition("\n")[2] != seal:
         said = f"it left no sealed reply {(ran.stderr or '').strip()[-300:]}".strip()
         if _ended_by_signal(ran.return_code):
             return payload.without_reply(ToolStatus.KILLED, said, limits)
         raise SandboxError(f"SandboxFusion: {' '.join(said.split())}")
-    contents = _fetched(answer, entrypoint.CONTENTS)
+    contents = _fetched(answer, messages.CONTENTS)
     return Reply(result=payload.checked_result(text, NAME), contents=contents)
 
 
 def _ended_by_signal(code: int | None) -> bool:
     """Whether the program took its supervisor down, which itself has no reason to be killed."""
-    return code is None or code < 0 or code > entrypoint.SIGNAL_BASE
+    return code is None or code < 0 or code > messages.SIGNAL_BASE
 
 
 def _fetched(answer: _Answer, name: str) -> bytes:

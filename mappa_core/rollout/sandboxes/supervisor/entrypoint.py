@@ -31,16 +31,6 @@ from mappa_core.rollout.sandboxes.supervisor.messages import Failure, Request
 from mappa_core.rollout.sandboxes.supervisor.run import Facilities
 from mappa_core.rollout.sandboxes.supervisor.tier import Tier
 
-FOLDER = ".mappa"
-REQUEST, REPLY, CONTENTS = f"{FOLDER}/request.json", f"{FOLDER}/reply.json", f"{FOLDER}/contents"
-WORKSPACE = "workspace"
-HOME = "/mappa"
-"""Where a container keeps all that it is sent."""
-READY = b"ready\n"
-SIGNAL_BASE = 128
-"""Exit codes above this say which signal ended the supervisor, as a shell's do."""
-SEAL = "mappa reply "
-"""What the last line says before the digest of the reply, so that a cut-off answer shows."""
 _STANDARD_INPUT = 0
 
 
@@ -53,12 +43,12 @@ def in_container() -> None:
     """
     group = cgroups.enclosing_group()
     read, output = sys.stdin.buffer.read, sys.stdout.buffer
-    output.write(READY)
+    output.write(messages.READY)
     output.flush()
     sent = read(int.from_bytes(read(messages.LENGTH_BYTES)))
     if not sent:
         return
-    root = Path(HOME)
+    root = Path(messages.HOME)
     _unpack(root, json.loads(sent))
     request = _request(root)
     facilities = Facilities(
@@ -101,11 +91,11 @@ def on_server(home: str) -> None:
     if os.WIFSIGNALED(status):
         if facilities.hierarchy is not None:
             facilities.hierarchy.sweep()
-        sys.exit(SIGNAL_BASE + os.WTERMSIG(status))
-    (root / REPLY).write_bytes(reply)
-    with (root / CONTENTS).open("wb") as file:
+        sys.exit(messages.SIGNAL_BASE + os.WTERMSIG(status))
+    (root / messages.REPLY).write_bytes(reply)
+    with (root / messages.CONTENTS).open("wb") as file:
         file.writelines(_contents(root, messages.decode_reply(reply)))
-    sys.stdout.write(f"{SEAL}{hashlib.sha256(reply).hexdigest()}\n")
+    sys.stdout.write(f"{messages.SEAL}{hashlib.sha256(reply).hexdigest()}\n")
 
 
 def _inner_tier() -> Tier:
@@ -120,9 +110,9 @@ def _unpack(root: Path, files: Mapping[str, str]) -> None:
 
 
 def _request(root: Path) -> Request:
-    (root / WORKSPACE).mkdir(exist_ok=True)
-    request = messages.decode_request((root / REQUEST).read_bytes())
-    return replace(request, workspace=str(root / WORKSPACE))
+    (root / messages.WORKSPACE).mkdir(exist_ok=True)
+    request = messages.decode_request((root / messages.REQUEST).read_bytes())
+    return replace(request, workspace=str(root / messages.WORKSPACE))
 
 
 def _packages(request: Request) -> dict[str, Path]:
@@ -133,4 +123,4 @@ def _packages(request: Request) -> dict[str, Path]:
 def _contents(root: Path, reply: ToolResult | Failure) -> Iterator[bytes]:
     """The bytes of each file that was written, in the order of the reply."""
     for file in reply.written if isinstance(reply, ToolResult) else ():
-        yield (root / WORKSPACE / file.name).read_bytes()
+        yield (root / messages.WORKSPACE / file.name).read_bytes()

@@ -14,8 +14,11 @@ from importlib import import_module
 from pathlib import Path
 
 from mappa_core.rollout.sandboxes.supervisor import cgroups, messages, run, run_folder
+from mappa_core.rollout.sandboxes.supervisor.messages import Request
 from mappa_core.rollout.sandboxes.supervisor.run import Facilities
 from mappa_core.rollout.sandboxes.supervisor.tier import Tier
+
+_MAX_REQUEST_BYTES = 64 * 2**20
 
 
 def main(backend: str, packages: str) -> None:
@@ -65,7 +68,7 @@ def _fork(descriptor: int, facilities: Facilities) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     connection = socket.socket(fileno=descriptor)
     with contextlib.suppress(EOFError):  # the caller is gone already
-        run.serve(connection, messages.receive_request(connection), facilities)
+        run.serve(connection, receive_request(connection), facilities)
     os._exit(0)
 
 
@@ -74,3 +77,25 @@ def _wait_for_supervisors() -> None:
         os.wait()
     except ChildProcessError:
         return
+
+
+def receive_request(connection: socket.socket) -> Request:
+    """Wait for one request.
+
+    Raises:
+        EOFError: The caller is gone.
+    """
+    length = int.from_bytes(_exactly(connection, messages.LENGTH_BYTES))
+    if length > _MAX_REQUEST_BYTES:
+        raise EOFError
+    return messages.decode_request(_exactly(connection, length))
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        chunk = connection.recv(min(size - len(data), 2**16))
+        if not chunk:
+            raise EOFError
+        data += chunk
+    return bytes(data)

@@ -2,17 +2,29 @@
 
 request   8 bytes of length, then the text; the connection stays open while the caller waits
 reply     the text, then the end of the stream
+
+Elsewhere than here the request comes with the workspace's files, and the reply takes some back: by
+the names below, in the folder of a SandboxFusion server or in one more message of a container.
 """
 
 import json
-import socket
 from dataclasses import asdict, dataclass
 
 from mappa_core.core.errors import SandboxError
 from mappa_core.core.records.tools import Artifact, Limits, RejectedFile, ToolResult, ToolStatus
 
 LENGTH_BYTES = 8
-_MAX_REQUEST_BYTES = 64 * 2**20
+FOLDER = ".mappa"
+REQUEST, REPLY, CONTENTS = f"{FOLDER}/request.json", f"{FOLDER}/reply.json", f"{FOLDER}/contents"
+WORKSPACE = "workspace"
+HOME = "/mappa"
+"""Where a container keeps all that it is sent."""
+READY = b"ready\n"
+"""What a container says before it is sent anything."""
+SIGNAL_BASE = 128
+"""Exit codes above this say which signal ended the supervisor, as a shell's do."""
+SEAL = "mappa reply "
+"""What the last line says before the digest of the reply, so that a cut-off answer shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,18 +62,6 @@ def decode_request(text: bytes) -> Request:
     return Request(**fields | {"limits": Limits(**fields["limits"])})
 
 
-def receive_request(connection: socket.socket) -> Request:
-    """Wait for one request.
-
-    Raises:
-        EOFError: The caller is gone.
-    """
-    length = int.from_bytes(_exactly(connection, LENGTH_BYTES))
-    if length > _MAX_REQUEST_BYTES:
-        raise EOFError
-    return decode_request(_exactly(connection, length))
-
-
 def decode_reply(text: bytes) -> ToolResult | Failure:
     """The reply of a supervisor that can be trusted; `payload` checks those that cannot."""
     fields = json.loads(text)
@@ -85,13 +85,3 @@ def result_of(reply: ToolResult | Failure, backend: str) -> ToolResult:
     if isinstance(reply, Failure):
         raise SandboxError(f"{backend}: {reply.reason}; see docs/security.md")
     return reply
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        chunk = connection.recv(min(size - len(data), 2**16))
-        if not chunk:
-            raise EOFError
-        data += chunk
-    return bytes(data)

@@ -111,7 +111,7 @@ def _run(caller: int, request: Request, facilities: Facilities) -> ToolResult:
             status = kill.kill_tree(running)
         ended = exit_status.read_wait_status(status, tier.signal_base)
         result = _result(running, broken, ended, facilities.name)
-        # Before we read the files ourselves.
+        # First of all, because we are about to read the files ourselves.
         read, touched = watch.read(), watch.written(folder.workspace)
         files.make_readable(folder.workspace)
         left = files.collect(folder.workspace, before, limits, leave_out=run_folder.PROGRAM)

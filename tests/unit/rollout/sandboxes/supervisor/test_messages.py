@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from mappa_core.core.records.tools import Artifact, Limits, RejectedFile, ToolResult, ToolStatus
 from mappa_core.rollout.sandboxes.supervisor import messages
+from mappa_core.rollout.sandboxes.supervisor.fork_server import receive_request
 
 
 @given(st.text(st.characters(), max_size=200))
@@ -16,7 +17,7 @@ def test_any_code_arrives_as_it_was_sent(code: str):
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.sendall(messages.with_length(messages.encode(request)))
-        assert messages.receive_request(theirs) == request
+        assert receive_request(theirs) == request
 
 
 def test_a_caller_who_goes_away_is_noticed():
@@ -25,7 +26,7 @@ def test_a_caller_who_goes_away_is_noticed():
         ours.sendall(b"\0\0\0")
         ours.close()
         with pytest.raises(EOFError):
-            messages.receive_request(theirs)
+            receive_request(theirs)
 
 
 def test_a_result_arrives_as_it_was_sent():
