@@ -53,7 +53,6 @@ def deny_filter(*, namespaces: bool, machine: str = _THIS_MACHINE) -> bytes:
     if machine not in _ARCHITECTURES:
         raise SandboxUnavailable(f"no system call filter for {machine}; use x86_64 or aarch64")
     architecture, column = _ARCHITECTURES[machine]
-    calls = {name: numbers[column] for name, numbers in seccomp_calls.CALLS.items()}
     program = [
         (_LOAD, 0, 0, _ARCHITECTURE_OFFSET),
         (_JUMP_EQUAL, 1, 0, architecture),
@@ -68,25 +67,31 @@ def deny_filter(*, namespaces: bool, machine: str = _THIS_MACHINE) -> bytes:
         ),
         *([] if namespaces else _kept_to_itself(column)),
         # glibc falls back to clone, whose flags can be read here.
-        *_when(calls["clone3"], [_refuse(errno.ENOSYS)]),
-        *_when(calls["clone"], [_argument(0), *_if_any_bit(_NAMESPACE_FLAGS)]),
-        *_when(calls["ioctl"], [_argument(1), *_if_one_of(_TERMINAL_INJECTION + _FILE_FLAGS)]),
-        *(_own_network(calls) if namespaces else _no_network(calls)),
+        *_when(seccomp_calls.CLONE3[column], [_refuse(errno.ENOSYS)]),
+        *_when(seccomp_calls.CLONE[column], [_argument(0), *_if_any_bit(_NAMESPACE_FLAGS)]),
+        *_when(
+            seccomp_calls.IOCTL[column],
+            [_argument(1), *_if_one_of(_TERMINAL_INJECTION + _FILE_FLAGS)],
+        ),
+        *(_own_network(column) if namespaces else _no_network(column)),
         (_RETURN, 0, 0, _ALLOW),
     ]
     return b"".join(struct.pack("HBBI", *step) for step in program)
 
 
-def _own_network(calls: dict[str, int]) -> list[_Instruction]:
-    return _when(calls["socket"], [_argument(0), *_unless_one_of((_AF_UNIX, _AF_INET, _AF_INET6))])
+def _own_network(column: int) -> list[_Instruction]:
+    return _when(
+        seccomp_calls.SOCKET[column],
+        [_argument(0), *_unless_one_of((_AF_UNIX, _AF_INET, _AF_INET6))],
+    )
 
 
-def _no_network(calls: dict[str, int]) -> list[_Instruction]:
+def _no_network(column: int) -> list[_Instruction]:
     # A datagram pair could be connected anew, to a socket outside; a stream pair cannot.
     stream_only = [_argument(1), (_AND, 0, 0, _SOCK_TYPE_MASK), *_unless_one_of((_SOCK_STREAM,))]
     return [
-        *_when(calls["socket"], [_refuse(errno.EACCES)]),
-        *_when(calls["socketpair"], stream_only),
+        *_when(seccomp_calls.SOCKET[column], [_refuse(errno.EACCES)]),
+        *_when(seccomp_calls.SOCKETPAIR[column], stream_only),
     ]
 
 

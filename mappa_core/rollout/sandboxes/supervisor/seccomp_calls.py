@@ -1,12 +1,10 @@
 """Numbers of the system calls that `seccomp` rules on: on x86_64, and on aarch64 or None there."""
 
-CALLS = {
-    "clone": (56, 220),
-    "clone3": (435, 435),
-    "ioctl": (16, 29),
-    "socket": (41, 198),
-    "socketpair": (53, 199),
-}
+CLONE = (56, 220)
+CLONE3 = (435, 435)
+IOCTL = (16, 29)
+SOCKET = (41, 198)
+SOCKETPAIR = (53, 199)
 
 DENIED = {
     # kernel keyrings, programs in the kernel, rings, faults in user space
