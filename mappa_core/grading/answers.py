@@ -74,7 +74,7 @@ def verify(answer: str | None, expected: str) -> Outcome:
         expected: The right answer.
 
     Returns:
-        The outcome; no answer, or one too monstrous to evaluate, is not a success.
+        The outcome; no answer, or one that could take long to evaluate, is not a success.
     """
     return Outcome(success=_equal(answer, expected), answer=answer, method=METHOD)
 
@@ -85,7 +85,7 @@ def _equal(answer: str | None, expected: str) -> bool:
     if answer.strip() == expected.strip():
         return True
     wanted, given = _plain(expected), _plain(answer)
-    if not (_tame(wanted) and _tame(given)):
+    if not (_is_quick(wanted) and _is_quick(given)):
         return False
     if not _BARE.fullmatch(wanted):
         return _same(wanted, given)
@@ -119,7 +119,7 @@ def _is_noun(word: str) -> bool:
     )
 
 
-def _tame(text: str) -> bool:
+def _is_quick(text: str) -> bool:
     """Whether evaluating `text` is sure to be quick."""
     powers = _POWER.findall(text)
     return (

@@ -59,7 +59,11 @@ def positive_label(truth: Column) -> object:
 
 
 def _f1(truth: Column, predicted: Column) -> float:
-    return _f1_of(positive_label(truth), truth, predicted)
+    """Harmonic mean of precision and recall; 0 where the label was never predicted."""
+    label = positive_label(truth)
+    both = np.count_nonzero((truth == label) & (predicted == label))
+    either = np.count_nonzero(truth == label) + np.count_nonzero(predicted == label)
+    return 2 * both / either if either else 0.0
 
 
 def _f1_macro(truth: Column, predicted: Column) -> float:
@@ -68,11 +72,8 @@ def _f1_macro(truth: Column, predicted: Column) -> float:
     return float(np.mean([2 * both[label] / count for label, count in either.items()]))
 
 
-def _f1_of(label: object, truth: Column, predicted: Column) -> float:
-    """Harmonic mean of precision and recall; 0 where the label was never predicted."""
-    both = np.count_nonzero((truth == label) & (predicted == label))
-    either = np.count_nonzero(truth == label) + np.count_nonzero(predicted == label)
-    return 2 * both / either if either else 0.0
+def _accuracy(truth: Column, predicted: Column) -> float:
+    return float(np.mean(truth == predicted))
 
 
 def _balanced_accuracy(truth: Column, predicted: Column) -> float:
@@ -187,11 +188,11 @@ _Loss = partial(Metric, perfect=0.0, wants="numbers", greater_is_better=False)
 _Share = partial(Metric, perfect=1.0, wants="labels", greater_is_better=True)
 
 _ALL = (
-    _Share(name="accuracy", measure=_by_column(lambda t, p: float(np.mean(t == p)))),
+    _Share(name="accuracy", measure=_by_column(_accuracy)),
     _Share(name="balanced_accuracy", measure=_by_column(_balanced_accuracy)),
     _Share(name="f1", measure=_by_column(_f1)),
     # With one label per row every wrong row is one false positive and one false negative.
-    _Share(name="f1_micro", measure=_by_column(lambda t, p: float(np.mean(t == p)))),
+    _Share(name="f1_micro", measure=_by_column(_accuracy)),
     _Share(name="f1_macro", measure=_by_column(_f1_macro)),
     _Share(name="roc_auc", measure=_by_column(_roc_auc), wants="scores", uninformed=0.5),
     _Loss(name="log_loss", measure=_log_loss, wants="probabilities", lowest=0.0),
@@ -225,8 +226,11 @@ _ALL = (
     _Share(name="jaccard", measure=_by_column(_jaccard), wants="text"),
 )
 
+_ALIASES = {"qwk": "quadratic_weighted_kappa"}
+"""Second names that data sets use."""
+
+_BY_NAME = {metric.name: metric for metric in _ALL}
 METRICS: Mapping[str, Metric] = MappingProxyType(
-    {metric.name: metric for metric in _ALL}
-    | {"qwk": next(metric for metric in _ALL if metric.name == "quadratic_weighted_kappa")}
+    _BY_NAME | {alias: _BY_NAME[name] for alias, name in _ALIASES.items()}
 )
-"""Every metric by name; `qwk` is a second name that data sets use."""
+"""Every metric by name, and by its alias where it has one."""

@@ -5,8 +5,9 @@
     skill       (charged - constant) / (perfect - constant), cut to [0, 1]
     success     a valid submission that is better than the constant
 
-The constant is chosen with the hidden answers in hand, so it is a little better than anybody could
-do without looking at the features: beating it is proof of having used them. See docs/evaluation.md.
+The constant is chosen with the hidden answers in hand, so it is a little better than can be
+done without looking at the features: beating it proves that they were used. See
+docs/evaluation.md.
 """
 
 from collections.abc import Iterable

@@ -65,7 +65,7 @@ class Invalid(Exception):
     """Why a submission cannot be measured; one sentence for people and agents."""
 
 
-def judge(submission: bytes | None, labels: bytes, key: GradingKey) -> Outcome:
+def grade(submission: bytes | None, labels: bytes, key: GradingKey) -> Outcome:
     """Measure a submission against hidden labels.
 
     Args:
@@ -112,7 +112,7 @@ def _measured(
 
 
 def check_labels(labels: bytes, key: GradingKey) -> None:
-    """See that submissions can be measured against `labels`, as `judge` takes for granted.
+    """See that submissions can be measured against `labels`, as `grade` takes for granted.
 
     Args:
         labels: CSV with the id column and all targets.

@@ -24,13 +24,12 @@ def judge(team: Team, episode: Episode, files: EpisodeFiles | None) -> Outcome:
     if files is None:
         return verify(answer, episode.problem.answer)
     # Imported here: pandas and scikit-learn take a second, which other teams do not need.
-    from mappa_core.grading.submissions import judge as measure
-    from mappa_core.grading.submissions import parse_key
+    from mappa_core.grading.submissions import grade, parse_key
 
     file = files_after(episode.turns).get(answer) if answer else None
     data = files.content(file.artifact.sha256) if file else None
     labels = files.tasks.labels(episode.problem)
-    outcome = measure(data, labels, parse_key(episode.problem.answer))
+    outcome = grade(data, labels, parse_key(episode.problem.answer))
     if file and file.stale and outcome.detail is None:
         return replace(outcome, detail=f"stale: {file.stale}")
     return outcome

@@ -6,7 +6,7 @@ import tracemalloc
 import pytest
 
 from mappa_core.core.records.episodes import Outcome
-from mappa_core.grading.submissions import GradingKey, Invalid, check_labels, judge, parse_key
+from mappa_core.grading.submissions import GradingKey, Invalid, check_labels, grade, parse_key
 
 LABELS = b"id,y\n7,1.0\n8,2.0\n9,4.0\n"
 
@@ -17,7 +17,7 @@ def key(metric: str = "rmse", targets: tuple[str, ...] = ("y",)) -> GradingKey:
 
 def judged(submission: str | bytes | None, metric: str = "rmse", labels: bytes = LABELS) -> Outcome:
     data = submission.encode() if isinstance(submission, str) else submission
-    return judge(data, labels, key(metric))
+    return grade(data, labels, key(metric))
 
 
 def test_rows_are_matched_by_id_and_never_by_position():
@@ -76,26 +76,26 @@ def test_a_constant_submission_is_valid_and_no_success():
 def test_labels_are_compared_as_the_task_spells_them():
     labels = b"id,kind\n1,cat\n2,dog\n3,dog\n"
     grading = key("accuracy", ("kind",))
-    assert judge(b"id,kind\n1,cat\n2,dog\n3,dog\n", labels, grading).value == 1.0
-    assert judge(b"id,kind\n1,Cat\n2,dog\n3,dog\n", labels, grading).value == pytest.approx(2 / 3)
+    assert grade(b"id,kind\n1,cat\n2,dog\n3,dog\n", labels, grading).value == 1.0
+    assert grade(b"id,kind\n1,Cat\n2,dog\n3,dog\n", labels, grading).value == pytest.approx(2 / 3)
     ones = b"id,kind\n1,0\n2,1\n3,1\n"
-    assert judge(b"id,kind\n1,0.0\n2,1.0\n3,1.0\n", ones, grading).value == 1.0
+    assert grade(b"id,kind\n1,0.0\n2,1.0\n3,1.0\n", ones, grading).value == 1.0
 
 
 def test_scores_and_probabilities_need_no_labels_in_the_submission():
     labels = b"id,kind\n1,no\n2,yes\n3,yes\n"
     given = b"id,kind\n1,0.1\n2,0.8\n3,0.9\n"
-    assert judge(given, labels, key("roc_auc", ("kind",))).value == 1.0
-    assert judge(given, labels, key("log_loss", ("kind",))).success
-    beyond = judge(b"id,kind\n1,0.1\n2,1.8\n3,1\n", labels, key("log_loss", ("kind",)))
+    assert grade(given, labels, key("roc_auc", ("kind",))).value == 1.0
+    assert grade(given, labels, key("log_loss", ("kind",))).success
+    beyond = grade(b"id,kind\n1,0.1\n2,1.8\n3,1\n", labels, key("log_loss", ("kind",)))
     assert "probabilities outside 0 to 1" in (beyond.detail or "")
 
 
 def test_every_target_counts():
     labels = b"id,a,b\n1,0,0\n2,0,2\n"
     grading = key("mcrmse", ("a", "b"))
-    assert judge(b"id,a,b\n1,0,1\n2,0,3\n", labels, grading).value == pytest.approx(0.5)
-    missing = judge(b"id,a\n1,0\n2,0\n", labels, grading)
+    assert grade(b"id,a,b\n1,0,1\n2,0,3\n", labels, grading).value == pytest.approx(0.5)
+    missing = grade(b"id,a\n1,0\n2,0\n", labels, grading)
     assert missing.detail == "its columns are id, a, not id, a, b"
 
 
@@ -111,7 +111,7 @@ def test_one_long_cell_costs_the_memory_of_one():
     labels = b"id,kind\n" + b"".join(b"%d,%d\n" % (row, row % 2) for row in range(5_000))
     submission = labels.replace(b"\n9,1\n", b"\n9,%s\n" % (b"x" * 100_000))
     tracemalloc.start()
-    outcome = judge(submission, labels, key("accuracy", ("kind",)))
+    outcome = grade(submission, labels, key("accuracy", ("kind",)))
     _, most_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert outcome.value == pytest.approx(4_999 / 5_000)

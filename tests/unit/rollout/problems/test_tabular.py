@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from mappa_core.core.errors import ConfigError
-from mappa_core.grading.submissions import judge, parse_key
+from mappa_core.grading.submissions import grade, parse_key
 from mappa_core.rollout.config import ProblemsConfig
 from mappa_core.rollout.problems import problem_source
 from mappa_core.rollout.problems.tabular import bundled_task
@@ -54,14 +54,14 @@ def test_train_test_sample_and_labels_fit_together(recipe):
 def test_the_sample_is_a_valid_submission_without_skill_and_the_truth_has_all_of_it(recipe):
     task = bundled_task(recipe, 0)
     key = parse_key(task.problem.answer)
-    sample = judge(task.files()["sample_submission.csv"], task.labels(), key)
+    sample = grade(task.files()["sample_submission.csv"], task.labels(), key)
     assert sample.detail is None
     assert (sample.success, sample.skill) == (False, 0.0)
     truth = task.labels()
     if key.metric == "roc_auc":
-        assert judge(truth, truth, key).value == 1.0
+        assert grade(truth, truth, key).value == 1.0
     else:
-        assert (judge(truth, truth, key).success, judge(truth, truth, key).skill) == (True, 1.0)
+        assert (grade(truth, truth, key).success, grade(truth, truth, key).skill) == (True, 1.0)
 
 
 def test_a_statement_always_means_the_same_data():
