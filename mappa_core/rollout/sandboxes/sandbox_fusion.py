@@ -102,9 +102,10 @@ class FusionSandbox(RemoteSandbox):
     async def _exchange(self, files: Mapping[str, bytes], limits: Limits) -> Reply:
         if self._closed:
             raise SandboxError("the sandbox is closed")
-        source = payload.source().items()
-        sent = files | {f"{messages.FOLDER}/source/{name}": data for name, data in source}
-        return _opened(await self._ask(payload.as_text(sent), limits), limits)
+        sent = payload.as_text(files)
+        for name, text in payload.as_text(payload.source()).items():
+            sent[f"{messages.FOLDER}/source/{name}"] = text
+        return _opened(await self._ask(sent, limits), limits)
 
     async def _ask(self, files: Mapping[str, str], limits: Limits) -> _Answer:
         ours = limits.wall_seconds + _NETWORK_SHARE * self._grace_seconds
