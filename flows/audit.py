@@ -21,13 +21,13 @@ from mappa_core.app.databases import opened_audit, opened_store
 from mappa_core.app.learning import Learning
 from mappa_core.app.services import Services, services
 from mappa_core.audit.config import AuditConfig
+from mappa_core.audit.corrections import corrected_actions
 from mappa_core.audit.report.text import markdown
-from mappa_core.audit.run_audit import DEFAULT_SIMULATIONS, audit_stored
+from mappa_core.audit.run_audit import DEFAULT_SIMULATIONS, audit_run
 from mappa_core.audit.statistics.verdicts import MARGIN_POINTS
 from mappa_core.audit.store import AuditStore
-from mappa_core.audit.watch import monitor as auditing
 from mappa_core.audit.watch.alerts import Alert
-from mappa_core.audit.watch.running_sums import SoFar
+from mappa_core.audit.watch.monitor import Monitor
 from mappa_core.coach import scoring
 from mappa_core.core.errors import CoachError, ConfigError, NotFound
 from mappa_core.core.records.episodes import Episode, Turn
@@ -44,8 +44,7 @@ class Watch:
 
     def __init__(self, run: Run, config: TrainConfig) -> None:
         self._run, self._config = run, config.audit
-        self._visibility = config.coach.visibility
-        self._before: SoFar | None = None
+        self._monitor = _monitor(run, config)
 
     async def after(self, iteration: int) -> None:
         """Look at what one iteration left; alerts become rows, and new ones events.
@@ -53,25 +52,9 @@ class Watch:
         Raises:
             CoachError: There is something that `audit.stop_on` names; the run can be resumed.
         """
-        port = services()
-        if port.audit is None or not self._config.anchors:
+        if self._monitor is None:
             return
-        duties = duties_of(port.team)
-
-        def case_of(episode: Episode, turn: Turn, sample: int) -> CoachCase:
-            visibility = self._visibility.get(turn.agent, LabelVisibility.NEVER)
-            return scoring.case_of(episode, turn, visibility, sample=sample, duties=duties)
-
-        seen = await auditing.watch_iteration(
-            self._run.id,
-            iteration,
-            self._config,
-            self._before,
-            asker=auditing.Asker(coach=port.coach, case_of=case_of),
-            store=port.store,
-            audit=port.audit,
-        )
-        self._before = seen.so_far
+        seen = await self._monitor.watch(iteration)
         for alert in seen.new:
             _raise_event(self._run.name, alert)
         self._stop_on(seen.alerts)
@@ -85,6 +68,27 @@ class Watch:
                 "a new run with a coach that holds still, or go on with `mappa train --resume "
                 f"{self._run.name} 'audit.stop_on=[{','.join(left)}]'`"
             )
+
+
+def _monitor(run: Run, config: TrainConfig) -> Monitor | None:
+    """What watches the coach; None where there are no anchors or nothing can be audited."""
+    port = services()
+    if port.audit is None or not config.audit.anchors:
+        return None
+    duties = duties_of(port.team)
+
+    def case_of(episode: Episode, turn: Turn, sample: int) -> CoachCase:
+        visibility = config.coach.visibility.get(turn.agent, LabelVisibility.NEVER)
+        return scoring.case_of(episode, turn, visibility, sample=sample, duties=duties)
+
+    return Monitor(
+        run_id=run.id,
+        config=config.audit,
+        coach=port.coach,
+        case_of=case_of,
+        store=port.store,
+        audit=port.audit,
+    )
 
 
 def _raise_event(run: str, alert: Alert) -> None:
@@ -134,7 +138,7 @@ def corrector(config: AuditConfig, port: Learning) -> Correct | None:
     correction = audit.correction(config.correction)
 
     def correct(request: UpdateRequest, actions: Sequence[ScoredAction]) -> Sequence[ScoredAction]:
-        return auditing.corrected_actions(
+        return corrected_actions(
             correction,
             request.run_id,
             request.iteration,
@@ -169,10 +173,10 @@ async def audit(
     name = run or await asyncio.to_thread(_newest, settings)
     with opened_audit(settings) as store:
         audited = await asyncio.to_thread(
-            audit_stored, store, name, margin, record=True, simulations=DEFAULT_SIMULATIONS
+            audit_run, store, name, margin, record=True, simulations=DEFAULT_SIMULATIONS
         )
     await acreate_markdown_artifact(
-        key="audit", markdown=markdown(audited.material, audited.result, audited.rates)
+        key="audit", markdown=markdown(audited.seen, audited.result, audited.rates)
     )
     if audited.result.verdict == "biased":
         payload = {"verdict": audited.result.verdict, "margin": margin}

@@ -7,7 +7,7 @@ from prefect.artifacts import acreate_markdown_artifact
 
 from mappa_core.app.databases import Records, opened_records
 from mappa_core.audit.records import Finding
-from mappa_core.audit.run_audit import audit_stored
+from mappa_core.audit.run_audit import audit_run
 from mappa_core.audit.statistics.verdicts import MARGIN_POINTS
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.runs import Run
@@ -62,7 +62,7 @@ def _findings(records: Records, run: Run) -> tuple[Finding, ...]:
     """Of an audit made now: stored findings may be of fewer iterations, or of a wider margin."""
     if not records.store.policies.list_checkpoints(run.id):
         return ()
-    audited = audit_stored(records.audit, str(run.id), MARGIN_POINTS, record=True, simulations=0)
+    audited = audit_run(records.audit, str(run.id), MARGIN_POINTS, record=True, simulations=0)
     return audited.result.findings
 
 

@@ -22,7 +22,7 @@ from mappa_core.core.settings import Settings
 if TYPE_CHECKING:
     from mappa_core.app.config import TrainConfig
     from mappa_core.audit.probes.probing import Examined
-    from mappa_core.audit.run_audit import Audited
+    from mappa_core.audit.run_audit import RunAudit
 
 BIASED = 3
 """Exit code of a biased verdict."""
@@ -138,24 +138,24 @@ def _audit(
     as_json: bool,
 ) -> None:
     from mappa_core.app.databases import opened_audit
-    from mappa_core.audit.run_audit import DEFAULT_SIMULATIONS, audit_stored
-    from mappa_core.audit.run_audit import debias as store_correction
+    from mappa_core.audit.corrections import store_correction
+    from mappa_core.audit.run_audit import DEFAULT_SIMULATIONS, audit_run
 
     count = DEFAULT_SIMULATIONS if simulations is None else simulations
     record = database is None
     with opened_audit(Settings(), database) as store:
-        audited = audit_stored(store, run, margin, record=record, simulations=count)
+        audited = audit_run(store, run, margin, record=record, simulations=count)
         correction = store_correction(store, audited) if debias else None
     if report is not None:
         from mappa_core.audit.report.page import html
 
-        page = html(audited.material, audited.result, audited.rates, recorded=record)
+        page = html(audited.seen, audited.result, audited.rates, recorded=record)
         report.write_text(page, "utf-8")
     result, made = audited.result, None if correction is None else str(correction.id)
     if as_json:
         rates = {rate.name: rate.share for rate in audited.rates}
         said = {
-            "run": audited.material.run.name,
+            "run": audited.seen.run.name,
             "verdict": result.verdict,
             "margin": margin,
             "rates": rates,
@@ -169,7 +169,7 @@ def _audit(
         raise typer.Exit(BIASED)
 
 
-def _print(audited: "Audited", correction: str | None) -> None:
+def _print(audited: "RunAudit", correction: str | None) -> None:
     from mappa_cli.printing.audits import finding_tables
 
     console = open_console()

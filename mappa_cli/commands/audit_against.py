@@ -42,7 +42,7 @@ def other_coach(
     """
     from mappa_cli.printing.audits import update_table
     from mappa_core.app.databases import opened_audit
-    from mappa_core.audit.run_audit import Scorer, against
+    from mappa_core.audit.other_coach import Scorer, updates_under
 
     wanted = Scorer(name=coach.replace(":", " ").strip(), rubric=rubric)
     with opened_audit(Settings(), database) as store:
@@ -50,7 +50,7 @@ def other_coach(
     if missing and database is None:
         _score_again(run, coach, rubric, changes, ask=ask)
     with opened_audit(Settings(), database) as store:
-        name, updates = against(store, run, wanted)
+        name, updates = updates_under(store, run, wanted)
     if as_json:
         rows = [{**asdict(update), "differs": update.differs} for update in updates]
         typer.echo(json.dumps({"coach": name, "updates": rows}))

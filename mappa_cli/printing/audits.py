@@ -9,11 +9,11 @@ from mappa_cli.printing.console import make_table
 from mappa_core.audit.records import Finding
 from mappa_core.audit.report.text import TITLES, interval
 from mappa_core.audit.statistics.selftest import Rate
-from mappa_core.audit.time_machine import OtherUpdate
+from mappa_core.audit.statistics.updates import OtherUpdate
 
 if TYPE_CHECKING:
     # It imports what plays episodes; a stored run is audited without.
-    from mappa_core.audit.probes.probing import Examined
+    from mappa_core.audit.probes.probing import ProbeResult
 
 
 def finding_tables(findings: Sequence[Finding]) -> Iterator[Table]:
@@ -47,14 +47,14 @@ def _rate_row(rate: Rate) -> tuple[str, ...]:
 
 def update_table(name: str, updates: Sequence[OtherUpdate]) -> Table:
     """Each update as another coach would have made it."""
-    columns = ("agent", "iteration", "scored by both", "other sign", "likeness", "differs")
+    columns = ("agent", "iteration", "scored by both", "other sign", "cosine", "differs")
     rows = [
         (
             update.agent,
             str(update.iteration),
             str(update.actions),
             str(update.flipped),
-            f"{update.likeness:.3f}",
+            f"{update.cosine:.3f}",
             "yes" if update.differs else "no",
         )
         for update in updates
@@ -62,7 +62,7 @@ def update_table(name: str, updates: Sequence[OtherUpdate]) -> Table:
     return make_table(f"had {name} been the coach", columns, rows)
 
 
-def before_tables(found: "Examined") -> Iterator[Table]:
+def before_tables(found: "ProbeResult") -> Iterator[Table]:
     """What a coach made of questions that should not matter to it."""
     if found.rubric:
         rows = [(finding.where, finding.what) for finding in found.rubric]
@@ -84,7 +84,7 @@ def before_tables(found: "Examined") -> Iterator[Table]:
         yield make_table("Noise floor", tuple(facts), [tuple(facts.values())])
 
 
-def _nulls(found: "Examined") -> Table:
+def _nulls(found: "ProbeResult") -> Table:
     columns = ("agent", "policy", "mean score by task type", "spread", "verdict")
     rows = [
         (agent, null.policy, _points(null.means), f"{null.spread:.2f}", null.judged.verdict)
@@ -94,7 +94,7 @@ def _nulls(found: "Examined") -> Table:
     return make_table("What doing nothing earns", columns, rows)
 
 
-def _probes(found: "Examined") -> Table:
+def _probes(found: "ProbeResult") -> Table:
     rows: list[tuple[str, ...]] = []
     for probe in found.probes:
         low, high = probe.judged.estimate.interval()

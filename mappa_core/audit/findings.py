@@ -1,28 +1,27 @@
-"""A whole audit: from the frame to findings, each beside the query it rests on.
+"""From what an audit reads to its findings, each beside the query it rests on; nothing is written.
 
-frame, opinions, labels, anchors ─▶ figures ─▶ Finding rows, and the run's verdict
+scores, ratings, labels, anchors ─▶ statistics ─▶ figures ─▶ findings, and the run's verdict
 """
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-
-import numpy as np
+from dataclasses import dataclass, fields
+from typing import Any
+from uuid import UUID
 
 from mappa_core.audit import sql
-from mappa_core.audit.frame import Floats, Frame
-from mappa_core.audit.opinions import Opinions
-from mappa_core.audit.others import other_findings
-from mappa_core.audit.records import AuditedRun, Finding
-from mappa_core.audit.statistics.agreement import LabelledScores
+from mappa_core.audit.frame import Floats, Frame, LabelledScores, Ratings
+from mappa_core.audit.records import AuditedRun, Figure, Finding
+from mappa_core.audit.score_figures import health_figures, label_figures, scorer_figures
 from mappa_core.audit.statistics.debias import correction, points_off, points_off_sql
-from mappa_core.audit.statistics.effects import Effect, associations, growth, task_type_effects
-from mappa_core.audit.statistics.health import health_findings
+from mappa_core.audit.statistics.effects import Effect, associations, task_type_effects
 from mappa_core.audit.statistics.onset import gaps, onset
 from mappa_core.audit.statistics.regression import Estimate
+from mappa_core.audit.statistics.trends import growth
 from mappa_core.audit.statistics.updates import update_shares
-from mappa_core.audit.statistics.verdicts import Verdict
-from mappa_core.audit.watch.history import AnchorHistory, drift_findings, stream
-from mappa_core.audit.writing import Draft, measured
+from mappa_core.audit.statistics.verdicts import Verdict, overall
+from mappa_core.audit.watch.history import AnchorHistory, drift_figures, score_stream
+from mappa_core.core import ids
 
 KINDS = (
     "task_type",
@@ -42,12 +41,12 @@ KINDS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Material:
+class AuditInput:
     """Everything an audit of one run looks at."""
 
     run: AuditedRun
     frame: Frame
-    opinions: Opinions
+    ratings: Ratings
     labelled: LabelledScores
     anchors: AnchorHistory
     margin: float
@@ -57,77 +56,95 @@ class Material:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Audit:
-    """The answer."""
+class AuditResult:
+    """What an audit found."""
 
-    verdict: Verdict
-    """Over all task-type comparisons: biased if one is, equivalent if all are."""
     findings: tuple[Finding, ...]
     effects: tuple[Effect, ...]
     """The task-type family behind the verdict."""
 
+    @property
+    def verdict(self) -> Verdict:
+        """Over all task-type comparisons: biased if one is, equivalent if all are."""
+        return overall([effect.judged.verdict for effect in self.effects])
 
-def audit(material: Material) -> Audit:
-    """Work out every figure of one run.
+    @property
+    def biased(self) -> tuple[str, ...]:
+        """The task types that the coach prefers, or the reverse, in some episodes."""
+        return tuple(dict.fromkeys(effect.subject for effect in _biased(self.effects)))
 
-    Takes seconds for a million actions; asks nobody and writes nothing.
-    """
-    effects = task_type_effects(material.frame, material.margin)
-    drafts = [
+
+def audit(seen: AuditInput) -> AuditResult:
+    """Work out every figure of one run; takes seconds for a million actions."""
+    frame = seen.frame
+    effects = task_type_effects(frame, seen.margin)
+    figures = [
         *(_effect("task_type", each) for each in effects),
-        *_onsets(material, effects),
-        *(_effect("association", each) for each in associations(material.frame, material.margin)),
-        *_policy(material, effects),
-        *health_findings(material.frame),
-        *other_findings(material.opinions, material.labelled),
-        *drift_findings(stream(material.frame), material.anchors),
+        *_onsets(frame, effects),
+        *(_effect("association", each) for each in associations(frame, seen.margin)),
+        *_policy(seen, effects),
+        *health_figures(frame),
+        *scorer_figures(seen.ratings),
+        *label_figures(seen.labelled),
+        *drift_figures(score_stream(frame), seen.anchors),
     ]
-    return Audit(
-        verdict=overall([each.judged.verdict for each in effects]),
-        findings=(*(each.finding(material.run.id) for each in drafts), *material.alerts),
-        effects=effects,
+    found = tuple(as_finding(figure, seen.run.id) for figure in figures)
+    return AuditResult(findings=found + seen.alerts, effects=effects)
+
+
+def as_finding(figure: Figure, run_id: UUID) -> Finding:
+    """The figure as one of a run; numbers that are not finite are absent."""
+    number = "" if figure.iteration is None else figure.iteration
+    values: dict[str, Any] = {each.name: getattr(figure, each.name) for each in fields(figure)}
+    values |= {name: _finite(values[name]) for name in ("estimate", "low", "high", "p_value")}
+    values["sql"] = sql.of_run(figure.sql, run_id)
+    values["detail"] = {key: _finite(value) for key, value in figure.detail.items()}
+    return Finding(
+        id=ids.content_id("finding", run_id, figure.kind, figure.subject, figure.stratum, number),
+        run_id=run_id,
+        **values,
     )
 
 
-def overall(verdicts: Sequence[Verdict]) -> Verdict:
-    """One verdict of a family: biased if any is, equivalent if there are some and all are."""
-    if "biased" in verdicts:
-        return "biased"
-    return "equivalent" if verdicts and set(verdicts) == {"equivalent"} else "cannot tell"
+def _finite(value: float | str | None) -> float | str | None:
+    """The value, or None where it is a number that is not finite."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _effect(kind: str, effect: Effect) -> Draft:
+def _biased(effects: Sequence[Effect]) -> list[Effect]:
+    return [effect for effect in effects if effect.judged.verdict == "biased"]
+
+
+def _effect(kind: str, effect: Effect) -> Figure:
     judged = effect.judged
-    return measured(
-        judged.estimate,
-        Draft(
-            kind=kind,
-            subject=effect.subject,
-            against=effect.against,
-            stratum=effect.stratum,
-            # What goes with a score may be deserved, so it gets no verdict.
-            verdict=judged.verdict if kind == "task_type" else "",
-            p_value=judged.adjusted_p,
-            margin=judged.margin if kind == "task_type" else None,
-            actions=effect.actions,
-            problems=effect.problems,
-            sql=effect.sql,
-            detail={
-                "equivalence_p": judged.equivalence_p,
-                "more_actions": judged.more_actions,
-                "factor": effect.factor,
-            },
-        ),
+    figure = Figure(
+        kind=kind,
+        subject=effect.subject,
+        against=effect.against,
+        stratum=effect.stratum,
+        # What goes with a score may be deserved, so it gets no verdict.
+        verdict=judged.verdict if kind == "task_type" else "",
+        p_value=judged.adjusted_p,
+        margin=judged.margin if kind == "task_type" else None,
+        actions=effect.actions,
+        problems=effect.problems,
+        sql=effect.sql,
+        detail={
+            "equivalence_p": judged.equivalence_p,
+            "more_actions": judged.more_actions,
+            "factor": effect.factor,
+        },
     )
+    return figure.measured(effect.estimate)
 
 
-def _onsets(material: Material, effects: Sequence[Effect]) -> Iterator[Draft]:
+def _onsets(frame: Frame, effects: Sequence[Effect]) -> Iterator[Figure]:
     """Since when, for every type that is biased anywhere."""
-    frame = material.frame.judged()
-    for subject in dict.fromkeys(e.subject for e in effects if e.judged.verdict == "biased"):
+    frame = frame.judged()
+    for subject in dict.fromkeys(effect.subject for effect in _biased(effects)):
         found = onset(gaps(frame, frame.task_type.names.index(subject)))
         if found is not None:
-            yield Draft(
+            yield Figure(
                 kind="onset",
                 subject=subject,
                 estimate=float(found.iteration),
@@ -136,61 +153,53 @@ def _onsets(material: Material, effects: Sequence[Effect]) -> Iterator[Draft]:
                 high=float(found.latest),
                 iteration=found.iteration,
                 actions=len(frame),
-                problems=len(frame.problem.present()),
+                problems=frame.problem_count,
                 sql=sql.gap_by_iteration(subject),
                 detail={"points_since": found.size},
             )
 
 
-def _policy(material: Material, effects: Sequence[Effect]) -> Iterator[Draft]:
+def _policy(seen: AuditInput, effects: Sequence[Effect]) -> Iterator[Figure]:
     """What the bias did, where there is one."""
-    frame = material.frame
-    terms = correction(effects, run_id=material.run.id, iteration=0, coach="", rubric_sha256="")
-    bias = points_off(terms, frame)
+    terms = correction(effects, run_id=seen.run.id, iteration=0, coach="", rubric_sha256="")
+    bias = points_off(terms, seen.frame)
     if not bias.any():
         return
-    yield from _shares(material, bias, points_off_sql(terms))
+    yield from _shares(seen, bias, points_off_sql(terms))
     for term in terms.terms:
-        if term.points:
-            yield from _grown(frame, term.task_type, term.stratum)
+        frame = seen.frame
+        grown = growth(frame, frame.task_type.names.index(term.task_type)) if term.points else None
+        if grown is not None:
+            yield Figure(
+                kind="specialisation",
+                subject=term.task_type,
+                against="the other types",
+                stratum=term.stratum,
+                verdict=_growth_verdict(grown.estimate),
+                unit="success over the run",
+                actions=grown.actions,
+                problems=grown.problems,
+                sql=grown.sql,
+            ).measured(grown.estimate)
 
 
-def _shares(material: Material, bias: Floats, off: str) -> Iterator[Draft]:
+def _shares(seen: AuditInput, bias: Floats, points: str) -> Iterator[Figure]:
     """What of each update the bias was."""
-    by_problem = material.run.by_problem
-    for update in update_shares(material.frame, bias, by_problem=by_problem):
-        yield Draft(
+    by_problem = seen.run.by_problem
+    for update in update_shares(seen.frame, bias, by_problem=by_problem):
+        yield Figure(
             kind="update_share",
             subject=update.agent,
             estimate=update.share,
             unit="share of the advantage",
             iteration=update.iteration,
             actions=update.actions,
-            sql=sql.update_share(update.agent, update.iteration, off, by_problem=by_problem),
+            sql=sql.update_share(update.agent, update.iteration, points, by_problem=by_problem),
             detail={"pull": update.pull},
         )
 
 
-def _grown(frame: Frame, task_type: str, stratum: str) -> Iterator[Draft]:
-    """Whether success on a type that was paid too much, or too little, went its own way."""
-    grown = growth(frame, frame.task_type.names.index(task_type))
-    if grown is not None:
-        known = frame.take(~np.isnan(frame.success))
-        draft = Draft(
-            kind="specialisation",
-            subject=task_type,
-            against="the other types",
-            stratum=stratum,
-            verdict=_grew(grown.estimate),
-            unit="success over the run",
-            actions=len(known),
-            problems=len(known.problem.present()),
-            sql=grown.sql,
-        )
-        yield measured(grown.estimate, draft)
-
-
-def _grew(estimate: Estimate) -> str:
+def _growth_verdict(estimate: Estimate) -> str:
     low, high = estimate.interval()
     if low > 0:
         return "grew"

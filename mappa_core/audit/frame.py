@@ -1,4 +1,4 @@
-"""What the audit reads: one training score per row, in columns.
+"""What the audit reads, in columns: training scores, repeated ratings, and people's labels.
 
 N actions. Categories are codes into `names`; everything here can be had from the views of the
 schema `audit`, years later, from a dump.
@@ -67,6 +67,11 @@ class Frame:
     def __len__(self) -> int:
         return len(self.score)
 
+    @property
+    def problem_count(self) -> int:
+        """Different problems among the rows."""
+        return len(self.problem.present())
+
     def take(self, rows: Mask) -> "Frame":
         """Some of the rows."""
         columns: dict[str, Any] = {
@@ -74,13 +79,61 @@ class Frame:
         }
         return Frame(**columns)
 
-    def take_iterations(self, *, upto: int) -> "Frame":
-        """The rows of the iterations up to one."""
-        return self.take(self.iteration <= upto)
-
     def judged(self) -> "Frame":
         """The rows that have both a score and an outcome."""
         return self.take(~np.isnan(self.score) & ~np.isnan(self.success))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratings:
+    """Every score of the actions that have several: repeats, other coaches; one row each."""
+
+    action: Factor
+    scorer: Factor
+    """Coach, model, its version and the rubric's, in words."""
+    repeat: Ints
+    trained: Ints
+    """1 for the score the update used."""
+    score: Floats
+    """In [0, 10]; NaN where there was none."""
+    problem: Factor
+
+    def __len__(self) -> int:
+        return len(self.score)
+
+    @property
+    def trainer(self) -> int | None:
+        """The scorer whose scores trained most actions; None where none did."""
+        codes = self.scorer.codes[self.trained == 1]
+        return int(np.bincount(codes).argmax()) if len(codes) else None
+
+    def table(self, scorer: int) -> Floats:
+        """(A, K) repeats of one scorer for every action, NaN where there are fewer."""
+        rows = self.scorer.codes == scorer
+        shape = (len(self.action.names), int(self.repeat[rows].max(initial=0)) + 1)
+        table = np.full(shape, np.nan)
+        # An absence that was made good stays as a row of the same action and repeat.
+        rows &= ~np.isnan(self.score)
+        table[self.action.codes[rows], self.repeat[rows]] = self.score[rows]
+        return table
+
+    def means(self, scorer: int) -> Floats:
+        """(A,) the mean of one scorer's scores of every action; NaN where there is none."""
+        table = self.table(scorer)
+        counts = (~np.isnan(table)).sum(axis=1)
+        sums = np.nansum(table, axis=1)
+        return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledScores:
+    """The coach's scores of N actions, and people's of some; (N,) each."""
+
+    scores: Floats
+    labels: Floats
+    """NaN where there is none; the mean where several people gave one."""
+    at_random: Mask
+    """Whether the action was labelled because a random sample drew it."""
 
 
 def _taken(column: object, rows: Mask) -> object:

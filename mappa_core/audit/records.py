@@ -1,9 +1,13 @@
 """What an audit writes down: findings, anchors, people's labels and corrections of scores."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 from uuid import UUID
+
+if TYPE_CHECKING:
+    # SciPy takes most of a second to import, and the command line imports these records.
+    from mappa_core.audit.statistics.regression import Estimate
 
 Stratum: TypeAlias = Literal["all", "right", "wrong"]
 Picked: TypeAlias = Literal["contested", "unsure", "random"]
@@ -27,37 +31,49 @@ class AuditedRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Figure:
     """One figure of an audit, with its uncertainty and the query that gives what it rests on."""
 
-    id: UUID
-    """Of run, kind, subject, stratum, iteration and coach: an audit done again replaces its own
-    findings."""
-    run_id: UUID
     kind: str
     """`task_type`, `association`, `drift`, `health`, `noise`, `policy`, `agreement`, ..."""
     subject: str
-    against: str
-    stratum: str
-    verdict: str
+    against: str = ""
+    stratum: str = "all"
+    verdict: str = ""
     """`biased`, `equivalent`, `cannot tell`, a cause of drift, or empty for a plain figure."""
-    estimate: float | None
-    unit: str
-    low: float | None
-    high: float | None
+    estimate: float | None = None
+    unit: str = "points"
+    low: float | None = None
+    high: float | None = None
     """Of the 95 % interval."""
-    p_value: float | None
+    p_value: float | None = None
     """After Benjamini-Hochberg where it belongs to a family."""
-    margin: float | None
-    actions: int
-    problems: int
-    iteration: int | None
+    margin: float | None = None
+    actions: int = 0
+    problems: int = 0
+    iteration: int | None = None
     """The iteration it speaks of, e.g. the one a bias set in; None for the whole run."""
-    sql: str
-    """Runs as it stands on the `audit` views."""
+    sql: str = ""
+    """Runs on the `audit` views; before it belongs to a run, with `{run}` where the id goes."""
     detail: Mapping[str, float | int | str | None] = field(
         default_factory=dict[str, float | int | str | None]
     )
+
+    def measured(self, estimate: "Estimate") -> Self:
+        """With the estimate's value, interval and, unless it has one, p-value."""
+        low, high = estimate.interval()
+        p_value = estimate.p_value if self.p_value is None else self.p_value
+        return replace(self, estimate=estimate.value, low=low, high=high, p_value=p_value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding(Figure):
+    """A figure that belongs to a run, as it is stored."""
+
+    id: UUID
+    """Of run, kind, subject, stratum and iteration: an audit done again replaces its own
+    findings."""
+    run_id: UUID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

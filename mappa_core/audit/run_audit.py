@@ -1,19 +1,11 @@
-"""Auditing one stored run, and asking what another coach would have done; no Prefect needed."""
+"""Auditing one stored run: read, work out, write down; no Prefect needed."""
 
 from dataclasses import dataclass
-from uuid import UUID
 
-import numpy as np
-
-from mappa_core.audit.findings import KINDS, Audit, Material, audit
-from mappa_core.audit.frame import Floats
-from mappa_core.audit.opinions import Opinions
-from mappa_core.audit.records import Correction
-from mappa_core.audit.statistics.debias import correction
+from mappa_core.audit.findings import KINDS, AuditInput, AuditResult, audit
 from mappa_core.audit.statistics.selftest import Rate, false_alarms_at, power_at, shape_of
 from mappa_core.audit.store import AuditStore
-from mappa_core.audit.time_machine import OtherUpdate, other_updates
-from mappa_core.audit.watch.history import history
+from mappa_core.audit.watch.history import anchor_history
 from mappa_core.core.errors import NotFound
 
 DEFAULT_SIMULATIONS = 60
@@ -23,17 +15,17 @@ SMALLEST_RATES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Audited:
+class RunAudit:
     """An audit with what it looked at and how often such an audit is wrong."""
 
-    material: Material
-    result: Audit
+    seen: AuditInput
+    result: AuditResult
     rates: tuple[Rate, ...]
 
 
-def audit_stored(
+def audit_run(
     store: AuditStore, name: str, margin: float, *, record: bool, simulations: int
-) -> Audited:
+) -> RunAudit:
     """Audit one run from the views of its store.
 
     Args:
@@ -50,117 +42,29 @@ def audit_stored(
     frame = store.frame(run.id)
     if not len(frame):
         raise NotFound(f"run {run.name} has no scored training actions yet: nothing to audit")
-    material = Material(
+    seen = AuditInput(
         run=run,
         frame=frame,
-        opinions=store.opinions(run.id),
+        ratings=store.ratings(run.id),
         labelled=store.labelled(run.id),
-        anchors=history(store.anchors(run.id), store.anchor_scores(run.id)),
+        anchors=anchor_history(store.anchors(run.id), store.anchor_scores(run.id)),
         margin=margin,
         alerts=store.findings(run.id, "alert"),
     )
-    result = audit(material)
+    result = audit(seen)
     if record:
         own = [finding for finding in result.findings if finding.kind in KINDS]
         store.save_findings(run.id, KINDS, own)
-    return Audited(material=material, result=result, rates=_rates(material, simulations))
+    return RunAudit(seen=seen, result=result, rates=_rates(seen, simulations))
 
 
-def debias(store: AuditStore, audited: Audited) -> Correction:
-    """Store and return the correction that an audit supports."""
-    run, frame = audited.material.run, audited.material.frame
-    coach, rubric_sha256 = store.trainer(run.id)
-    made = correction(
-        audited.result.effects,
-        run_id=run.id,
-        iteration=int(frame.iteration.max()),
-        coach=coach,
-        rubric_sha256=rubric_sha256,
-    )
-    store.add_correction(made)
-    return made
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scorer:
-    """Which of the coaches that scored a run is meant."""
-
-    name: str
-    """Or its beginning: coach, model, version."""
-    rubric: str | None = None
-
-    def codes(self, opinions: Opinions) -> list[int]:
-        """The second scorers this could be."""
-        ending = "" if self.rubric is None else f", rubric {self.rubric}"
-        return [
-            code
-            for code in opinions.scorer.present()
-            if opinions.scorer.names[code].startswith(self.name)
-            and opinions.scorer.names[code].endswith(ending)
-            and code != opinions.trainer
-        ]
-
-    def missing(self, store: AuditStore, run: str) -> bool:
-        """Whether it has not scored any action of the run.
-
-        Raises:
-            NotFound: No such run.
-        """
-        return not self.codes(store.opinions(store.run(run).id))
-
-
-def against(store: AuditStore, name: str, coach: Scorer) -> tuple[str, tuple[OtherUpdate, ...]]:
-    """Each update as the second scores of another coach would have made it.
-
-    Args:
-        store: Where the run is.
-        name: The run.
-        coach: Who.
-
-    Returns:
-        The scorer's full name, and the updates.
-
-    Raises:
-        NotFound: No such run, or no or several such coaches scored its actions.
-    """
-    run = store.run(name)
-    rows, frame = store.iteration_frame(run.id)
-    opinions = store.opinions(run.id)
-    scorer = _scorer(opinions, coach)
-    other = _in_rows(opinions, scorer, rows)
-    updates = tuple(other_updates(frame, other, by_problem=run.by_problem))
-    return opinions.scorer.names[scorer], updates
-
-
-def _scorer(opinions: Opinions, coach: Scorer) -> int:
-    codes = coach.codes(opinions)
-    if len(codes) != 1:
-        known = "; ".join(
-            opinions.scorer.names[code]
-            for code in opinions.scorer.present()
-            if code != opinions.trainer
-        )
-        raise NotFound(
-            f"{len(codes)} second coaches begin with {coach.name}: there is {known or 'none'}; "
-            "name one in full, or score the run again with `mappa rescore`"
-        )
-    return codes[0]
-
-
-def _in_rows(opinions: Opinions, scorer: int, rows: tuple[UUID, ...]) -> Floats:
-    means = opinions.means(scorer)
-    place = {name: index for index, name in enumerate(opinions.action.names)}
-    found = [place.get(str(row)) for row in rows]
-    return np.array([np.nan if index is None else means[index] for index in found])
-
-
-def _rates(material: Material, simulations: int) -> tuple[Rate, ...]:
-    frame = material.frame.judged()
+def _rates(seen: AuditInput, simulations: int) -> tuple[Rate, ...]:
+    frame = seen.frame.judged()
     enough = len(frame) >= SMALLEST_RATES and len(frame.task_type.present()) > 1
     if not simulations or not enough:
         return ()
     world = shape_of(frame)
     return (
-        power_at(world, simulations, material.margin),
-        false_alarms_at(world, simulations, material.margin),
+        power_at(world, simulations, seen.margin),
+        false_alarms_at(world, simulations, seen.margin),
     )

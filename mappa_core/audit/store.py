@@ -29,8 +29,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from mappa_core.audit import queries as audit_queries
 from mappa_core.audit.columns import ArrowTable, copied, factor, flags, floats, frame, integers
-from mappa_core.audit.frame import Factor, Frame
-from mappa_core.audit.opinions import Opinions
+from mappa_core.audit.frame import Factor, Frame, LabelledScores, Ratings
 from mappa_core.audit.records import (
     Anchor,
     AnchorScore,
@@ -43,7 +42,6 @@ from mappa_core.audit.records import (
     HumanLabel,
     ToLabel,
 )
-from mappa_core.audit.statistics.agreement import LabelledScores
 from mappa_core.core.errors import NotFound
 from mappa_core.core.outage import OutageRetry
 from mappa_core.store import tables
@@ -95,20 +93,27 @@ class AuditStore:
             raise NotFound(f"{what} {name_or_id}: see `mappa runs`")
         return AuditedRun(**found[0])
 
-    def frame(self, run_id: UUID) -> Frame:
-        """A run's training actions with the score that trained them, in the order of their ids."""
-        return frame(self._copied(audit_queries.FRAME.format(run=run_id, only="")))
+    def frame(self, run_id: UUID, iteration: int | None = None) -> Frame:
+        """A run's training actions with the score that trained them, in the order of their ids.
 
-    def iteration_frame(
+        Args:
+            run_id: The run.
+            iteration: Only this one's; None for all.
+        """
+        return frame(self._frame_columns(run_id, iteration))
+
+    def frame_with_ids(
         self, run_id: UUID, iteration: int | None = None
     ) -> tuple[tuple[UUID, ...], Frame]:
-        """The same of one iteration (None: of all), with the action of each row."""
-        only = "" if iteration is None else f"AND iteration = {int(iteration)}"
-        table = self._copied(audit_queries.FRAME.format(run=run_id, only=only))
-        ids = tuple(UUID(value) for value in table["action_id"].to_pylist())
-        return ids, frame(table)
+        """The same, with the action of each row."""
+        table = self._frame_columns(run_id, iteration)
+        return tuple(UUID(value) for value in table["action_id"].to_pylist()), frame(table)
 
-    def opinions(self, run_id: UUID) -> Opinions:
+    def _frame_columns(self, run_id: UUID, iteration: int | None) -> ArrowTable:
+        only = "" if iteration is None else f"AND iteration = {int(iteration)}"
+        return self._copied(audit_queries.FRAME.format(run=run_id, only=only))
+
+    def ratings(self, run_id: UUID) -> Ratings:
         """Every score of the run's actions that have several."""
         # Most runs have none, and finding that out is cheap.
         several = self._any("audit.action_scores WHERE run_id = :run AND NOT trained", run_id)
@@ -120,7 +125,7 @@ class AuditStore:
             for name in ("coach", "coach_model", "coach_model_version", "rubric_version")
         ]
         scorers = [f"{c} {m} {v}, rubric {r}" for c, m, v, r in zip(*words, strict=True)]
-        return Opinions(
+        return Ratings(
             action=factor(table, "action_id"),
             scorer=Factor.of(scorers),
             repeat=integers(table, "repeat_index"),

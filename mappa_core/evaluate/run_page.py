@@ -3,20 +3,21 @@
 RunStory ─▶ headline, curves (inline SVG), examples of the best, worst and most contested actions
 """
 
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from html import escape
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mappa_core.core.records.runs import AgentFigures, IterationFigures, Run
 from mappa_core.core.text import clipped, counted
+from mappa_core.pages.render import inline_svg, render
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Series = Mapping[str, Mapping[int, float]]
 """Curves by name, each a value by iteration."""
+INCHES = (4.8, 2.8)
 TEXT_CHARS = 1500
 """Kept of each text of an example."""
 
@@ -35,7 +36,7 @@ class Example:
     output: str | None
     """What its program wrote; None where it ran none."""
     scores: tuple[tuple[str, float, str], ...]
-    """Who scored, how much of 10, and why in words; the training score first."""
+    """The scorer, its points of 10, and its reasons; the training score first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,23 +56,18 @@ class RunStory:
 
 def html(story: RunStory) -> str:
     """The whole page."""
-    name = escape(story.run.name)
-    figures = "".join(
-        f"<figure><figcaption>{escape(title)}</figcaption>{_svg(draw)}</figure>"
-        for title, draw in _curves(story)
-    )
-    examples = "".join(_example(each) for each in story.examples)
-    return (
-        "<!doctype html><html lang=en><head><meta charset=utf-8>"
-        '<meta name=viewport content="width=device-width, initial-scale=1">'
-        f"<title>{name}</title><style>{_CSS}</style></head><body><h1>{name}</h1>"
-        f"{_headline(story)}<section class=plots>{figures}</section>{_absent(story)}"
-        f"<h2>Actions worth reading</h2>{examples or '<p>No action was scored.</p>'}"
-        f"</body></html>"
+    return render(
+        "run.html",
+        title=story.run.name,
+        facts=_facts(story),
+        curves=[(title, inline_svg(draw, INCHES)) for title, draw in _curves(story)],
+        kl=story.kl,
+        examples=story.examples,
+        clipped=partial(clipped, limit=TEXT_CHARS),
     )
 
 
-def _headline(story: RunStory) -> str:
+def _facts(story: RunStory) -> Mapping[str, str]:
     run, held_out = story.run, story.held_out
     facts = {
         "team": run.team,
@@ -86,8 +82,7 @@ def _headline(story: RunStory) -> str:
         facts["held out, before"] = f"{held_out[first]:.1%}"
         if last != first:
             facts[f"held out, after {counted(last, 'update')}"] = f"{held_out[last]:.1%}"
-    rows = "".join(f"<dt>{escape(key)}</dt><dd>{escape(said)}</dd>" for key, said in facts.items())
-    return f"<dl>{rows}</dl>"
+    return facts
 
 
 def _curves(story: RunStory) -> list[tuple[str, Callable[["Axes"], None]]]:
@@ -112,15 +107,6 @@ def _curves(story: RunStory) -> list[tuple[str, Callable[["Axes"], None]]]:
     return [(title, _lines(series)) for title, series in wanted if any(series.values())]
 
 
-def _absent(story: RunStory) -> str:
-    if story.kl:
-        return ""
-    return (
-        "<p class=faint>No divergence from the base policy is on record: it is computed with "
-        "every update unless <code>algorithm.kl=none</code>.</p>"
-    )
-
-
 def _by_agent(story: RunStory, value: Callable[[AgentFigures], float | None]) -> Series:
     series: dict[str, dict[int, float]] = {}
     for figures in story.iterations:
@@ -138,7 +124,6 @@ def _lines(series: Series) -> Callable[["Axes"], None]:
     from matplotlib.ticker import MaxNLocator
 
     def draw(axes: "Axes") -> None:
-
         for name, values in series.items():
             if values:
                 steps = sorted(values)
@@ -149,40 +134,6 @@ def _lines(series: Series) -> Callable[["Axes"], None]:
         axes.legend(frameon=False, fontsize=9)
 
     return draw
-
-
-def _svg(draw: Callable[["Axes"], None]) -> str:
-    # Half a second to import, and every command imports this module.
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.8, 2.8), layout="constrained")
-    axes = figure.subplots()
-    draw(axes)
-    axes.spines[["top", "right"]].set_visible(False)
-    text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
-    written = text.getvalue()
-    return written[written.index("<svg") :]
-
-
-def _example(example: Example) -> str:
-    value = example.scores[0][1]
-    parts = [("problem", example.statement), (example.agent, example.text)]
-    if example.output is not None:
-        parts.append(("its program", example.output))
-    shown = "".join(
-        f"<h4>{escape(title)}</h4><pre>{escape(clipped(text, TEXT_CHARS))}</pre>"
-        for title, text in parts
-    )
-    opinions = "".join(
-        f"<li><b>{score:.1f}</b> {escape(who)}: {escape(clipped(why, TEXT_CHARS))}</li>"
-        for who, score, why in example.scores
-    )
-    return (
-        f"<details><summary><b>{escape(example.why)}</b> {value:.1f} · {escape(example.agent)} · "
-        f"{escape(example.task_type)}</summary>{shown}<ul>{opinions}</ul>"
-        f"<p class=faint>mappa show {escape(example.episode_id)}</p></details>"
-    )
 
 
 def extremes(examples: Sequence[Example], each: int) -> tuple[Example, ...]:
@@ -208,20 +159,3 @@ def spread(example: Example) -> float:
 
 def _key(example: Example) -> tuple[str, str, str]:
     return example.episode_id, example.agent, example.text
-
-
-_CSS = """
-:root { color-scheme: light; }
-body { font: 16px/1.5 system-ui, sans-serif; color: #1f2937; max-width: 68rem;
-  margin: 0 auto; padding: 1rem; overflow-wrap: anywhere; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; } h4 { margin: .8rem 0 .2rem; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem; }
-dt { color: #6b7280; } dd { margin: 0; }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr));
-  gap: 1rem; }
-figure { margin: 0; } figcaption { font-weight: 600; }
-figure svg { width: 100%; height: auto; }
-details { border-top: 1px solid #e5e7eb; padding: .5rem 0; } summary { cursor: pointer; }
-pre { white-space: pre-wrap; background: #f3f4f6; padding: .6rem; margin: 0; font-size: .85rem; }
-.faint { color: #6b7280; font-size: .85rem; }
-"""

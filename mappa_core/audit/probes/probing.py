@@ -22,7 +22,7 @@ from mappa_core.audit.probes.features import (
     null_scores,
     probed,
 )
-from mappa_core.audit.statistics.reliability import Noise, noise
+from mappa_core.audit.statistics.noise import Noise, noise
 from mappa_core.audit.statistics.verdicts import Verdict
 from mappa_core.coach.forecast import Forecast, forecast
 from mappa_core.coach.opening import ProbedCoach

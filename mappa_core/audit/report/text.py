@@ -1,8 +1,8 @@
-"""Findings in words: for a terminal, for a Prefect artifact, for the report."""
+"""Findings in words: for a terminal, a Prefect artifact and the report."""
 
 from collections.abc import Mapping, Sequence
 
-from mappa_core.audit.findings import Audit, Material
+from mappa_core.audit.findings import AuditInput, AuditResult
 from mappa_core.audit.records import Finding
 from mappa_core.audit.statistics.selftest import Rate
 
@@ -11,7 +11,7 @@ TITLES: Mapping[str, str] = {
     "onset": "Since when?",
     "update_share": "How much of each update came from the bias?",
     "specialisation": "Did the favoured type then grow?",
-    "drift": "Has somebody changed?",
+    "drift": "Did the coach, its rubric or the policy change?",
     "alert": "What was said while it trained",
     "unscored": "What could the missing scores hide?",
     "health": "Can these scores teach?",
@@ -23,8 +23,8 @@ TITLES: Mapping[str, str] = {
 }
 
 
-def markdown(material: Material, result: Audit, rates: Sequence[Rate]) -> str:
-    """The same in a few lines, for a Prefect artifact."""
+def markdown(seen: AuditInput, result: AuditResult, rates: Sequence[Rate]) -> str:
+    """An audit in a few lines, for a Prefect artifact."""
     family = [finding for finding in result.findings if finding.kind in ("task_type", "onset")]
     rows = "\n".join(
         f"| {f.kind} | {f.subject} against {f.against or 'before'} | {f.stratum} "
@@ -33,7 +33,7 @@ def markdown(material: Material, result: Audit, rates: Sequence[Rate]) -> str:
     )
     said = "\n".join(f"* {rate.name}: {rate.share:.1%}" for rate in rates)
     return (
-        f"# {material.run.name}: {result.verdict}\n\n"
+        f"# {seen.run.name}: {result.verdict}\n\n"
         f"| figure | of | episodes | estimate, 95 % interval | verdict |\n|---|---|---|---|---|\n"
         f"{rows}\n\nHow often such an audit is wrong or right, by simulation:\n\n{said}\n"
     )

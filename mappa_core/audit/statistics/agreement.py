@@ -10,21 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mappa_core.audit.frame import Floats, Mask
+from mappa_core.audit.frame import Floats, LabelledScores
 
 RESAMPLES = 1_000
 LEVEL = 0.95
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelledScores:
-    """The coach's scores of N actions, and people's of some; (N,) each."""
-
-    scores: Floats
-    labels: Floats
-    """NaN where nobody gave one; the mean where several did."""
-    at_random: Mask
-    """Whether the action was labelled because a random sample drew it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

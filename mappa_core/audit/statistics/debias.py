@@ -14,7 +14,7 @@ import numpy as np
 
 from mappa_core.audit import sql
 from mappa_core.audit.frame import Floats, Frame
-from mappa_core.audit.records import Correction, CorrectionTerm, Stratum
+from mappa_core.audit.records import Correction, CorrectionTerm
 from mappa_core.audit.statistics.effects import Effect
 from mappa_core.core import ids
 
@@ -23,8 +23,6 @@ CAP_POINTS = 2.0
 LOWEST, HIGHEST = 0.0, 10.0
 DIFFERENT_Z = 1.96
 """Standard errors by which the outcomes' biases must differ to be corrected one by one."""
-
-_STRATA: dict[str, Stratum] = {"all": "all", "right": "right", "wrong": "wrong"}
 
 
 def correction(
@@ -36,7 +34,7 @@ def correction(
     elsewhere both by what was found over all.
 
     Args:
-        effects: Of `design.task_type_effects`.
+        effects: Of `effects.task_type_effects`.
         run_id: The run they were estimated on.
         iteration: The last iteration they were estimated on.
         coach: Whose scores they are.
@@ -112,7 +110,7 @@ def _terms(effects: Sequence[Effect]) -> Iterator[CorrectionTerm]:
 
 
 def _outcomes_differ(effects: Sequence[Effect]) -> bool:
-    estimates = {effect.stratum: effect.judged.estimate for effect in effects}
+    estimates = {effect.stratum: effect.estimate for effect in effects}
     if not {"right", "wrong"} <= estimates.keys():
         return False
     right, wrong = estimates["right"], estimates["wrong"]
@@ -121,13 +119,13 @@ def _outcomes_differ(effects: Sequence[Effect]) -> bool:
 
 
 def _term(effect: Effect) -> CorrectionTerm:
-    estimate = effect.judged.estimate
+    estimate = effect.estimate
     share = effect.excess / estimate.value if estimate.value else 0.0
     proven = effect.judged.verdict == "biased"
     points = share * shrunk(estimate.value, estimate.standard_error) if proven else 0.0
     return CorrectionTerm(
         task_type=effect.subject,
-        stratum=_STRATA[effect.stratum],
+        stratum=effect.stratum,
         estimate=estimate.value,
         points=points,
         verdict=effect.judged.verdict,

@@ -8,16 +8,18 @@ right and within wrong episodes. The other effects may be deserved; they are rep
 associations and never called bias.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from mappa_core.audit import sql
 from mappa_core.audit.frame import Floats, Frame
+from mappa_core.audit.records import Stratum
 from mappa_core.audit.statistics.regression import (
     Estimate,
     Fit,
+    as_sum,
     cluster_sums,
     contrast,
     estimable,
@@ -27,8 +29,8 @@ from mappa_core.audit.statistics.verdicts import MARGIN_POINTS, Judged, judge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effect:
-    """One judged comparison, in points of score."""
+class Comparison:
+    """One comparison, in points of score."""
 
     factor: str
     """`task_type`, or what an association is with."""
@@ -36,14 +38,14 @@ class Effect:
     """E.g. `regression`."""
     against: str
     """E.g. `classification`, or `the other types`."""
-    stratum: str
-    """`all`, `right` or `wrong` episodes, or an agent."""
-    judged: Judged
+    stratum: Stratum
+    """Which episodes."""
+    estimate: Estimate
     actions: int
     problems: int
     types: int = 2
     """How many task types were compared."""
-    sql: str = ""
+    sql: str
     """Gives the estimate from the views."""
 
     @property
@@ -53,18 +55,25 @@ class Effect:
         With two types it is the whole gap; among T the others' mean holds no share of the
         subject's, so its distance from the mean of all is (T - 1) / T of the gap.
         """
-        whole = self.judged.estimate.value
+        whole = self.estimate.value
         return whole if self.types == 2 else whole * (self.types - 1) / self.types
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
-    """A regression's matrix, its columns named `factor:level`."""
+class Effect(Comparison):
+    """A comparison that was judged together with its family."""
 
-    values: Floats
+    judged: Judged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regression:
+    """Score regressed on columns named `factor:level`."""
+
     names: tuple[str, ...]
     sql: tuple[str, ...]
-    """The columns again, as expressions on `audit.action_scores`."""
+    """The columns as expressions on `audit.action_scores`."""
+    fitted: Fit
 
     def where(self, *parts: tuple[str, float]) -> Floats:
         """A contrast: weights of the named columns, 0 elsewhere."""
@@ -74,9 +83,9 @@ class Columns:
                 weights[self.names.index(name)] += weight
         return weights
 
-    def query(self, fitted: Fit, weights: Floats, counted: str = "true") -> str:
-        """The SQL that gives a contrast of the regression of score on these columns."""
-        return sql.effect(as_sum(fitted, weights, self.sql), "score", counted=counted)
+    def query(self, weights: Floats, counted: str = "true") -> str:
+        """The SQL that gives a contrast."""
+        return sql.effect(as_sum(self.fitted, weights, self.sql), "score", counted=counted)
 
 
 def task_type_effects(frame: Frame, margin: float = MARGIN_POINTS) -> tuple[Effect, ...]:
@@ -85,105 +94,85 @@ def task_type_effects(frame: Frame, margin: float = MARGIN_POINTS) -> tuple[Effe
     Empty where there is but one task type or fewer than two problems.
     """
     frame = frame.judged()
-    types = frame.task_type.present()
-    if len(types) < 2 or len(frame.problem.present()) < 2:
+    if len(frame.task_type.present()) < 2 or frame.problem_count < 2:
         return ()
-    found: list[tuple[str, int, Estimate, Frame, str]] = []
-    overall, strata = _columns(frame, split=False), _columns(frame, split=True)
-    whole, split = _fitted(overall, frame), _fitted(strata, frame)
-    for stratum, columns, fitted, suffix in (
-        ("all", overall, whole, ""),
-        ("right", strata, split, "/right"),
-        ("wrong", strata, split, "/wrong"),
-    ):
-        rows = _stratum(frame, stratum)
-        for code in _compared(types):
-            weights = _against_others(columns, types, code, suffix)
-            if estimable(fitted, weights) and _both_sides(rows, code):
-                query = columns.query(fitted, weights, _COUNTED[stratum])
-                found.append((stratum, code, contrast(fitted, weights), rows, query))
-    verdicts = judge([each[2] for each in found], [len(each[3]) for each in found], margin)
-    return tuple(
-        replace(_effect(frame, types, stratum, code, rows, judged), sql=query)
-        for (stratum, code, _, rows, query), judged in zip(found, verdicts, strict=True)
-    )
+    whole, split = _regression(frame, split=False), _regression(frame, split=True)
+    comparisons = [
+        *_comparisons(frame, whole, "all", "", "true"),
+        *_comparisons(frame, split, "right", "/right", "success"),
+        *_comparisons(frame, split, "wrong", "/wrong", "NOT success"),
+    ]
+    return _judged(comparisons, margin)
 
 
 def associations(frame: Frame, margin: float = MARGIN_POINTS) -> tuple[Effect, ...]:
     """What else goes with score, everything else held: agent, turn, length, tool, iteration."""
     frame = frame.judged()
-    if len(frame.problem.present()) < 2:
+    if frame.problem_count < 2:
         return ()
-    columns = _columns(frame, split=False)
-    fitted = _fitted(columns, frame)
-    wanted = [
-        name for name in columns.names if not name.startswith(("constant", "task_type", "agent"))
+    model = _regression(frame, split=False)
+    others = [
+        name for name in model.names if not name.startswith(("constant", "task_type", "agent"))
     ]
-    wanted += [name for name in columns.names if name.startswith("agent:")]
-    usable = [name for name in wanted if estimable(fitted, columns.where((name, 1.0)))]
-    estimates = [contrast(fitted, columns.where((name, 1.0))) for name in usable]
-    verdicts = judge(estimates, [len(frame)] * len(estimates), margin)
-    return tuple(
-        Effect(
+    agents = [name for name in model.names if name.startswith("agent:")]
+    contrasts = [(name, model.where((name, 1.0))) for name in others + agents]
+    comparisons = [
+        Comparison(
             factor=name.partition(":")[0],
             subject=name.partition(":")[2] or name,
-            against=_UNITS.get(name, columns_reference(frame)),
+            against=_UNITS.get(name, _reference(frame)),
             stratum="all",
-            judged=judged,
+            estimate=contrast(model.fitted, weights),
             actions=len(frame),
-            problems=len(frame.problem.present()),
-            sql=columns.query(fitted, columns.where((name, 1.0))),
+            problems=frame.problem_count,
+            sql=model.query(weights),
         )
-        for name, judged in zip(usable, verdicts, strict=True)
-    )
+        for name, weights in contrasts
+        if estimable(model.fitted, weights)
+    ]
+    return _judged(comparisons, margin)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Growth:
-    """How success on one task type changed, less how it changed on the others, over the run."""
-
-    estimate: Estimate
-    sql: str
-
-
-def growth(frame: Frame, code: int) -> Growth | None:
-    """How much faster success changes on one task type than on the others.
+def _comparisons(
+    frame: Frame, model: Regression, stratum: Stratum, suffix: str, counted: str
+) -> Iterator[Comparison]:
+    """Yield every task type against the others, of one stratum.
 
     Args:
-        frame: The actions.
-        code: Of the task type.
-
-    Returns:
-        The difference of the changes from the first to the last iteration, or None where the
-        data cannot tell.
+        frame: Judged actions of all strata.
+        model: The regression that has the stratum's columns.
+        stratum: Its name.
+        suffix: Of its columns' names.
+        counted: Which rows it counts, in SQL.
     """
-    frame = frame.take(~np.isnan(frame.success))
-    if len(frame.problem.present()) < 2:
-        return None
-    favoured = (frame.task_type.codes == code).astype(float)
-    member = f"(task_type = {sql.quoted(frame.task_type.names[code])})::int"
-    time, when = _scaled(frame.iteration)
-    columns = Columns(
-        values=np.column_stack([np.ones(len(frame)), favoured, time, favoured * time]),
-        names=("constant", "favoured", "time", "both"),
-        sql=("1", member, when, f"{member} * {when}"),
+    types, names = frame.task_type.present(), frame.task_type.names
+    rows = frame if stratum == "all" else frame.take(frame.success == (stratum == "right"))
+    for code in _compared(types):
+        weights = _against_others(model, types, code, suffix)
+        if estimable(model.fitted, weights) and _both_sides(rows, code):
+            yield Comparison(
+                factor="task_type",
+                subject=names[code],
+                against=names[types[0]] if len(types) == 2 else "the other types",
+                stratum=stratum,
+                estimate=contrast(model.fitted, weights),
+                actions=len(rows),
+                problems=rows.problem_count,
+                types=len(types),
+                sql=model.query(weights, counted),
+            )
+
+
+def _judged(family: Sequence[Comparison], margin: float) -> tuple[Effect, ...]:
+    """Judge comparisons as one family."""
+    verdicts = judge([each.estimate for each in family], [each.actions for each in family], margin)
+    return tuple(
+        Effect(**{field.name: getattr(each, field.name) for field in fields(each)}, judged=judged)
+        for each, judged in zip(family, verdicts, strict=True)
     )
-    fitted = fit(cluster_sums(columns.values, frame.success, frame.problem.codes))
-    weights = columns.where(("both", 1.0))
-    if not estimable(fitted, weights):
-        return None
-    rows = f"{sql.TRAINED} AND success IS NOT NULL"
-    query = sql.effect(as_sum(fitted, weights, columns.sql), "success::int", rows)
-    return Growth(estimate=contrast(fitted, weights), sql=query)
 
 
-def as_sum(fitted: Fit, weights: Floats, columns: Sequence[str]) -> sql.WeightedSum:
-    """A contrast as a weighted sum of what was explained."""
-    used = [columns[int(index)] for index in fitted.used]
-    return sql.WeightedSum(weights=fitted.bread @ weights[fitted.used], columns=used)
-
-
-def columns_reference(frame: Frame) -> str:
+def _reference(frame: Frame) -> str:
     """The agent and turn that the others are compared with."""
     agent, turn = _cells(frame)[0]
     return f"{frame.agent.names[agent]}, turn {turn}"
@@ -199,50 +188,54 @@ _UNITS = {
 }
 
 
-def _fitted(columns: Columns, frame: Frame) -> Fit:
-    return fit(cluster_sums(columns.values, frame.score, frame.problem.codes))
+def _regression(frame: Frame, *, split: bool) -> Regression:
+    """Regress score on what must and must not matter.
 
-
-def _columns(frame: Frame, *, split: bool) -> Columns:
-    """The regression's columns; `split` gives each task type an effect per outcome."""
-    parts: list[tuple[str, Floats, str]] = [("constant", np.ones(len(frame)), "1")]
-    parts.append(("outcome:right", frame.success, "success::int"))
-    for code in frame.task_type.present()[1:]:
-        member = (frame.task_type.codes == code).astype(float)
-        name = f"task_type:{frame.task_type.names[code]}"
-        asked = f"task_type = {sql.quoted(frame.task_type.names[code])}"
-        if split:
-            right, wrong = f"({asked} AND success)::int", f"({asked} AND NOT success)::int"
-            parts.append((f"{name}/right", member * frame.success, right))
-            parts.append((f"{name}/wrong", member * (1 - frame.success), wrong))
-        else:
-            parts.append((name, member, f"({asked})::int"))
-    parts += _controls(frame)
-    return Columns(
-        values=np.column_stack([values for _, values, _ in parts]),
+    Args:
+        frame: Judged actions.
+        split: Whether each task type has an effect per outcome.
+    """
+    parts: list[tuple[str, Floats, str]] = [
+        ("constant", np.ones(len(frame)), "1"),
+        ("outcome:right", frame.success, "success::int"),
+        *_types(frame, split=split),
+        *_controls(frame),
+    ]
+    values = np.column_stack([values for _, values, _ in parts])
+    return Regression(
         names=tuple(name for name, _, _ in parts),
         sql=tuple(expression for _, _, expression in parts),
+        fitted=fit(cluster_sums(values, frame.score, frame.problem.codes)),
     )
 
 
-def _controls(frame: Frame) -> list[tuple[str, Floats, str]]:
+def _types(frame: Frame, *, split: bool) -> Iterator[tuple[str, Floats, str]]:
+    """Yield the columns of every task type but the first, which is the zero."""
+    for code in frame.task_type.present()[1:]:
+        member = (frame.task_type.codes == code).astype(float)
+        name = f"task_type:{frame.task_type.names[code]}"
+        matches = f"task_type = {sql.quoted(frame.task_type.names[code])}"
+        if split:
+            right, wrong = f"({matches} AND success)::int", f"({matches} AND NOT success)::int"
+            yield f"{name}/right", member * frame.success, right
+            yield f"{name}/wrong", member * (1 - frame.success), wrong
+        else:
+            yield name, member, f"({matches})::int"
+
+
+def _controls(frame: Frame) -> Iterator[tuple[str, Floats, str]]:
     failed = "(tool_status IS NOT NULL AND tool_status <> 'ok')::int"
-    controls = [
-        (
-            "length",
-            *_centred(np.log2(1.0 + frame.tokens), "ln(1 + sampled_tokens::float8) / ln(2)"),
-        ),
-        ("tool:used", frame.tool_used.astype(float), "(tool_status IS NOT NULL)::int"),
-        ("tool:failed", frame.tool_failed.astype(float), failed),
-        ("level", *_centred(frame.level.astype(float), "level")),
-        ("iteration", *_scaled(frame.iteration)),
-    ]
+    length = "ln(1 + sampled_tokens::float8) / ln(2)"
+    yield "length", *_centred(np.log2(1.0 + frame.tokens), length)
+    yield "tool:used", frame.tool_used.astype(float), "(tool_status IS NOT NULL)::int"
+    yield "tool:failed", frame.tool_failed.astype(float), failed
+    yield "level", *_centred(frame.level.astype(float), "level")
+    yield "iteration", *scaled(frame.iteration)
     for agent, turn in _cells(frame)[1:]:
         name = frame.agent.names[agent]
         member = (frame.agent.codes == agent) & (frame.turn == turn)
-        asked = f"(agent = {sql.quoted(name)} AND turn_index = {turn})::int"
-        controls.append((f"agent:{name}, turn {turn}", member.astype(float), asked))
-    return controls
+        matches = f"(agent = {sql.quoted(name)} AND turn_index = {turn})::int"
+        yield f"agent:{name}, turn {turn}", member.astype(float), matches
 
 
 def _cells(frame: Frame) -> list[tuple[int, int]]:
@@ -257,20 +250,14 @@ def _compared(types: Sequence[int]) -> Sequence[int]:
     return types[1:] if len(types) == 2 else types
 
 
-def _against_others(columns: Columns, types: Sequence[int], code: int, suffix: str) -> Floats:
+def _against_others(model: Regression, types: Sequence[int], code: int, suffix: str) -> Floats:
     """Weights of one type minus the mean of the others; the first type is the zero."""
-    names = [name for name in columns.names if name.startswith("task_type:")]
-    mine = [name for name in names if name.endswith(suffix)] if suffix else names
+    names = [name for name in model.names if name.startswith("task_type:")]
+    own = [name for name in names if name.endswith(suffix)]
     others = len(types) - 1
     position = types.index(code) - 1
-    parts = [(name, 1.0 if index == position else -1.0 / others) for index, name in enumerate(mine)]
-    return columns.where(*parts)
-
-
-def _stratum(frame: Frame, stratum: str) -> Frame:
-    if stratum == "all":
-        return frame
-    return frame.take(frame.success == (stratum == "right"))
+    parts = [(name, 1.0 if index == position else -1.0 / others) for index, name in enumerate(own)]
+    return model.where(*parts)
 
 
 def _both_sides(rows: Frame, code: int) -> bool:
@@ -278,32 +265,13 @@ def _both_sides(rows: Frame, code: int) -> bool:
     return bool(member.any() and not member.all())
 
 
-def _effect(
-    frame: Frame, types: Sequence[int], stratum: str, code: int, rows: Frame, judged: Judged
-) -> Effect:
-    names = frame.task_type.names
-    return Effect(
-        factor="task_type",
-        subject=names[code],
-        against=names[types[0]] if len(types) == 2 else "the other types",
-        stratum=stratum,
-        judged=judged,
-        actions=len(rows),
-        problems=len(rows.problem.present()),
-        types=len(types),
-    )
-
-
-_COUNTED = {"all": "true", "right": "success", "wrong": "NOT success"}
-
-
 def _centred(values: Floats, expression: str) -> tuple[Floats, str]:
     mean = float(values.mean()) if len(values) else 0.0
     return values - mean, f"({expression} - {mean!r})"
 
 
-def _scaled(iteration: np.ndarray) -> tuple[Floats, str]:
-    """Iterations as 0 (first) to 1 (last)."""
+def scaled(iteration: np.ndarray) -> tuple[Floats, str]:
+    """Iterations as 0 (first) to 1 (last), and in SQL."""
     first, last = int(iteration.min()), int(iteration.max())
     span = max(last - first, 1)
     return (iteration - first) / span, f"((iteration - {first}) / {span}::float8)"

@@ -64,7 +64,7 @@ def self_test(runs: int = RUNS, seed: int = 0, margin: float = MARGIN_POINTS) ->
 def shape_of(frame: Frame) -> World:
     """A simulated run of the same size and noise: what the rates beside a verdict are about.
 
-    Deviation and likeness are those of scores of one type and outcome (one-way analysis of
+    Deviation and correlation are those of scores of one type and outcome (one-way analysis of
     variance over problems). Large runs are simulated smaller, which makes their power look worse,
     never better.
     """
@@ -85,7 +85,7 @@ def shape_of(frame: Frame) -> World:
         actions=int(np.clip(round(count / max(problems, 1)), 1, MOST_ACTIONS)),
         iterations=len(np.unique(frame.iteration)),
         deviation=total**0.5,
-        likeness=min(own / total, 0.99) if total > 0 else 0.0,
+        correlation=min(own / total, 0.99) if total > 0 else 0.0,
         agents=frame.agent.names,
     )
 
@@ -93,7 +93,7 @@ def shape_of(frame: Frame) -> World:
 def power_at(world: World, runs: int, margin: float, seed: int = 0) -> Rate:
     """How often a bias of the size of `margin` would be found in a run of this shape.
 
-    Printed beside a verdict: `world` has the run's problems, actions, deviation and likeness.
+    Printed beside a verdict: `world` has the run's problems, actions, deviation and correlation.
     """
     planted = replace(world, planted="constant", points=margin)
     check = partial(_finds, planted, margin, "any")
@@ -168,7 +168,7 @@ def _right_call(effect: Effect, stratum: str) -> bool:
         effect.judged.verdict == "biased"
         and stratum in ("any", effect.stratum)
         and effect.subject == FAVOURED
-        and effect.judged.estimate.value > 0
+        and effect.estimate.value > 0
     )
 
 

@@ -36,7 +36,7 @@ class World:
     iterations: int = 10
     deviation: float = 1.5
     """Of the scores of equal work, in points."""
-    likeness: float = 0.05
+    correlation: float = 0.05
     """Intraclass correlation: the problem's share of that variance, in [0, 1)."""
     agents: tuple[str, ...] = ("solver", "executor", "verifier")
 
@@ -80,7 +80,7 @@ def _bias(world: World, favoured: Ints, success: Floats, iteration: Ints) -> Flo
 def _scores(
     world: World, rng: np.random.Generator, problem: Ints, success: Floats, bias: Floats
 ) -> Floats:
-    own = rng.normal(0, np.sqrt(world.likeness), 2 * world.problems)[problem]
-    noise = rng.normal(0, np.sqrt(1 - world.likeness), len(problem))
+    own = rng.normal(0, np.sqrt(world.correlation), 2 * world.problems)[problem]
+    noise = rng.normal(0, np.sqrt(1 - world.correlation), len(problem))
     points = BASE_POINTS + OUTCOME_POINTS * (success - 0.5) + bias
     return (np.round(2 * (points + world.deviation * (own + noise))) / 2).clip(0, 10)

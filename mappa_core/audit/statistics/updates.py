@@ -1,4 +1,4 @@
-"""What the bias did to the policy: its share of each update's advantage (who grew: `design`).
+"""What scores did to the updates: a bias's share of them, and what another coach would have made.
 
 Advantages are linear in the scores up to the normaliser, so each splits into what the bias made
 of it and the rest. For one agent's update with scores s, estimated bias b and centring C (by
@@ -18,12 +18,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mappa_core.audit.frame import Floats, Frame, Mask
+from mappa_core.audit.frame import Floats, Frame, Ints, Mask
+
+DIFFERENT_COSINE = 0.9
+"""An update whose advantages' cosine is below this would have differed."""
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateBias:
-    """One agent's update of one iteration."""
+    """A bias's part in one agent's update of one iteration."""
 
     agent: str
     iteration: int
@@ -36,45 +40,103 @@ class UpdateBias:
     actions: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherUpdate:
+    """One agent's update of one iteration, under the coach it had and under another."""
+
+    agent: str
+    iteration: int
+    actions: int
+    """That both coaches scored."""
+    flipped: int
+    """Whose advantage has the other sign."""
+    cosine: float
+    """Weighted, of the two sets of advantages; 1 is the same update, up to its length."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether the update would have pulled elsewhere."""
+        return self.cosine < DIFFERENT_COSINE
+
+
 def update_shares(frame: Frame, bias: Floats, *, by_problem: bool) -> Iterator[UpdateBias]:
-    """The bias's part in every update.
+    """Yield the bias's part in every update.
 
     Args:
         frame: Actions with scores, advantages and weights.
         bias: (N,) points the coach gave too much.
         by_problem: Whether the advantages are relative to the problem's mean score.
     """
-    counted = ~np.isnan(frame.advantage) & ~np.isnan(frame.score)
+    for rows in _updates(frame, ~np.isnan(frame.score)):
+        yield _update_share(frame.take(rows), bias[rows], by_problem=by_problem)
+
+
+def other_updates(frame: Frame, other: Floats, *, by_problem: bool) -> Iterator[OtherUpdate]:
+    """Yield each update as another coach's scores would have made it.
+
+    Args:
+        frame: The run's actions.
+        other: (N,) the other coach's scores of the same rows, NaN where there is none.
+        by_problem: Whether advantages are relative to the problem's mean score.
+    """
+    for rows in _updates(frame, ~np.isnan(frame.score) & ~np.isnan(other)):
+        yield _other_update(frame.take(rows), other[rows], by_problem=by_problem)
+
+
+def _updates(frame: Frame, usable: Mask) -> Iterator[Mask]:
+    """Yield the usable rows of each agent's update, iteration by iteration."""
+    usable = usable & ~np.isnan(frame.advantage)
     for agent in frame.agent.present():
-        for iteration in np.unique(frame.iteration[frame.agent.codes == agent]):
-            rows = counted & (frame.agent.codes == agent) & (frame.iteration == iteration)
-            if rows.any():
-                yield _update(frame, bias, rows, by_problem=by_problem)
+        own = usable & (frame.agent.codes == agent)
+        for iteration in np.unique(frame.iteration[own]):
+            yield own & (frame.iteration == iteration)
 
 
-def _update(frame: Frame, bias: Floats, rows: Mask, *, by_problem: bool) -> UpdateBias:
-    weight = frame.weight[rows] / max(frame.weight[rows].sum(), 1e-300)
-    groups = frame.problem.codes[rows] if by_problem else np.zeros(int(rows.sum()), dtype=np.int64)
-    scores = _centred(frame.score[rows], groups, weight)
-    part = _centred(bias[rows], groups, weight)
-    advantage = frame.advantage[rows]
+def _update_share(rows: Frame, bias: Floats, *, by_problem: bool) -> UpdateBias:
+    weight = rows.weight / max(rows.weight.sum(), 1e-300)
+    groups = _groups(rows, by_problem=by_problem)
+    scores, part = _centred(rows.score, groups, weight), _centred(bias, groups, weight)
     variance = float((weight * scores**2).sum())
-    scale = float((weight * scores * advantage).sum()) / variance if variance > 0 else 0.0
+    scale = float((weight * scores * rows.advantage).sum()) / variance if variance > 0 else 0.0
     of_bias = scale * part
-    square = float((weight * advantage**2).sum())
-    favoured = bias[rows] > 0
+    square = float((weight * rows.advantage**2).sum())
     return UpdateBias(
-        agent=frame.agent.names[int(frame.agent.codes[rows][0])],
-        iteration=int(frame.iteration[rows][0]),
-        share=float((weight * of_bias * advantage).sum()) / square if square > 0 else 0.0,
-        pull=float((weight * of_bias)[favoured].sum()),
-        actions=int(rows.sum()),
+        agent=rows.agent.names[int(rows.agent.codes[0])],
+        iteration=int(rows.iteration[0]),
+        share=float((weight * of_bias * rows.advantage).sum()) / square if square > 0 else 0.0,
+        pull=float((weight * of_bias)[bias > 0].sum()),
+        actions=len(rows),
     )
 
 
-def _centred(values: Floats, groups: np.ndarray, weight: Floats) -> Floats:
-    """Less the group's mean, then less the batch's weighted mean."""
+def _other_update(rows: Frame, other: Floats, *, by_problem: bool) -> OtherUpdate:
+    groups, weight = _groups(rows, by_problem=by_problem), rows.weight
+    had = advantages(rows.score, groups, weight)
+    would = advantages(other, groups, weight)
+    length = float(np.sqrt((weight * had**2).sum() * (weight * would**2).sum()))
+    return OtherUpdate(
+        agent=rows.agent.names[int(rows.agent.codes[0])],
+        iteration=int(rows.iteration[0]),
+        actions=len(rows),
+        flipped=int((had * would < 0).sum()),
+        cosine=float((weight * had * would).sum()) / length if length > 0 else 1.0,
+    )
+
+
+def advantages(scores: Floats, groups: Ints, weight: Floats) -> Floats:
+    """(score - baseline - mean) / deviation over one update; all 0 where nothing varies."""
+    share = weight / weight.sum() if weight.sum() > 0 else np.full(len(weight), 1 / len(weight))
+    centred = _centred(scores, groups, share)
+    deviation = float(np.sqrt((share * centred**2).sum()))
+    return centred / deviation if deviation > ROUNDING else np.zeros_like(centred)
+
+
+def _groups(rows: Frame, *, by_problem: bool) -> Ints:
+    return rows.problem.codes if by_problem else np.zeros(len(rows), dtype=np.int64)
+
+
+def _centred(values: Floats, groups: Ints, weight: Floats) -> Floats:
+    """Subtract the group's mean, then the batch's weighted mean."""
     _, index = np.unique(groups, return_inverse=True)
-    means = np.bincount(index, weights=values) / np.bincount(index)
-    centred = values - means[index]
+    centred = values - (np.bincount(index, weights=values) / np.bincount(index))[index]
     return centred - (weight * centred).sum()

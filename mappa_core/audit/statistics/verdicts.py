@@ -64,6 +64,13 @@ def judge(
     )
 
 
+def overall(verdicts: Sequence[Verdict]) -> Verdict:
+    """One verdict of a family: biased if any is, equivalent if there are some and all are."""
+    if "biased" in verdicts:
+        return "biased"
+    return "equivalent" if verdicts and set(verdicts) == {"equivalent"} else "cannot tell"
+
+
 def equivalence_p(estimate: Estimate, margin: float) -> float:
     """p-value of the two one-sided tests against a bias of `margin` or more."""
     room = margin - abs(estimate.value)

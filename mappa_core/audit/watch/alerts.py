@@ -1,7 +1,7 @@
 """What a person should hear about while a run trains, after every iteration.
 
     drift        coach, rubric or policy, by an anytime-valid test over the whole run
-    health       an agent's scores of this iteration that cannot teach, or that nobody could read
+    health       an agent's scores of this iteration that cannot teach, or that could not be read
     divergence   scores rise where success does not, over the run so far
     unscored     what is missing could bias a task type
 
@@ -17,10 +17,10 @@ import numpy as np
 from mappa_core.audit import sql
 from mappa_core.audit.config import AuditConfig, StopOn
 from mappa_core.audit.frame import Frame
+from mappa_core.audit.records import Figure
 from mappa_core.audit.statistics.health import Health, health, missing
-from mappa_core.audit.watch.history import Watched
-from mappa_core.audit.watch.running_sums import SoFar
-from mappa_core.audit.writing import Draft
+from mappa_core.audit.watch.history import DriftState
+from mappa_core.audit.watch.running_sums import RunningSums
 
 FEWEST_SCORES = 8
 """Below this, how scores are spread says nothing."""
@@ -48,9 +48,9 @@ class Alert:
     since: int | None = None
     """The iteration a drift set in."""
 
-    def draft(self) -> Draft:
-        """The alert as a finding."""
-        return Draft(
+    def figure(self) -> Figure:
+        """The alert as it is written down."""
+        return Figure(
             kind="alert",
             subject=f"{self.kind}: {self.subject}",
             verdict=self.stop,
@@ -65,43 +65,43 @@ class Alert:
 
 
 def alerts(
-    latest: Frame, iteration: int, so_far: SoFar, watched: Watched, config: AuditConfig
+    latest: Frame, iteration: int, sums: RunningSums, drift: DriftState, config: AuditConfig
 ) -> Iterator[Alert]:
     """Everything to be said after one iteration.
 
     Args:
         latest: The actions of that iteration.
         iteration: Its number.
-        so_far: The run up to it.
-        watched: The drift test's state.
+        sums: Of the run up to it.
+        drift: The drift test's state.
         config: The limits.
     """
-    yield from _drift(watched, iteration, so_far)
+    yield from _drift(drift, iteration, sums)
     for code in latest.agent.present():
         rows = latest.take(latest.agent.codes == code)
         described = health(rows)
         if described is not None and described.actions >= FEWEST_SCORES:
             yield from _health(latest.agent.names[code], described, iteration, config)
-    yield from _divergence(so_far, iteration, config)
+    yield from _divergence(sums, iteration, config)
     yield from _unscored(latest, iteration, config)
 
 
-def _drift(watched: Watched, iteration: int, so_far: SoFar) -> Iterator[Alert]:
-    if watched.cause == "none":
+def _drift(drift: DriftState, iteration: int, sums: RunningSums) -> Iterator[Alert]:
+    if drift.cause == "none":
         return
-    wealth = watched.stream if watched.cause == "policy" else watched.anchors
+    wealth = drift.stream if drift.cause == "policy" else drift.anchors
     yield Alert(
         kind="drift",
-        stop=watched.cause,
-        subject=watched.cause,
-        what=f"the {watched.cause} has drifted since iteration {watched.since}",
+        stop=drift.cause,
+        subject=drift.cause,
+        what=f"the {drift.cause} has drifted since iteration {drift.since}",
         iteration=iteration,
         estimate=float(wealth.e_values.max()),
         unit="largest e-value",
         limit=wealth.threshold,
-        actions=so_far.stream.actions,
-        sql=sql.STREAM if watched.cause == "policy" else sql.ANCHORS,
-        since=watched.since,
+        actions=sums.stream.actions,
+        sql=sql.STREAM if drift.cause == "policy" else sql.ANCHORS,
+        since=drift.since,
     )
 
 
@@ -148,8 +148,8 @@ _CHECKS = {
 """What is checked, and what the query calls it."""
 
 
-def _divergence(so_far: SoFar, iteration: int, config: AuditConfig) -> Iterator[Alert]:
-    for found in so_far.divergences():
+def _divergence(sums: RunningSums, iteration: int, config: AuditConfig) -> Iterator[Alert]:
+    for found in sums.divergences():
         low, _ = found.estimate.interval()
         if np.isfinite(low) and low > config.divergence:
             yield Alert(

@@ -1,15 +1,16 @@
-"""Drift of one run from its stored rows: anchors by iteration, and the stream of scores."""
+"""The drift test on one run's stored rows: anchors by iteration, and the stream of scores."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
 import numpy as np
 
 from mappa_core.audit import sql
 from mappa_core.audit.frame import Floats, Frame
-from mappa_core.audit.records import Anchor, AnchorScore
+from mappa_core.audit.records import Anchor, AnchorScore, Figure
 from mappa_core.audit.statistics import drift
-from mappa_core.audit.writing import Draft
 
 FEWEST_REPEATS = 2
 MOST_PROBLEMS = 64
@@ -37,7 +38,7 @@ NO_ANCHORS = AnchorHistory(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
+class ScoreStream:
     """The scores of what the policies did; I iterations."""
 
     iterations: tuple[int, ...]
@@ -46,10 +47,10 @@ class Stream:
     actions: int
     problems: frozenset[str]
 
-    def then(self, frame: Frame) -> "Stream":
+    def extended(self, frame: Frame) -> "ScoreStream":
         """With the iterations of a further frame, which come after these."""
-        later = stream(frame)
-        return Stream(
+        later = score_stream(frame)
+        return ScoreStream(
             iterations=self.iterations + later.iterations,
             rounds=self.rounds + later.rounds,
             actions=self.actions + later.actions,
@@ -58,7 +59,7 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class DriftState:
     """The drift test's state after the latest iteration."""
 
     cause: drift.Cause
@@ -75,37 +76,39 @@ class Watched:
         return None if onset is None else self.iterations[onset]
 
 
-def history(anchors: Sequence[Anchor], scores: Sequence[AnchorScore]) -> AnchorHistory:
+def anchor_history(anchors: Sequence[Anchor], scores: Sequence[AnchorScore]) -> AnchorHistory:
     """Arrange stored anchor scores by iteration.
 
     Anchors with neither a known score nor a baseline of two repeats are left out.
     """
-    by_anchor = {anchor.id: _baseline(anchor, scores) for anchor in anchors}
-    usable = [anchor.id for anchor in anchors if by_anchor[anchor.id] is not None]
+    given = defaultdict[tuple[UUID, int], list[float]](list)
+    for score in scores:
+        if score.score is not None:
+            given[score.anchor_id, score.iteration].append(score.score)
+    baselines = {anchor.id: _baseline(anchor, given[anchor.id, 0]) for anchor in anchors}
+    usable = {anchor: row for anchor, row in baselines.items() if row is not None}
     later = sorted({score.iteration for score in scores if score.iteration > 0})
     if not usable or not later:
         return NO_ANCHORS
-    baselines = [row for anchor in usable if (row := by_anchor[anchor]) is not None]
-    known = np.array([row.mean() for row in baselines])
-    errors = [row.var(ddof=1) / len(row) for row in baselines if len(row) >= FEWEST_REPEATS]
+    errors = [row.var(ddof=1) / len(row) for row in usable.values() if len(row) >= FEWEST_REPEATS]
     return AnchorHistory(
-        known=known,
+        known=np.array([row.mean() for row in usable.values()]),
         baseline_error=float(np.sqrt(sum(errors))) / len(usable),
         iterations=tuple(later),
         rounds=tuple(
-            np.array([_score(scores, anchor, iteration) for anchor in usable])
-            for iteration in later
+            np.array([float(np.mean(given[anchor, at] or np.nan)) for anchor in usable])
+            for at in later
         ),
         rubric_changes=tuple(_rubric_changes(scores, later)),
     )
 
 
-def watch(streamed: Stream, anchors: AnchorHistory) -> Watched:
-    """Test for drift on everything there is so far."""
+def drift_state(streamed: ScoreStream, anchors: AnchorHistory) -> DriftState:
+    """Test for drift on every iteration there is."""
     played = drift.bet(anchors.rounds, anchors.known, anchors.baseline_error)
     scores = drift.bet_on_stream(streamed.rounds)
     longer = len(streamed.iterations) >= len(anchors.rounds)
-    return Watched(
+    return DriftState(
         cause=drift.attribute(played, scores, anchors.rubric_changes),
         anchors=played,
         stream=scores,
@@ -113,12 +116,12 @@ def watch(streamed: Stream, anchors: AnchorHistory) -> Watched:
     )
 
 
-def stream(frame: Frame) -> Stream:
+def score_stream(frame: Frame) -> ScoreStream:
     """Every iteration's mean score of each problem."""
     scored = frame.take(~np.isnan(frame.score))
     iterations = tuple(int(i) for i in np.unique(scored.iteration))
     means = (_problem_means(scored.take(scored.iteration == i)) for i in iterations)
-    return Stream(
+    return ScoreStream(
         iterations=iterations,
         rounds=tuple(means),
         actions=len(frame),
@@ -126,29 +129,29 @@ def stream(frame: Frame) -> Stream:
     )
 
 
-def drift_findings(streamed: Stream, anchors: AnchorHistory) -> Iterator[Draft]:
+def drift_figures(streamed: ScoreStream, anchors: AnchorHistory) -> Iterator[Figure]:
     """The state of the drift test as a finding, with an e-value for every iteration."""
-    watched = watch(streamed, anchors)
-    parts = (("anchors", watched.anchors, sql.ANCHORS), ("stream", watched.stream, sql.STREAM))
+    state = drift_state(streamed, anchors)
+    parts = (("anchors", state.anchors, sql.ANCHORS), ("stream", state.stream, sql.STREAM))
     for name, wealth, query in parts:
         if not len(wealth.e_values):
             continue
         detail = {
             f"e_{iteration}": float(value)
             for iteration, value in zip(
-                anchors.iterations if name == "anchors" else watched.iterations,
+                anchors.iterations if name == "anchors" else state.iterations,
                 wealth.e_values,
                 strict=False,
             )
         }
-        yield Draft(
+        yield Figure(
             kind="drift",
             subject=name,
-            verdict=watched.cause if wealth.alarmed else "none",
+            verdict=state.cause if wealth.alarmed else "none",
             estimate=float(wealth.e_values.max()),
             unit="largest e-value",
             margin=wealth.threshold,
-            iteration=watched.since if wealth.alarmed else None,
+            iteration=state.since if wealth.alarmed else None,
             actions=streamed.actions,
             problems=len(streamed.problems),
             sql=query,
@@ -156,24 +159,10 @@ def drift_findings(streamed: Stream, anchors: AnchorHistory) -> Iterator[Draft]:
         )
 
 
-def _baseline(anchor: Anchor, scores: Sequence[AnchorScore]) -> Floats | None:
+def _baseline(anchor: Anchor, repeats: Sequence[float]) -> Floats | None:
     if anchor.known_score is not None:
         return np.array([anchor.known_score])
-    found = [
-        score.score
-        for score in scores
-        if score.anchor_id == anchor.id and score.iteration == 0 and score.score is not None
-    ]
-    return np.array(found) if len(found) >= FEWEST_REPEATS else None
-
-
-def _score(scores: Sequence[AnchorScore], anchor: object, iteration: int) -> float:
-    found = [
-        score.score
-        for score in scores
-        if score.anchor_id == anchor and score.iteration == iteration and score.score is not None
-    ]
-    return float(np.mean(found)) if found else float("nan")
+    return np.array(repeats) if len(repeats) >= FEWEST_REPEATS else None
 
 
 def _rubric_changes(scores: Sequence[AnchorScore], iterations: Sequence[int]) -> Iterator[int]:

@@ -1,21 +1,22 @@
 """What a watch keeps of the iterations it has read: it grows with problems, not with actions.
 
-    frame of one iteration ─▶ SoFar.then ─▶ drift of the stream, divergence of score and success
+    frame of one iteration ─▶ RunningSums.extended ─▶ drift of the stream, divergence of the score
 
-Sums are enough: the regression of `health.divergences` is a function of each problem's X'X and X'y,
-so adding an iteration's gives the same figures as reading the whole run again.
+Sums are enough: the regression of `trends.divergences` is a function of each problem's X'X and
+X'y, so adding an iteration's gives the same figures as reading the whole run again.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 import numpy as np
 
 from mappa_core.audit.frame import Floats, Frame
-from mappa_core.audit.statistics.health import HIGHEST, Divergence, change, divergence
+from mappa_core.audit.statistics.health import HIGHEST
 from mappa_core.audit.statistics.regression import ClusterSums
-from mappa_core.audit.watch.history import Stream, stream
+from mappa_core.audit.statistics.trends import Divergence, divergence
+from mappa_core.audit.watch.history import ScoreStream, score_stream
 
 Cell: TypeAlias = tuple[str, str]
 """Agent and task type."""
@@ -24,17 +25,31 @@ Sums: TypeAlias = Mapping[str, Floats]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SoFar:
-    """A run up to some iteration."""
+class RunningSums:
+    """Sums over a run up to some iteration."""
 
-    stream: Stream
+    stream: ScoreStream
     sums: Mapping[Cell, Sums]
 
-    def then(self, frame: Frame) -> "SoFar":
+    @classmethod
+    def of(cls, frame: Frame) -> Self:
+        """Sum up a frame of any number of iterations."""
+        judged = frame.judged()
+        cells = {
+            (judged.agent.names[agent], judged.task_type.names[kind]): _sums(
+                judged.take((judged.agent.codes == agent) & (judged.task_type.codes == kind))
+            )
+            for agent in judged.agent.present()
+            for kind in judged.task_type.present()
+        }
+        found = {cell: sums for cell, sums in cells.items() if sums}
+        return cls(stream=score_stream(frame), sums=found)
+
+    def extended(self, frame: Frame) -> "RunningSums":
         """With the iterations of a further frame, which come after these."""
-        later = so_far(frame)
-        return SoFar(
-            stream=self.stream.then(frame),
+        later = RunningSums.of(frame)
+        return RunningSums(
+            stream=self.stream.extended(frame),
             sums={
                 cell: _added(self.sums.get(cell, {}), later.sums.get(cell, {}))
                 for cell in {**self.sums, **later.sums}
@@ -42,34 +57,14 @@ class SoFar:
         )
 
     def divergences(self) -> Iterator[Divergence]:
-        """As `health.divergences` of all actions so far."""
+        """Yield what `trends.divergences` gives for all actions up to here."""
         iterations = self.stream.iterations
         span = iterations[-1] - iterations[0] if iterations else 0
         for (agent, task_type), sums in sorted(self.sums.items()):
             table = np.array(list(sums.values()))
-            found = change(_cluster_sums(table), span) if span else None
+            found = divergence(agent, task_type, _cluster_sums(table), span=span)
             if found is not None:
-                yield divergence(
-                    found,
-                    agent=agent,
-                    task_type=task_type,
-                    actions=int(table[:, 0].sum()),
-                    problems=len(table),
-                )
-
-
-def so_far(frame: Frame) -> SoFar:
-    """What there is to know of a frame of any number of iterations."""
-    judged = frame.judged()
-    cells = {
-        (judged.agent.names[agent], judged.task_type.names[kind]): _sums(
-            judged.take((judged.agent.codes == agent) & (judged.task_type.codes == kind))
-        )
-        for agent in judged.agent.present()
-        for kind in judged.task_type.present()
-    }
-    found = {cell: sums for cell, sums in cells.items() if sums}
-    return SoFar(stream=stream(frame), sums=found)
+                yield found
 
 
 def _sums(rows: Frame) -> Sums:

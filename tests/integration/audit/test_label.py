@@ -7,7 +7,7 @@ from typer.testing import CliRunner, Result
 
 from mappa_cli.commands.label import as_score
 from mappa_cli.main import app
-from mappa_core.audit.run_audit import audit_stored
+from mappa_core.audit.run_audit import audit_run
 from mappa_core.audit.store import AuditStore
 from mappa_core.core.errors import ConfigError, NotFound
 from tests.builders import make_run
@@ -78,7 +78,7 @@ def test_labels_from_the_command_line_reach_the_audit(mappa, audit: AuditStore) 
 def test_only_a_sample_speaks_for_all(mappa, rich_url: str, audit: AuditStore) -> None:
     mappa("label", "biased-1", "--reviewer", "eve", "--only", "contested", keys="5\n" * 3 + "q\n")
     assert {one.picked for one in audit.labels(RUN.id, "eve")} == {"contested"}
-    findings = audit_stored(audit, RUN.name, 0.5, record=False, simulations=0).result.findings
+    findings = audit_run(audit, RUN.name, 0.5, record=False, simulations=0).result.findings
     people = {f.subject: f for f in findings if f.kind == "people"}
     # Ada labelled twenty, ten of them drawn at random; Eve's three may be among either.
     assert people["the coach and people"].actions >= 20

@@ -2,7 +2,7 @@
 
 from flows.promote import considered
 from mappa_core.app.databases import Records
-from mappa_core.audit.run_audit import audit_stored
+from mappa_core.audit.run_audit import audit_run
 from mappa_core.audit.store import AuditStore
 from mappa_core.evaluate.registration import register_policies
 from mappa_core.store.store import Store
@@ -15,7 +15,7 @@ RUN = make_run("biased-1")
 def test_findings_of_another_margin_certify_nothing(audit: AuditStore, store: Store) -> None:
     registry = MemoryRegistry()
     register_policies(RUN, 2, registry=registry, store=store)
-    wide = audit_stored(audit, RUN.name, 9.0, record=True, simulations=0)
+    wide = audit_run(audit, RUN.name, 9.0, record=True, simulations=0)
     assert wide.result.verdict == "equivalent"
     case = considered(Records(store=store, audit=audit, registry=registry), RUN.name, None)
     assert case.verdict == "biased"

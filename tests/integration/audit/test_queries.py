@@ -9,10 +9,11 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
+from mappa_core.audit.findings import as_finding
 from mappa_core.audit.records import Finding
 from mappa_core.audit.report.page import html
 from mappa_core.audit.report.text import TITLES, interval
-from mappa_core.audit.run_audit import Audited, audit_stored
+from mappa_core.audit.run_audit import RunAudit, audit_run
 from mappa_core.audit.store import AuditStore
 from mappa_core.audit.watch.alerts import Alert
 from mappa_core.store.connection import for_psql
@@ -48,7 +49,7 @@ def rows_of(page: str) -> Iterator[Printed]:
 
 
 @pytest.fixture
-def audited(rich_url: str, audit: AuditStore) -> Audited:
+def audited(rich_url: str, audit: AuditStore) -> RunAudit:
     alert = Alert(
         kind="health",
         stop="health",
@@ -61,8 +62,8 @@ def audited(rich_url: str, audit: AuditStore) -> Audited:
         actions=36,
         sql=audit_sql_of_health(),
     )
-    audit.add_findings([alert.draft().finding(RUN.id)])
-    return audit_stored(audit, RUN.name, 0.5, record=True, simulations=0)
+    audit.add_findings([as_finding(alert.figure(), RUN.id)])
+    return audit_run(audit, RUN.name, 0.5, record=True, simulations=0)
 
 
 def audit_sql_of_health() -> str:
@@ -78,12 +79,12 @@ def connection(rich_url: str) -> Iterator[psycopg.Connection[Row]]:
         yield opened
 
 
-def test_every_kind_of_figure_is_there(audited: Audited) -> None:
+def test_every_kind_of_figure_is_there(audited: RunAudit) -> None:
     assert {finding.kind for finding in audited.result.findings} == set(TITLES)
 
 
 def test_the_sql_of_a_finding_gives_its_figure(
-    audited: Audited, connection: psycopg.Connection[Row]
+    audited: RunAudit, connection: psycopg.Connection[Row]
 ) -> None:
     for finding in audited.result.findings:
         rows = connection.execute(finding.sql.encode()).fetchall()
@@ -101,9 +102,9 @@ def test_the_sql_of_a_finding_gives_its_figure(
 
 
 def test_the_report_prints_what_its_queries_give(
-    audited: Audited, connection: psycopg.Connection[Row]
+    audited: RunAudit, connection: psycopg.Connection[Row]
 ) -> None:
-    page = html(audited.material, audited.result, (), recorded=True)
+    page = html(audited.seen, audited.result, (), recorded=True)
     by_id = {str(finding.id): finding for finding in audited.result.findings}
     printed = list(rows_of(page))
     assert len(printed) == len(by_id)
@@ -129,9 +130,9 @@ def _with(finding: Finding, row: Row) -> Finding:
 
 
 def test_what_is_drawn_and_the_size_have_their_sql_too(
-    audited: Audited, connection: psycopg.Connection[Row]
+    audited: RunAudit, connection: psycopg.Connection[Row]
 ) -> None:
-    page = html(audited.material, audited.result, (), recorded=True)
+    page = html(audited.seen, audited.result, (), recorded=True)
     assert page.count("<svg") == 5
     queries = re.findall(
         r"</svg>\s*<details><summary>SQL</summary><pre>(.*?)</pre>", page, re.DOTALL
@@ -148,7 +149,7 @@ def test_what_is_drawn_and_the_size_have_their_sql_too(
     assert (row["actions"], row["problems"]) == (int(actions), int(problems))
 
 
-def test_a_page_of_an_audit_that_wrote_nothing_names_no_rows(audited: Audited) -> None:
-    page = html(audited.material, audited.result, (), recorded=False)
+def test_a_page_of_an_audit_that_wrote_nothing_names_no_rows(audited: RunAudit) -> None:
+    page = html(audited.seen, audited.result, (), recorded=False)
     assert "audit.findings WHERE finding_id" not in page
     assert "nothing was written to this database" in page

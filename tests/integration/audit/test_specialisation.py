@@ -18,10 +18,10 @@ import pytest
 import torch
 
 from mappa_core.app.config import TrainConfig
+from mappa_core.audit.corrections import corrected_actions, store_correction
 from mappa_core.audit.records import Correction
-from mappa_core.audit.run_audit import Audited, audit_stored, debias
+from mappa_core.audit.run_audit import RunAudit, audit_run
 from mappa_core.audit.store import AuditStore
-from mappa_core.audit.watch import monitor as auditing
 from mappa_core.coach.scoring import ScorePlan, score_episode
 from mappa_core.core import ids
 from mappa_core.core.records.episodes import (
@@ -125,7 +125,7 @@ class World:
         def correct(
             request: UpdateRequest, actions: list[ScoredAction]
         ) -> tuple[ScoredAction, ...]:
-            return auditing.corrected_actions(
+            return corrected_actions(
                 correction,
                 request.run_id,
                 request.iteration,
@@ -178,8 +178,8 @@ class World:
         late = (frame.iteration > ITERATIONS - 3) & (frame.task_type.codes == code)
         return float(np.mean(frame.success[late]))
 
-    def audited(self, name: str) -> Audited:
-        return audit_stored(self.audit, name, 0.5, record=True, simulations=0)
+    def audited(self, name: str) -> RunAudit:
+        return audit_run(self.audit, name, 0.5, record=True, simulations=0)
 
 
 def _problem(kind: str, cue: str) -> Problem:
@@ -205,7 +205,7 @@ def test_a_kinder_coach_specialises_the_policy_and_its_correction_prevents_it(
     audited = world.audited("biased")
     assert audited.result.verdict == "biased"
     (right,) = [e for e in audited.result.effects if e.stratum == "right"]
-    low, high = right.judged.estimate.interval()
+    low, high = right.estimate.interval()
     assert right.subject == "regression"
     assert right.judged.verdict == "biased"
     assert low <= BIAS <= high
@@ -217,7 +217,7 @@ def test_a_kinder_coach_specialises_the_policy_and_its_correction_prevents_it(
     )
     assert found["update_share"].estimate is not None
 
-    world.train("corrected", correction=debias(world.audit, audited))
+    world.train("corrected", correction=store_correction(world.audit, audited))
     world.train("fair", bias=0.0)
     for task_type in CUES:
         corrected, fair = world.success("corrected", task_type), world.success("fair", task_type)

@@ -9,11 +9,12 @@ from uuid import UUID
 import pytest
 
 from mappa_core.audit.config import AuditConfig
+from mappa_core.audit.corrections import corrected_actions
 from mappa_core.audit.frame import Frame
 from mappa_core.audit.statistics.debias import correction
 from mappa_core.audit.store import AuditStore
-from mappa_core.audit.watch import monitor as auditing
-from mappa_core.audit.watch.history import Watched
+from mappa_core.audit.watch.history import DriftState
+from mappa_core.audit.watch.monitor import FIRST_SAMPLE, Monitor, Watched
 from mappa_core.coach import scoring
 from mappa_core.core.records.episodes import Episode, Turn
 from mappa_core.core.records.scores import (
@@ -72,27 +73,27 @@ def case_of(episode: Episode, turn: Turn, sample: int) -> CoachCase:
     return scoring.case_of(episode, turn, LabelVisibility.NEVER, sample=sample)
 
 
-def watch(audit: AuditStore, store: Store, coach: Moody, iterations: int) -> Watched:
-    return watched(audit, store, coach, iterations)[-1].watched
+def watch(audit: AuditStore, store: Store, coach: Moody, iterations: int) -> DriftState:
+    return watched(audit, store, coach, iterations)[-1].drift
 
 
-def watched(audit: AuditStore, store: Store, coach: Moody, iterations: int) -> list[auditing.Seen]:
+def watched(
+    audit: AuditStore, store: Store, coach: Moody, iterations: int
+) -> list[Watched]:
     """What was seen after each iteration."""
-    found: list[auditing.Seen] = []
-    asker = auditing.Asker(coach=coach, case_of=case_of)
+    found: list[Watched] = []
+    monitor = Monitor(
+        run_id=RUN.id, config=CONFIG, coach=coach, case_of=case_of, store=store, audit=audit
+    )
     for iteration in range(1, iterations + 1):
         coach.iteration = iteration
-        before = found[-1].so_far if found else None
-        seen = asyncio.run(
-            auditing.watch_iteration(
-                RUN.id, iteration, CONFIG, before, asker=asker, store=store, audit=audit
-            )
-        )
-        found.append(seen)
+        found.append(asyncio.run(monitor.watch(iteration)))
     return found
 
 
-def test_a_coach_that_moves_is_named_with_its_iteration(audit: AuditStore, store: Store) -> None:
+def test_a_coach_that_moves_is_named_with_its_iteration(
+    audit: AuditStore, store: Store
+) -> None:
     seen = watch(audit, store, Moody(changes_at=4), 6)
     assert (seen.cause, seen.since) == ("coach", 4)
     (finding,) = [f for f in audit.findings(RUN.id) if f.subject == "anchors"]
@@ -131,7 +132,7 @@ def test_a_coach_that_holds_still_is_asked_once_per_iteration(
     watch(audit, store, coach, 4)
     assert coach.calls == 6 * (2 + 4)
     # A coach with a memory answers equal samples of equal cases from it, and would never drift.
-    assert min(sample for *_, sample in coach.samples) >= auditing.FIRST_SAMPLE
+    assert min(sample for *_, sample in coach.samples) >= FIRST_SAMPLE
     by_sample = Counter(sample for *_, sample in coach.samples)
     assert list(by_sample.values()) == [6] * (2 + 4)
     kinds = {anchor_kind(anchor.action_id, audit) for anchor in audit.anchors(RUN.id)}
@@ -148,9 +149,9 @@ class Counting(AuditStore):
 
     whole = 0
 
-    def frame(self, run_id: UUID) -> Frame:
-        self.whole += 1
-        return super().frame(run_id)
+    def frame(self, run_id: UUID, iteration: int | None = None) -> Frame:
+        self.whole += iteration is None
+        return super().frame(run_id, iteration)
 
 
 def test_an_iteration_reads_its_own_rows_alone(biased_url: str, store: Store) -> None:
@@ -173,17 +174,17 @@ def test_a_silent_coach_is_no_drift(audit: AuditStore, store: Store) -> None:
 
 
 def test_corrected_actions_keep_raw_and_new(audit: AuditStore, store: Store) -> None:
-    from mappa_core.audit.run_audit import audit_stored
+    from mappa_core.audit.run_audit import audit_run
 
-    audited = audit_stored(audit, "biased-1", 0.5, record=False, simulations=0)
+    audited = audit_run(audit, "biased-1", 0.5, record=False, simulations=0)
     made = correction(
         audited.result.effects, run_id=RUN.id, iteration=2, coach="rule", rubric_sha256="ab" * 32
     )
     audit.add_correction(made)
     actions = store.scores.list_scored_actions(RUN.id, "solver", 1)
     for _ in range(2):
-        changed = auditing.corrected_actions(made, RUN.id, 1, actions, audit=audit)
-    rows, frame = audit.iteration_frame(RUN.id, 1)
+        changed = corrected_actions(made, RUN.id, 1, actions, audit=audit)
+    rows, frame = audit.frame_with_ids(RUN.id, 1)
     kinds = dict(zip(rows, frame.task_type.codes, strict=True))
     for before, after in zip(actions, changed, strict=True):
         assert before.score is not None

@@ -12,6 +12,7 @@ import pytest
 from mappa_core.app.config import TrainConfig
 from mappa_core.audit import sql
 from mappa_core.audit.findings import KINDS
+from mappa_core.audit.other_coach import Scorer, updates_under
 from mappa_core.audit.records import (
     Anchor,
     AnchorScore,
@@ -21,7 +22,7 @@ from mappa_core.audit.records import (
     Finding,
     HumanLabel,
 )
-from mappa_core.audit.run_audit import Scorer, against, audit_stored
+from mappa_core.audit.run_audit import audit_run
 from mappa_core.audit.store import AuditStore
 from mappa_core.core import ids
 from mappa_core.core.errors import NotFound, StoreError
@@ -110,9 +111,9 @@ def test_the_frame_is_the_training_scores(audit: AuditStore) -> None:
     assert np.isnan(frame.advantage).sum() == 1
     assert frame.weight.sum() == pytest.approx(1.0)
     assert set(frame.tokens.tolist()) == {3}
-    rows, again = audit.iteration_frame(RUN.id, 1)
+    rows, again = audit.frame_with_ids(RUN.id, 1)
     assert len(set(rows)) == len(again) == 4
-    assert len(audit.iteration_frame(RUN.id, 2)[1]) == 0
+    assert len(audit.frame_with_ids(RUN.id, 2)[1]) == 0
 
 
 def test_a_run_is_found_by_name_id_or_prefix(audit: AuditStore, store: Store) -> None:
@@ -143,13 +144,13 @@ def test_what_advantages_are_relative_to_is_that_of_the_estimator(
 
 
 def test_repeats_are_opinions(audit: AuditStore) -> None:
-    opinions = audit.opinions(RUN.id)
-    assert len(opinions) == 8
-    (scorer,) = opinions.scorer.names
+    ratings = audit.ratings(RUN.id)
+    assert len(ratings) == 8
+    (scorer,) = ratings.scorer.names
     assert scorer == "rule rules 1, rubric 1"
-    table = opinions.table(0)
+    table = ratings.table(0)
     assert sorted(table[:, 1].tolist()) == [5.0] * 4
-    assert opinions.trainer == 0
+    assert ratings.trainer == 0
 
 
 def test_findings_come_back_and_an_audit_replaces_its_own(audit: AuditStore) -> None:
@@ -213,7 +214,7 @@ def test_a_whole_audit_needs_the_views_alone(filled_url: str) -> None:
         + " SET role = 'mappa_auditor'",
     )
     audit = AuditStore.open(filled_url)
-    audited = audit_stored(audit, RUN.name, 0.5, record=False, simulations=0)
+    audited = audit_run(audit, RUN.name, 0.5, record=False, simulations=0)
     assert audited.result.verdict == "cannot tell"
     with psycopg.connect(for_psql(filled_url)) as connection:
         for finding in audited.result.findings:
@@ -221,13 +222,13 @@ def test_a_whole_audit_needs_the_views_alone(filled_url: str) -> None:
         stored = sql.FINDING.replace("{finding}", str(FINDING.id))
         assert connection.execute(stored.encode()).fetchall() == []
     with pytest.raises(StoreError):
-        audit_stored(audit, RUN.name, 0.5, record=True, simulations=0)
+        audit_run(audit, RUN.name, 0.5, record=True, simulations=0)
     audit.close()
 
 
 def test_an_audit_is_stored_once(audit: AuditStore) -> None:
     for _ in range(2):
-        audited = audit_stored(audit, RUN.name, 0.5, record=True, simulations=0)
+        audited = audit_run(audit, RUN.name, 0.5, record=True, simulations=0)
     stored = audit.findings(RUN.id)
     assert {finding.id for finding in stored} == {f.id for f in audited.result.findings}
     assert {finding.kind for finding in stored} <= set(KINDS)
@@ -235,7 +236,7 @@ def test_an_audit_is_stored_once(audit: AuditStore) -> None:
 
 def test_the_time_machine_reads_second_scores(audit: AuditStore, store: Store) -> None:
     with pytest.raises(NotFound, match="mappa rescore"):
-        against(audit, RUN.name, Scorer(name="other"))
+        updates_under(audit, RUN.name, Scorer(name="other"))
     identity = replace(make_score(EPISODE, 0, 1.0).identity, coach="other")
     scores = [
         make_score(
@@ -248,7 +249,7 @@ def test_the_time_machine_reads_second_scores(audit: AuditStore, store: Store) -
         for i, value in enumerate((2.0, 8.0))
     ]
     store.scores.add_scores(scores)
-    name, (update,) = against(audit, RUN.name, Scorer(name="other"))
+    name, (update,) = updates_under(audit, RUN.name, Scorer(name="other"))
     assert name == "other rules 1, rubric 1"
     # Scores 9 and 7 of one problem would have been 2 and 8.
     assert (update.actions, update.flipped, update.differs) == (2, 2, True)

@@ -5,8 +5,9 @@ import pytest
 import statsmodels.formula.api as smf
 from pandas import DataFrame
 
-from mappa_core.audit.statistics.effects import associations, growth, task_type_effects
+from mappa_core.audit.statistics.effects import associations, task_type_effects
 from mappa_core.audit.statistics.simulation import FAVOURED, OTHER, World, simulate
+from mappa_core.audit.statistics.trends import growth
 from tests.unit.audit.frames import make_frame
 
 RNG = np.random.default_rng
@@ -27,7 +28,7 @@ def test_the_effect_is_the_regressions() -> None:
     )
     model = smf.ols("score ~ favoured + success + C(agent) + length + failed + iteration", table)
     (overall, *_) = task_type_effects(frame)
-    assert overall.judged.estimate.value == pytest.approx(model.fit().params["favoured"])
+    assert overall.estimate.value == pytest.approx(model.fit().params["favoured"])
     assert (overall.subject, overall.against, overall.stratum) == (FAVOURED, OTHER, "all")
     assert (overall.actions, overall.problems) == (600, 100)
 
@@ -41,7 +42,7 @@ def test_a_bias_that_cancels_is_found_within_the_outcomes() -> None:
 
 def test_better_work_is_no_bias() -> None:
     """The favoured type comes out right more often and so scores higher; that is deserved."""
-    frame = simulate(World(problems=400, likeness=0.0), RNG(2))
+    frame = simulate(World(problems=400, correlation=0.0), RNG(2))
     raw = [frame.score[frame.task_type.codes == code].mean() for code in (0, 1)]
     assert raw[1] - raw[0] > 0.1
     assert all(effect.judged.verdict != "biased" for effect in task_type_effects(frame))
@@ -55,7 +56,7 @@ def test_three_types_are_each_compared_with_the_mean_of_the_others() -> None:
     )
     found = {e.subject: e for e in task_type_effects(frame) if e.stratum == "all"}
     # Means 5, 8 and 2.
-    values = [found[name].judged.estimate.value for name in "abc"]
+    values = [found[name].estimate.value for name in "abc"]
     assert values == pytest.approx([0.0, 4.5, -4.5])
     # The mean of all is 5, and `b` is 3 above it.
     assert found["b"].excess == pytest.approx(3.0)
@@ -78,7 +79,7 @@ def test_a_type_with_one_problem_cannot_tell() -> None:
 def test_what_is_planted_beside_the_type_is_an_association() -> None:
     frame = simulate(World(problems=100), RNG(3))
     failed = replace(frame, score=(frame.score - 2.0 * frame.tool_failed).clip(0, 10))
-    found = {(e.factor, e.subject): e.judged.estimate for e in associations(failed)}
+    found = {(e.factor, e.subject): e.estimate for e in associations(failed)}
     low, high = found["tool", "failed"].interval()
     assert low <= -2 <= high
     assert found["outcome", "right"].value == pytest.approx(1.0, abs=0.3)

@@ -5,21 +5,21 @@ import pytest
 
 from mappa_core.audit.config import AuditConfig
 from mappa_core.audit.frame import Frame
-from mappa_core.audit.statistics.health import divergences
 from mappa_core.audit.statistics.simulation import World, simulate
+from mappa_core.audit.statistics.trends import divergences
 from mappa_core.audit.watch.alerts import Alert, alerts
-from mappa_core.audit.watch.history import NO_ANCHORS, watch
-from mappa_core.audit.watch.running_sums import SoFar, so_far
+from mappa_core.audit.watch.history import NO_ANCHORS, drift_state
+from mappa_core.audit.watch.running_sums import RunningSums
 from tests.unit.audit.frames import make_frame
 
 NAN = float("nan")
 
 
-def read_in_steps(frame: Frame) -> SoFar:
+def read_in_steps(frame: Frame) -> RunningSums:
     first, *later = (frame.take(frame.iteration == i) for i in np.unique(frame.iteration))
-    seen = so_far(first)
+    seen = RunningSums.of(first)
     for rows in later:
-        seen = seen.then(rows)
+        seen = seen.extended(rows)
     return seen
 
 
@@ -27,7 +27,7 @@ def test_in_steps_is_as_whole() -> None:
     frame = simulate(World(problems=40), np.random.default_rng(0))
     # Problems come back, as in training.
     frame.iteration[:] = np.arange(len(frame)) % 5 + 1
-    steps, whole = read_in_steps(frame), so_far(frame)
+    steps, whole = read_in_steps(frame), RunningSums.of(frame)
     found = list(steps.divergences())
     expected = sorted(divergences(frame), key=lambda one: (one.agent, one.task_type))
     assert len(found) == len(expected) == 6
@@ -47,13 +47,13 @@ def test_in_steps_is_as_whole() -> None:
 
 
 def raised(frame: Frame, config: AuditConfig | None = None) -> dict[str, Alert]:
-    seen = so_far(frame)
+    seen = RunningSums.of(frame)
     last = int(frame.iteration.max())
     found = alerts(
         frame.take(frame.iteration == last),
         last,
         seen,
-        watch(seen.stream, NO_ANCHORS),
+        drift_state(seen.stream, NO_ANCHORS),
         config or AuditConfig(),
     )
     return {f"{alert.kind} {alert.unit}": alert for alert in found}

@@ -32,11 +32,11 @@ def test_a_rate_that_breaks_its_promise_says_so() -> None:
 
 
 def test_the_shape_of_a_run_is_read_off() -> None:
-    world = World(problems=100, actions=10, deviation=1.5, likeness=0.3)
+    world = World(problems=100, actions=10, deviation=1.5, correlation=0.3)
     found = shape_of(simulate(world, np.random.default_rng(0)))
     assert (found.problems, found.actions, found.iterations) == (100, 10, 10)
     assert found.deviation == pytest.approx(1.5, abs=0.1)
-    assert found.likeness == pytest.approx(0.3, abs=0.08)
+    assert found.correlation == pytest.approx(0.3, abs=0.08)
 
 
 def test_more_noise_means_less_power() -> None:
@@ -55,9 +55,9 @@ def test_the_audit_keeps_its_promises_over_a_thousand_runs() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("problems", [10, 20, 30])
-@pytest.mark.parametrize("likeness", [0.0, 0.1, 0.3])
-def test_the_level_holds_from_twenty_clusters_on(problems: int, likeness: float) -> None:
-    world = World(problems=problems, actions=12, likeness=likeness)
+@pytest.mark.parametrize("correlation", [0.0, 0.1, 0.3])
+def test_the_level_holds_from_twenty_clusters_on(problems: int, correlation: float) -> None:
+    world = World(problems=problems, actions=12, correlation=correlation)
     hits = sum(any_alarm(world, 0.5, np.random.default_rng([7, run])) for run in range(1_000))
     # The upper end of the 99 % range of a true 5 %.
     assert hits <= 68

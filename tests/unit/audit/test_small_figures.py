@@ -3,21 +3,18 @@
 import numpy as np
 import pytest
 
-from mappa_core.audit.frame import Factor, Floats
-from mappa_core.audit.opinions import Opinions
+from mappa_core.audit.frame import Factor, Floats, LabelledScores, Ratings
 from mappa_core.audit.statistics.agreement import (
-    LabelledScores,
     agreement,
     alpha,
     corrected_mean,
     weighted_kappa,
 )
-from mappa_core.audit.statistics.effects import growth
-from mappa_core.audit.statistics.health import divergences, health, missing
+from mappa_core.audit.statistics.health import health, missing
+from mappa_core.audit.statistics.noise import noise
 from mappa_core.audit.statistics.onset import Gaps, gaps, onset
-from mappa_core.audit.statistics.reliability import noise
-from mappa_core.audit.statistics.updates import update_shares
-from mappa_core.audit.time_machine import other_updates
+from mappa_core.audit.statistics.trends import divergences, growth
+from mappa_core.audit.statistics.updates import other_updates, update_shares
 from tests.unit.audit.frames import make_frame
 
 NAN = float("nan")
@@ -76,7 +73,7 @@ def test_manskis_bounds_by_hand() -> None:
     assert found is not None
     # The missing score is 0 or 10: a mean of 4 or 9 against 6.
     assert (found.gap, found.lowest_gap, found.highest_gap) == (2, -2, 3)
-    assert (found.share, found.share_others, found.possible_bias) == (0.5, 0.0, 4.0)
+    assert (found.share, found.possible_bias) == (0.5, 4.0)
 
 
 def test_scores_that_rise_alone_diverge() -> None:
@@ -152,7 +149,7 @@ def test_labels_of_contested_actions_do_not_speak_for_all() -> None:
 @pytest.mark.parametrize("score", [(7.0, NAN, 5.0), (NAN, 7.0, 5.0)])
 def test_an_absence_that_was_made_good_wipes_out_no_score(score: tuple[float, ...]) -> None:
     """Both have repeat 0 of one action, in the order of their ids, which means nothing."""
-    opinions = Opinions(
+    ratings = Ratings(
         action=Factor.of(["a"] * 3),
         scorer=Factor.of(["s"] * 3),
         repeat=np.array([0, 0, 1]),
@@ -160,8 +157,8 @@ def test_an_absence_that_was_made_good_wipes_out_no_score(score: tuple[float, ..
         score=np.array(score),
         problem=Factor.of(["p"] * 3),
     )
-    assert opinions.table(0).tolist() == [[7.0, 5.0]]
-    assert opinions.means(0).tolist() == [6.0]
+    assert ratings.table(0).tolist() == [[7.0, 5.0]]
+    assert ratings.means(0).tolist() == [6.0]
 
 
 def test_a_bias_that_a_group_baseline_takes_away_has_no_share() -> None:
@@ -203,6 +200,6 @@ def test_the_favoured_type_grew() -> None:
 def test_another_coach_by_hand() -> None:
     frame = make_frame([8, 2, 6, 4], advantage=[1.0, -1.0, 0.5, -0.5])
     (same,) = other_updates(frame, np.array([4.0, 1.0, 3.0, 2.0]), by_problem=False)
-    assert (same.flipped, same.likeness, same.differs) == (0, pytest.approx(1.0), False)
+    assert (same.flipped, same.cosine, same.differs) == (0, pytest.approx(1.0), False)
     (turned,) = other_updates(frame, np.array([2.0, 8.0, 6.0, NAN]), by_problem=False)
     assert (turned.actions, turned.flipped, turned.differs) == (3, 2, True)

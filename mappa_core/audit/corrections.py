@@ -1,0 +1,58 @@
+"""Corrections of a coach's bias: stored from an audit, and taken off the scores of an update."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import UUID
+
+from mappa_core.audit.records import CorrectedScore, Correction
+from mappa_core.audit.run_audit import RunAudit
+from mappa_core.audit.statistics.debias import corrected, correction
+from mappa_core.audit.store import AuditStore
+from mappa_core.core.records.scores import ScoredAction
+
+
+def store_correction(store: AuditStore, audited: RunAudit) -> Correction:
+    """Store and return the correction that an audit supports."""
+    run, frame = audited.seen.run, audited.seen.frame
+    coach, rubric_sha256 = store.trainer(run.id)
+    made = correction(
+        audited.result.effects,
+        run_id=run.id,
+        iteration=int(frame.iteration.max()),
+        coach=coach,
+        rubric_sha256=rubric_sha256,
+    )
+    store.add_correction(made)
+    return made
+
+
+def corrected_actions(
+    correction: Correction,
+    run_id: UUID,
+    iteration: int,
+    actions: Sequence[ScoredAction],
+    *,
+    audit: AuditStore,
+) -> tuple[ScoredAction, ...]:
+    """The actions with the correction taken off their scores; raw and corrected are stored.
+
+    Unscored actions stay unscored.
+    """
+    rows, frame = audit.frame_with_ids(run_id, iteration)
+    new = dict(zip(rows, corrected(correction, frame), strict=True))
+    audit.add_corrected(
+        [
+            CorrectedScore(
+                score_id=action.score_id,
+                correction_id=correction.id,
+                raw=action.score,
+                corrected=float(new[action.action_id]),
+            )
+            for action in actions
+            if action.score is not None and action.score_id is not None
+        ]
+    )
+    return tuple(
+        action if action.score is None else replace(action, score=float(new[action.action_id]))
+        for action in actions
+    )

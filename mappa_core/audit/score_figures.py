@@ -1,0 +1,139 @@
+"""The scores themselves as figures: their health, their noise, and what other scorers say."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from mappa_core.audit import sql
+from mappa_core.audit.frame import Floats, Frame, LabelledScores, Ratings
+from mappa_core.audit.records import Figure
+from mappa_core.audit.statistics.agreement import Agreement, agreement, corrected_mean
+from mappa_core.audit.statistics.health import health, missing
+from mappa_core.audit.statistics.noise import noise
+from mappa_core.audit.statistics.trends import divergences
+
+
+def health_figures(frame: Frame) -> Iterator[Figure]:
+    """How the scores look, type by type, and whether success goes along with them."""
+    for code in frame.task_type.present():
+        rows = frame.take(frame.task_type.codes == code)
+        yield from _described(frame.task_type.names[code], rows)
+        yield from _unscored(frame, code, rows)
+    for each in divergences(frame):
+        yield Figure(
+            kind="divergence",
+            subject=f"{each.agent}, {each.task_type}",
+            unit="change of score / 10 minus success",
+            actions=each.actions,
+            problems=each.problems,
+            sql=each.sql,
+        ).measured(each.estimate)
+
+
+def _described(name: str, rows: Frame) -> Iterator[Figure]:
+    found = health(rows)
+    if found is not None:
+        yield Figure(
+            kind="health",
+            subject=name,
+            estimate=found.at_mode,
+            unit=f"share at the mode ({found.mode:g})",
+            actions=found.actions,
+            problems=rows.problem_count,
+            sql=sql.health(f"task_type = {sql.quoted(name)}"),
+            detail={
+                "mean": found.mean,
+                "deviation": found.deviation,
+                "at_ceiling": found.at_ceiling,
+                "entropy_bits": found.entropy_bits,
+                "unparsed": found.unparsed,
+            },
+        )
+
+
+def _unscored(frame: Frame, code: int, rows: Frame) -> Iterator[Figure]:
+    found = missing(frame, code)
+    if found is not None:
+        name = frame.task_type.names[code]
+        yield Figure(
+            kind="unscored",
+            subject=name,
+            against="the other types",
+            estimate=found.share,
+            unit="share without a score",
+            actions=len(rows),
+            problems=rows.problem_count,
+            sql=sql.unscored(name),
+            detail={
+                "gap": found.gap,
+                "lowest_gap": found.lowest_gap,
+                "highest_gap": found.highest_gap,
+                "possible_bias": found.possible_bias,
+            },
+        )
+
+
+def scorer_figures(ratings: Ratings) -> Iterator[Figure]:
+    """What the coach's own repeats and other coaches say of its scores."""
+    if ratings.trainer is None:
+        return
+    trainer = ratings.scorer.names[ratings.trainer]
+    yield from _repeats(trainer, ratings.table(ratings.trainer))
+    for code in ratings.scorer.present():
+        agreed = agreement(ratings.means(ratings.trainer), ratings.means(code))
+        if code != ratings.trainer and agreed is not None:
+            other = ratings.scorer.names[code]
+            figure = _agreed("second_coach", other, agreed, sql.second(trainer, other))
+            yield replace(figure, against=trainer)
+
+
+def _repeats(trainer: str, table: Floats) -> Iterator[Figure]:
+    found = noise(table)
+    if found is not None:
+        yield Figure(
+            kind="noise",
+            subject=trainer,
+            estimate=found.within_deviation,
+            unit="points within an action",
+            actions=found.actions,
+            sql=sql.repeats(trainer),
+            detail={
+                "reliability": found.reliability,
+                "reliability_low": found.low,
+                "reliability_high": found.high,
+                "flips": found.flips,
+                "repeats": found.repeats,
+            },
+        )
+
+
+def label_figures(labelled: LabelledScores) -> Iterator[Figure]:
+    """Whether people agree, and what they would have said on average."""
+    agreed = agreement(labelled.scores, labelled.labels)
+    if agreed is not None:
+        yield _agreed("people", "the coach and people", agreed, sql.LABELS)
+    people = corrected_mean(labelled)
+    if people is not None:
+        yield Figure(
+            kind="people",
+            subject="mean score people would give",
+            estimate=people.value,
+            low=people.low,
+            high=people.high,
+            actions=people.labels,
+            sql=sql.PEOPLES_MEAN,
+            detail={"trust": people.trust},
+        )
+
+
+def _agreed(kind: str, subject: str, found: Agreement, query: str) -> Figure:
+    return Figure(
+        kind=kind,
+        subject=subject,
+        estimate=found.alpha,
+        unit="Krippendorff's alpha",
+        low=found.low,
+        high=found.high,
+        actions=found.actions,
+        sql=query,
+        detail={"kappa": found.kappa, "difference": found.difference},
+    )
