@@ -21,7 +21,7 @@ from mappa_core.core.settings import Settings
 
 if TYPE_CHECKING:
     from mappa_core.app.config import TrainConfig
-    from mappa_core.audit.probes.probing import Examined
+    from mappa_core.audit.probes.probing import ProbeResult
     from mappa_core.audit.run_audit import RunAudit
 
 BIASED = 3
@@ -206,7 +206,7 @@ def _before(
     from mappa_cli.printing.audits import before_tables
     from mappa_core.app.config_files import load_config
 
-    found = asyncio.run(_examined(load_config(config, changes), margin, ask=not yes))
+    found = asyncio.run(_probed(load_config(config, changes), margin, ask=not yes))
     if as_json:
         typer.echo(json.dumps(found.as_json()))
     else:
@@ -218,20 +218,25 @@ def _before(
         raise typer.Exit(BIASED)
 
 
-async def _examined(config: "TrainConfig", margin: float, *, ask: bool) -> "Examined":
-    from mappa_core.audit.probes.probing import examine_coach, questions
+async def _probed(config: "TrainConfig", margin: float, *, ask: bool) -> "ProbeResult":
+    from mappa_core.audit.probes.cases import questions
+    from mappa_core.audit.probes.probing import expected, probe_coach
     from mappa_core.coach.forecast import lines
     from mappa_core.coach.opening import opened_coach
+    from mappa_core.rollout.problems import problem_source
+    from mappa_core.rollout.teams import load_team
 
-    asking = questions(config)
+    team = load_team(config.team, config.prompts)
+    problems = problem_source(config.problems).train()
+    wanted = questions(team, problems, config.coach.visibility)
     async with opened_coach(config, Settings()) as coach:
-        expected = asking.expected(coach, config)
-        if expected.calls:
-            for line in lines([(f"{config.coach.backend} {config.coach.model}", expected)]):
+        calls = expected(wanted, coach, config.coach)
+        if calls.calls:
+            for line in lines([(f"{config.coach.backend} {config.coach.model}", calls)]):
                 typer.echo(line, err=True)
             if ask:
                 typer.confirm("go on?", abort=True, err=True)
-        return await examine_coach(asking, coach, margin)
+        return await probe_coach(wanted, coach, margin)
 
 
 def _as_json(finding: Finding) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The questions of `mappa audit --before`: null and worked actions on a configuration's problems.
+"""The questions of `mappa audit --before`: null and worked actions of a team on some problems.
 
 Worked actions are a scripted team's: it computes the right answer, or one that is off by one, in a
 program that prints it, and says so. Messages and earlier turns are the team's own, so a coach sees
@@ -6,12 +6,11 @@ what it would see in training.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import zip_longest
 
-from mappa_core.app.config import TrainConfig
 from mappa_core.audit.probes.features import null_actions, null_case
 from mappa_core.coach.case import case_of
 from mappa_core.coach.forecast import assumed_turn
@@ -20,9 +19,6 @@ from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import Episode, Observation, Outcome, Problem, Turn
 from mappa_core.core.records.scores import CoachCase, LabelVisibility
 from mappa_core.core.records.tools import Artifact
-from mappa_core.rollout.episode import new_episode
-from mappa_core.rollout.problems import problem_source
-from mappa_core.rollout.teams import load_team
 from mappa_core.rollout.teams.base import AgentSpec, Team, duties_of
 
 PROBLEMS_PER_TYPE = 6
@@ -31,7 +27,7 @@ MOST_WORKED = 36
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Null:
+class NullAction:
     """A null policy's action."""
 
     agent: str
@@ -41,89 +37,112 @@ class Null:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worked:
+class WorkedAction:
     """A scripted action, and how its episode came out."""
 
     case: CoachCase
     outcome: Outcome
 
 
-def nulls(config: TrainConfig) -> tuple[Null, ...]:
-    """Every null policy of every agent on some problems of every task type.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Questions:
+    """Everything a coach is going to be asked."""
+
+    nulls: tuple[NullAction, ...]
+    worked: tuple[WorkedAction, ...]
+
+
+def questions(
+    team: Team, problems: Iterable[Problem], visibility: Mapping[str, LabelVisibility]
+) -> Questions:
+    """What the coach of a team is going to be asked.
+
+    Args:
+        team: Whose actions it is to judge.
+        problems: Of two task types at least; some of each are used.
+        visibility: What it may know of the truth, by agent.
 
     Raises:
         ConfigError: The problems are of one task type.
     """
-    agents = [agent.name for agent in load_team(config.team, config.prompts).agents]
-    return tuple(
-        Null(
-            agent=agent,
-            policy=policy,
-            task_type=problem.task_type,
-            case=null_case(problem, agent, policy, text),
-        )
-        for agent in agents
-        for policy, text in null_actions().items()
-        for problems in _by_type(config).values()
-        for problem in problems
-    )
+    chosen = _by_type(problems)
+    return Questions(nulls=tuple(_nulls(team, chosen)), worked=_worked(team, chosen, visibility))
 
 
-def worked(config: TrainConfig) -> tuple[Worked, ...]:
-    """Scripted actions, right and wrong ones, taking turns over task types."""
-    team = load_team(config.team, config.prompts)
-    visibility, duties = config.coach.visibility, duties_of(team)
-    by_type = _by_type(config).values()
-    problems = [one for row in zip_longest(*by_type) for one in row if one is not None]
-    found = [
-        Worked(
-            case=case_of(
-                episode,
-                turn,
-                visibility.get(turn.agent, LabelVisibility.NEVER),
-                duties=duties,
-            ),
-            outcome=episode.outcome,
-        )
-        for problem in problems
-        for success in (True, False)
-        for episode in [_played(team, problem, success=success)]
-        for turn in episode.turns
-        if episode.outcome is not None
-    ]
-    return tuple(found[:MOST_WORKED])
-
-
-def _by_type(config: TrainConfig) -> Mapping[str, Sequence[Problem]]:
+def _by_type(problems: Iterable[Problem]) -> Sequence[Sequence[Problem]]:
     by_type = defaultdict[str, list[Problem]](list)
-    for problem in problem_source(config.problems).train():
+    for problem in problems:
         if len(by_type[problem.task_type]) < PROBLEMS_PER_TYPE:
             by_type[problem.task_type].append(problem)
     if len(by_type) < 2:
         raise ConfigError("all problems are of one task type: there is nothing to prefer")
-    return by_type
+    return list(by_type.values())
+
+
+def _nulls(team: Team, by_type: Sequence[Sequence[Problem]]) -> Iterator[NullAction]:
+    """Every null policy of every agent on the problems."""
+    for agent in team.agents:
+        for policy, text in null_actions().items():
+            for problem in (problem for problems in by_type for problem in problems):
+                yield NullAction(
+                    agent=agent.name,
+                    policy=policy,
+                    task_type=problem.task_type,
+                    case=null_case(problem, agent.name, policy, text),
+                )
+
+
+def _worked(
+    team: Team,
+    by_type: Sequence[Sequence[Problem]],
+    visibility: Mapping[str, LabelVisibility],
+) -> tuple[WorkedAction, ...]:
+    """Scripted actions, right and wrong ones, taking turns over task types."""
+    problems = [one for row in zip_longest(*by_type) for one in row if one is not None]
+    episodes = [
+        (_played(team, problem, success=success), _outcome(problem, success=success))
+        for problem in problems
+        for success in (True, False)
+    ]
+    found = [
+        WorkedAction(
+            case=case_of(
+                replace(episode, outcome=outcome),
+                turn,
+                visibility.get(turn.agent, LabelVisibility.NEVER),
+                duties=duties_of(team),
+            ),
+            outcome=outcome,
+        )
+        for episode, outcome in episodes
+        for turn in episode.turns
+    ]
+    return tuple(found[:MOST_WORKED])
 
 
 def _played(team: Team, problem: Problem, *, success: bool) -> Episode:
-    """An episode of the scripted team."""
+    """An episode of the scripted team, without its outcome."""
     specs = {agent.name: agent for agent in team.agents}
-    episode = new_episode(ids.content_id("probe", success), "train", 1, problem, 0)
-    for turn in _turns(team, specs, episode, success=success):
-        episode = episode.with_turn(turn)
-    outcome = Outcome(success=success, answer=_answer(problem, success=success), method="scripted")
-    return replace(episode, outcome=outcome)
-
-
-def _turns(
-    team: Team, specs: Mapping[str, AgentSpec], episode: Episode, *, success: bool
-) -> Iterator[Turn]:
-    for index in range(sum(agent.max_turns for agent in specs.values())):
+    run_id = ids.content_id("probe", success)
+    episode = Episode(
+        id=ids.episode_id(run_id, "train", 1, problem.id, 0),
+        run_id=run_id,
+        phase="train",
+        iteration=1,
+        problem=problem,
+        rollout_index=0,
+    )
+    for _ in range(sum(agent.max_turns for agent in team.agents)):
         observation = team.next_observation(episode)
         if observation is None:
-            return
-        turn = _turn(team, specs[observation.agent], observation, episode, index, success)
-        episode = episode.with_turn(turn)
-        yield turn
+            break
+        spec = specs[observation.agent]
+        episode = episode.with_turn(_turn(team, spec, observation, episode, success=success))
+    return episode
+
+
+def _outcome(problem: Problem, *, success: bool) -> Outcome:
+    return Outcome(success=success, answer=_answer(problem, success=success), method="scripted")
 
 
 def _turn(
@@ -131,14 +150,14 @@ def _turn(
     spec: AgentSpec,
     observation: Observation,
     episode: Episode,
-    index: int,
+    *,
     success: bool,
 ) -> Turn:
     answer = _answer(episode.problem, success=success)
     text = f"I compute it.\n```python\nprint({answer!r})\n```\nThe answer is \\boxed{{{answer}}}."
     code = team.code_in(spec.name, text)
     assumed = assumed_turn(
-        observation, index, episode.run_id, max_tokens=1, runs_code=code is not None
+        observation, len(episode.turns), episode.run_id, max_tokens=1, runs_code=code is not None
     )
     result = assumed.tool_result
     if result is not None and code is not None:

@@ -1,11 +1,11 @@
-"""Questions to a coach before it trains anybody: pairs of cases that differ in one feature.
+"""Questions to a coach before it trains: pairs of cases that differ in one feature.
 
     null policies   actions that deserve the same of every task type: empty, constant, random,
                     majority, crashing
     paired probes   the same work, one thing changed: padding, style, praise, relabelling, rubric
                     turned round, order of turns, role, recovery, outcome hidden, shown or flipped
 
-The cases go to a real coach (`audit.before`); here they are made, and the answers weighed.
+The cases go to a real coach (`probing`); here they are made, and the answers weighed.
 Pairs share everything but the feature, so the interval is that of the mean difference.
 """
 
@@ -47,13 +47,24 @@ class Feature:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probed:
+class ProbedFeature:
     """What one feature is worth to a coach, in points."""
 
     feature: str
     judged: Judged
     pairs: int
     may_matter: bool
+
+    def as_json(self) -> dict[str, object]:
+        """For scripts."""
+        return {
+            "feature": self.feature,
+            "points": self.judged.estimate.value,
+            "interval": self.judged.estimate.interval(),
+            "pairs": self.pairs,
+            "may_matter": self.may_matter,
+            "verdict": self.judged.verdict,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +78,15 @@ class NullScores:
     """Largest minus smallest mean."""
     judged: Judged
     """Of the difference between the best and the worst paid type."""
+
+    def as_json(self) -> dict[str, object]:
+        """For scripts."""
+        return {
+            "policy": self.policy,
+            "means": dict(self.means),
+            "spread": self.spread,
+            "verdict": self.judged.verdict,
+        }
 
 
 def features() -> tuple[Feature, ...]:
@@ -118,7 +138,9 @@ def null_case(problem: Problem, agent: str, policy: str, text: str) -> CoachCase
     )
 
 
-def probed(pairs: Mapping[str, Sequence[tuple[float, float]]], margin: float) -> tuple[Probed, ...]:
+def probed(
+    pairs: Mapping[str, Sequence[tuple[float, float]]], margin: float
+) -> tuple[ProbedFeature, ...]:
     """Judge what each feature changed; features with fewer than three pairs are left out.
 
     Args:
@@ -130,7 +152,7 @@ def probed(pairs: Mapping[str, Sequence[tuple[float, float]]], margin: float) ->
     estimates = [mean_estimate(rows[:, 1] - rows[:, 0]) for rows in usable.values()]
     verdicts = judge(estimates, [len(rows) for rows in usable.values()], margin)
     return tuple(
-        Probed(feature=name, judged=judged, pairs=len(rows), may_matter=name in deserved)
+        ProbedFeature(feature=name, judged=judged, pairs=len(rows), may_matter=name in deserved)
         for (name, rows), judged in zip(usable.items(), verdicts, strict=True)
     )
 

@@ -1,6 +1,6 @@
-"""Probing a coach before it trains anybody: rubric, null policies, paired probes, noise floor.
+"""Probing a coach before it trains: rubric, null policies, paired probes, noise floor.
 
-configuration ─▶ questions ─▶ forecast ─▶ coach ─▶ Examined, with one verdict
+questions ─▶ forecast ─▶ coach ─▶ ProbeResult, with one verdict
 """
 
 import asyncio
@@ -10,20 +10,20 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from mappa_core.app.config import TrainConfig
-from mappa_core.audit.findings import overall
 from mappa_core.audit.frame import Floats
-from mappa_core.audit.probes.cases import Null, Worked, nulls, worked
+from mappa_core.audit.probes.cases import NullAction, Questions, WorkedAction
 from mappa_core.audit.probes.features import (
     Feature,
     NullScores,
-    Probed,
+    Pair,
+    ProbedFeature,
     features,
     null_scores,
     probed,
 )
 from mappa_core.audit.statistics.noise import Noise, noise
-from mappa_core.audit.statistics.verdicts import Verdict
+from mappa_core.audit.statistics.verdicts import Verdict, overall
+from mappa_core.coach.config import CoachModelConfig
 from mappa_core.coach.forecast import Forecast, forecast
 from mappa_core.coach.opening import ProbedCoach
 from mappa_core.coach.protocols import Coach
@@ -37,25 +37,7 @@ REPEATED = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Questions:
-    """Everything a coach is going to be asked."""
-
-    nulls: tuple[Null, ...]
-    worked: tuple[Worked, ...]
-
-    def expected(self, coach: ProbedCoach, config: TrainConfig) -> Forecast:
-        """What asking takes; nothing for a coach without a rubric."""
-        if coach.rubrics is None:
-            return Forecast()
-        cases = [null.case for null in self.nulls]
-        for item in self.worked:
-            cases += [case for _, pair in _pairs(item, coach) for case in pair]
-        cases += [item.case for item in self.worked[:REPEATED]] * REPEATS
-        return forecast(cases, coach.rubrics, config.coach)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Examined:
+class ProbeResult:
     """What a coach made of questions that should not matter to it."""
 
     rubric: tuple[LintFinding, ...]
@@ -63,7 +45,7 @@ class Examined:
     """What the rubric's arithmetic pays for nothing; none where it has no metric."""
     nulls: Mapping[str, tuple[NullScores, ...]]
     """By agent."""
-    probes: tuple[Probed, ...]
+    probes: tuple[ProbedFeature, ...]
     noise: Noise | None
     margin: float
     asked: int
@@ -73,7 +55,7 @@ class Examined:
     def verdict(self) -> Verdict:
         """Biased where doing nothing, or what must not matter, pays differently.
 
-        A rubric that treats task types differently is a bias before anybody is asked.
+        A rubric that treats task types differently is a bias before the coach is asked.
         """
         if self.rubric or any(cap.spread > self.margin for cap in self.caps):
             return "biased"
@@ -94,94 +76,80 @@ class Examined:
                 for cap in self.caps
             ],
             "null_policies": [
-                {
-                    "agent": agent,
-                    "policy": null.policy,
-                    "means": dict(null.means),
-                    "spread": null.spread,
-                    "verdict": null.judged.verdict,
-                }
+                {"agent": agent, **null.as_json()}
                 for agent, found in self.nulls.items()
                 for null in found
             ],
-            "probes": [
-                {
-                    "feature": probe.feature,
-                    "points": probe.judged.estimate.value,
-                    "interval": probe.judged.estimate.interval(),
-                    "pairs": probe.pairs,
-                    "may_matter": probe.may_matter,
-                    "verdict": probe.judged.verdict,
-                }
-                for probe in self.probes
-            ],
+            "probes": [probe.as_json() for probe in self.probes],
             "noise": None if self.noise is None else asdict(self.noise),
         }
 
 
-def questions(config: TrainConfig) -> Questions:
-    """What the coach of a configuration is going to be asked.
+def expected(questions: Questions, coach: ProbedCoach, config: CoachModelConfig) -> Forecast:
+    """What asking takes; nothing for a coach without a rubric."""
+    if coach.rubrics is None:
+        return Forecast()
+    cases = [null.case for null in questions.nulls]
+    for item in questions.worked:
+        cases += [case for _, pair in _pairs(item, coach) for case in pair]
+    cases += [item.case for item in questions.worked[:REPEATED]] * REPEATS
+    return forecast(cases, coach.rubrics, config)
 
-    Raises:
-        ConfigError: The problems are of fewer than two task types.
-    """
-    return Questions(nulls=nulls(config), worked=worked(config))
 
-
-async def examine_coach(asking: Questions, coach: ProbedCoach, margin: float) -> Examined:
+async def probe_coach(questions: Questions, coach: ProbedCoach, margin: float) -> ProbeResult:
     """Ask a coach about null policies and changed cases.
 
     Args:
-        asking: What.
-        coach: Whom.
+        questions: What is asked about.
+        coach: Which is asked.
         margin: In points.
 
     Raises:
         CoachError: The coach cannot work at all.
     """
-    asked = _Asked()
-    by_agent = await _nulls(asked, coach.coach, asking.nulls)
-    pairs = await _answers(asked, coach, asking.worked)
-    repeats = await _repeats(asked, coach.coach, asking.worked[:REPEATED])
-    return Examined(
+    calls = _Calls()
+    by_agent = await _null_scores(calls, coach.coach, questions.nulls)
+    pairs = await _pair_scores(calls, coach, questions.worked)
+    repeats = await _repeats(calls, coach.coach, questions.worked[:REPEATED])
+    return ProbeResult(
         rubric=() if coach.rubrics is None else lint(coach.rubrics),
         caps=() if coach.rubrics is None else null_caps(coach.rubrics),
         nulls={agent: null_scores(scores, margin) for agent, scores in by_agent.items()},
         probes=probed(pairs, margin),
         noise=noise(repeats),
         margin=margin,
-        asked=asked.asked,
-        unscored=asked.unscored,
+        asked=calls.made,
+        unscored=calls.unscored,
     )
 
 
 @dataclass(slots=True)
-class _Asked:
-    """Asks coaches and counts; an unscored answer is NaN."""
+class _Calls:
+    """Counts the calls of coaches; an unscored answer is NaN."""
 
-    asked: int = 0
+    made: int = 0
     unscored: int = 0
 
-    async def __call__(self, coach: Coach, case: CoachCase) -> float:
+    async def score(self, coach: Coach, case: CoachCase) -> float:
         score = await coach.score(case)
-        self.asked += 1
+        self.made += 1
         if isinstance(score, CoachScore):
             return score.value
         self.unscored += 1
         return float("nan")
 
 
-def _pairs(item: Worked, coach: ProbedCoach) -> list[tuple[Feature, tuple[CoachCase, CoachCase]]]:
+def _pairs(item: WorkedAction, coach: ProbedCoach) -> list[tuple[Feature, Pair]]:
     usable = [each for each in features() if coach.turned_round or not each.turned_round]
     pairs = [(feature, feature.pair(item.case, item.outcome)) for feature in usable]
     return [(feature, pair) for feature, pair in pairs if pair is not None]
 
 
-async def _nulls(
-    asked: _Asked, coach: Coach, items: Sequence[Null]
+async def _null_scores(
+    calls: _Calls, coach: Coach, items: Sequence[NullAction]
 ) -> Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]:
     """Scores by agent, policy and task type."""
-    given = await asyncio.gather(*(asked(coach, item.case) for item in items))
+    given = await asyncio.gather(*(calls.score(coach, item.case) for item in items))
     scores = defaultdict[str, dict[str, dict[str, list[float]]]](dict)
     for item, score in zip(items, given, strict=True):
         if not np.isnan(score):
@@ -190,22 +158,20 @@ async def _nulls(
     return scores
 
 
-async def _answers(
-    asked: _Asked, coach: ProbedCoach, items: Sequence[Worked]
+async def _pair_scores(
+    calls: _Calls, coach: ProbedCoach, items: Sequence[WorkedAction]
 ) -> Mapping[str, Sequence[tuple[float, float]]]:
     """Scores without and with each feature; equal cases are asked about once."""
     wanted = [(feature, pair) for item in items for feature, pair in _pairs(item, coach)]
-    turned = coach.turned_round or coach.coach
-    calls = {
-        (key, case): asker
+    # A case goes to the coach as it is, and, as the second of some pairs, to the one turned round.
+    keys = dict.fromkeys(
+        key
         for feature, (plain, changed) in wanted
-        for key, asker, case in (
-            (False, coach.coach, plain),
-            (feature.turned_round, turned if feature.turned_round else coach.coach, changed),
-        )
-    }
-    given = await asyncio.gather(*(asked(asker, case) for (_, case), asker in calls.items()))
-    scores = dict(zip(calls, given, strict=True))
+        for key in ((False, plain), (feature.turned_round, changed))
+    )
+    coaches = {False: coach.coach, True: coach.turned_round or coach.coach}
+    given = await asyncio.gather(*(calls.score(coaches[turned], case) for turned, case in keys))
+    scores = dict(zip(keys, given, strict=True))
     pairs = defaultdict[str, list[tuple[float, float]]](list)
     for feature, (plain, changed) in wanted:
         pair = scores[False, plain], scores[feature.turned_round, changed]
@@ -214,11 +180,11 @@ async def _answers(
     return pairs
 
 
-async def _repeats(asked: _Asked, coach: Coach, items: Sequence[Worked]) -> Floats:
+async def _repeats(calls: _Calls, coach: Coach, items: Sequence[WorkedAction]) -> Floats:
     """(A, K); every repeat is a sample of its own, or a coach would answer from memory."""
     rows = [
         await asyncio.gather(
-            *(asked(coach, replace(item.case, sample=1 + k)) for k in range(REPEATS))
+            *(calls.score(coach, replace(item.case, sample=1 + k)) for k in range(REPEATS))
         )
         for item in items
     ]

@@ -77,9 +77,7 @@ def watch(audit: AuditStore, store: Store, coach: Moody, iterations: int) -> Dri
     return watched(audit, store, coach, iterations)[-1].drift
 
 
-def watched(
-    audit: AuditStore, store: Store, coach: Moody, iterations: int
-) -> list[Watched]:
+def watched(audit: AuditStore, store: Store, coach: Moody, iterations: int) -> list[Watched]:
     """What was seen after each iteration."""
     found: list[Watched] = []
     monitor = Monitor(
@@ -91,9 +89,7 @@ def watched(
     return found
 
 
-def test_a_coach_that_moves_is_named_with_its_iteration(
-    audit: AuditStore, store: Store
-) -> None:
+def test_a_coach_that_moves_is_named_with_its_iteration(audit: AuditStore, store: Store) -> None:
     seen = watch(audit, store, Moody(changes_at=4), 6)
     assert (seen.cause, seen.since) == ("coach", 4)
     (finding,) = [f for f in audit.findings(RUN.id) if f.subject == "anchors"]

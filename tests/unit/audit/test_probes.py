@@ -6,8 +6,10 @@ import pytest
 
 from mappa_cli.printing.audits import before_tables
 from mappa_core.app.config import TrainConfig
+from mappa_core.audit.probes import cases
+from mappa_core.audit.probes.cases import Questions
 from mappa_core.audit.probes.features import features, null_actions, null_case, null_scores, probed
-from mappa_core.audit.probes.probing import Examined, examine_coach, questions
+from mappa_core.audit.probes.probing import ProbeResult, expected, probe_coach
 from mappa_core.coach.opening import ProbedCoach
 from mappa_core.coach.protocols import Coach
 from mappa_core.coach.rubrics import load_rubrics, turned_round
@@ -15,6 +17,8 @@ from mappa_core.coach.rules.coach import RuleCoach
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import Message, Outcome
 from mappa_core.core.records.scores import CoachCase, CoachScore, Unscored
+from mappa_core.rollout.problems import problem_source
+from mappa_core.rollout.teams import load_team
 from tests.builders import (
     RULE_COACH,
     make_policy,
@@ -118,9 +122,15 @@ class Fond:
         return CoachScore(value=3.0 + 2.0 * fond + 0.9 * praised, rationale="fond")
 
 
-def examined(coach: Coach, config: TrainConfig | None = None) -> Examined:
-    asking = questions(config or TrainConfig())
-    return asyncio.run(examine_coach(asking, ProbedCoach(coach=coach), 0.5))
+def questions(config: TrainConfig) -> Questions:
+    team = load_team(config.team, config.prompts)
+    problems = problem_source(config.problems).train()
+    return cases.questions(team, problems, config.coach.visibility)
+
+
+def examined(coach: Coach, config: TrainConfig | None = None) -> ProbeResult:
+    asked = questions(config or TrainConfig())
+    return asyncio.run(probe_coach(asked, ProbedCoach(coach=coach), 0.5))
 
 
 def test_a_coach_is_asked_before_training() -> None:
@@ -187,13 +197,13 @@ def test_the_order_of_a_rubric_must_not_matter() -> None:
     assert one != other
     assert sorted(one.splitlines()) == sorted(other.splitlines())
     coach = ProbedCoach(coach=InOrder(), turned_round=InOrder(1.0), rubrics=rubrics)
-    found = asyncio.run(examine_coach(questions(TrainConfig()), coach, 0.5))
+    found = asyncio.run(probe_coach(questions(TrainConfig()), coach, 0.5))
     probes = {probe.feature: probe.judged for probe in found.probes}
     assert probes["rubric turned round"].estimate.value == pytest.approx(1.0)
     assert (probes["rubric turned round"].verdict, found.verdict) == ("biased", "biased")
     assert found.rubric == ()
-    expected = questions(TrainConfig()).expected(coach, TrainConfig())
-    assert expected.calls >= found.asked
+    calls = expected(questions(TrainConfig()), coach, TrainConfig().coach).calls
+    assert calls >= found.asked
 
 
 def test_one_task_type_is_refused() -> None:
