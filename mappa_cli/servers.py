@@ -1,4 +1,4 @@
-"""The servers a command needs: Prefect for every run, both pages for `mappa serve`.
+"""Starts the servers a command needs: Prefect for every run, both pages for `mappa serve`.
 
     prefect_server   PREFECT_API_URL, or the one that runs in MAPPA_HOME, or a new one
     mlflow_server    the MLflow pages on a database
@@ -15,12 +15,13 @@ import socket
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from flows.recorder import drain
-from mappa_cli.server_process import Server, is_healthy, keep, locked
+from mappa_cli.server_process import ServerProcess, file_lock, is_healthy, start_shared
 from mappa_core.core.errors import OutsideError, PortBusy
 from mappa_core.core.settings import Settings
 
@@ -34,6 +35,14 @@ QUIET = {
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
 }
 """For Prefect and its server, unless the environment says otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Running:
+    """The embedded Prefect server, as it is written down for the next command."""
+
+    api_url: str
+    supervisor_pid: int
 
 
 @contextmanager
@@ -58,9 +67,9 @@ def prefect_server(settings: Settings, port: int | None = None) -> Generator[str
         return
     home = settings.home / "prefect"
     with ExitStack() as after, ExitStack() as stack:
-        stack.enter_context(locked(home / "use.lock"))
-        with locked(home / "start.lock", fcntl.LOCK_EX):
-            api_url = _running(home) or _start_prefect(home, settings.logs, port, after)
+        stack.enter_context(file_lock(home / "use.lock"))
+        with file_lock(home / "start.lock", fcntl.LOCK_EX):
+            api_url = _running_prefect(home) or _start_prefect(home, settings.logs, port, after)
         here = {"PREFECT_HOME": str(home), "PREFECT_API_URL": api_url}
         stack.enter_context(environment(quiet | here))
         stack.callback(drain, api_url, since=datetime.now(UTC))
@@ -75,20 +84,20 @@ def _check_answers(api_url: str) -> None:
         )
 
 
-def _running(home: Path) -> str | None:
+def _running_prefect(home: Path) -> str | None:
     """The address of the server another command started on `home`, if it still runs."""
     try:
-        record = json.loads((home / "server.json").read_text())
-        os.kill(record["keeper_pid"], 0)
-    except (FileNotFoundError, ProcessLookupError, ValueError):
+        running = _Running(**json.loads((home / "server.json").read_text()))
+        os.kill(running.supervisor_pid, 0)
+    except (FileNotFoundError, ProcessLookupError, TypeError, ValueError):
         return None
-    return record["api_url"] if is_healthy(f"{record['api_url']}/health") else None
+    return running.api_url if is_healthy(f"{running.api_url}/health") else None
 
 
 def _start_prefect(home: Path, logs: Path, port: int | None, after: ExitStack) -> str:
-    port = free_port() if port is None else unless_busy(port, "--prefect-port")
+    port = free_port() if port is None else check_port_free(port, "--prefect-port")
     api_url = f"http://{HOST}:{port}/api"
-    server = Server(
+    server = ServerProcess(
         name="Prefect",
         command=(sys.executable, "-m", "prefect", "server", "start"),
         environment={
@@ -105,11 +114,12 @@ def _start_prefect(home: Path, logs: Path, port: int | None, after: ExitStack) -
         log=logs / "prefect.log",
         health_url=f"{api_url}/health",
     )
-    keeper_pid = keep(server, home / "use.lock", after)
-    record = {"api_url": api_url, "keeper_pid": keeper_pid}
+    running = _Running(
+        api_url=api_url, supervisor_pid=start_shared(server, home / "use.lock", after)
+    )
     # All of it or none: a full disk or a kill leaves no half of it for the next command.
     unfinished = home / "server.json.unfinished"
-    unfinished.write_text(json.dumps(record))
+    unfinished.write_text(json.dumps(asdict(running)))
     unfinished.replace(home / "server.json")
     return api_url
 
@@ -125,9 +135,12 @@ def mlflow_server(settings: Settings, store_uri: str, port: int) -> Generator[st
     if urlsplit(store_uri).scheme in {"http", "https"}:
         yield store_uri
         return
-    home, address = settings.home / "mlflow", f"http://{HOST}:{unless_busy(port, '--mlflow-port')}"
+    home, address = (
+        settings.home / "mlflow",
+        f"http://{HOST}:{check_port_free(port, '--mlflow-port')}",
+    )
     lock = home / f"serve-{port}.lock"
-    server = Server(
+    server = ServerProcess(
         name="MLflow",
         command=(sys.executable, "-m", "mlflow", "server"),
         environment={
@@ -146,8 +159,8 @@ def mlflow_server(settings: Settings, store_uri: str, port: int) -> Generator[st
         log=settings.logs / "mlflow.log",
         health_url=f"{address}/health",
     )
-    with ExitStack() as after, locked(lock):
-        keep(server, lock, after)
+    with ExitStack() as after, file_lock(lock):
+        start_shared(server, lock, after)
         yield address
 
 
@@ -171,17 +184,17 @@ def serve(settings: Settings, prefect_port: int, mlflow_port: int) -> Generator[
 
 
 def free_port() -> int:
-    """A loopback port nobody has."""
+    """A loopback port that no process has."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return probe.getsockname()[1]
 
 
-def unless_busy(port: int, flag: str) -> int:
-    """`port`, if nobody has it.
+def check_port_free(port: int, flag: str) -> int:
+    """`port`, if no process has it.
 
     Raises:
-        PortBusy: Somebody has; the message names the flag that takes another.
+        PortBusy: One has; the message names the flag that takes another.
     """
     with socket.socket() as probe:
         # As the servers do: a port whose last connections are still closing is free.

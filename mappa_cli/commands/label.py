@@ -49,16 +49,16 @@ def label(
 
     name = (reviewer or getpass.getuser()).strip()
     if not name:
-        raise ConfigError("--reviewer is a name: labels of nobody cannot be compared")
+        raise ConfigError("--reviewer is a name: labels without one cannot be compared")
     with (
         opened_store(Settings()) as store,
         closing(AuditStore.open(store.address, store.outage_retry)) as audit,
     ):
         found = audit.run(run)
-        desk = _Desk(store=store, audit=audit, run_id=found.id, reviewer=name)
-        given = desk.sit(_picked(only), limit)
-    desk.console.print(
-        f"{given} labelled by {name}, {len(desk.known)} in all; "
+        sitting = _Sitting(store=store, audit=audit, run_id=found.id, reviewer=name)
+        given = sitting.run_through(_picked(only), limit)
+    sitting.console.print(
+        f"{given} labelled by {name}, {len(sitting.known)} in all; "
         f"`mappa audit {found.name}` compares them with the coach"
     )
 
@@ -72,8 +72,8 @@ def _picked(only: str | None) -> Picked | None:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Desk:
-    """One sitting."""
+class _Sitting:
+    """A person labels one action after another."""
 
     store: Store
     audit: AuditStore
@@ -82,7 +82,7 @@ class _Desk:
     console: Console = field(default_factory=open_console)
     known: dict[UUID, HumanLabel] = field(default_factory=dict[UUID, HumanLabel])
 
-    def sit(self, only: Picked | None, limit: int) -> int:
+    def run_through(self, only: Picked | None, limit: int) -> int:
         """Show one action after another; returns how many were labelled.
 
         Raises:

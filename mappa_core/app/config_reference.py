@@ -1,4 +1,4 @@
-"""The configuration's reference page, written from the models; a test holds `docs/` to it.
+"""Writes the configuration's reference page from the models; a test holds `docs/` to it.
 
 TrainConfig ─▶ JSON schema ─▶ one table per section: key, default, values, what it does
 """
@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from mappa_core.app.config import TrainConfig
+from pydantic import BaseModel, Field
 
-Schema = Mapping[str, object]
+from mappa_core.app.config import TrainConfig
 
 HEAD = """\
 # Configuration
@@ -54,114 +54,98 @@ def reference() -> tuple[Key, ...]:
     return tuple(key for _, _, section in _sections() for key in section)
 
 
+class _Schema(BaseModel):
+    """A part of a JSON schema, as far as the page says it."""
+
+    ref: str = Field(default="", alias="$ref")
+    defs: dict[str, "_Schema"] = Field(default={}, alias="$defs")
+    description: str = ""
+    type: str = ""
+    properties: dict[str, "_Schema"] = {}
+    any_of: list["_Schema"] = Field(default=[], alias="anyOf")
+    enum: list[object] = []
+    const: object = None
+    items: "_Schema | None" = None
+    prefix_items: list["_Schema"] = Field(default=[], alias="prefixItems")
+    min_items: int = Field(default=0, alias="minItems")
+    additional: "_Schema | bool" = Field(default=False, alias="additionalProperties")
+    by_pattern: dict[str, "_Schema"] = Field(default={}, alias="patternProperties")
+    minimum: int | float | None = None
+    above: int | float | None = Field(default=None, alias="exclusiveMinimum")
+    maximum: int | float | None = None
+    below: int | float | None = Field(default=None, alias="exclusiveMaximum")
+    pattern: str = ""
+
+
+Defs = Mapping[str, _Schema]
+
+
 def _sections() -> Iterator[tuple[str, str, tuple[Key, ...]]]:
-    schema = TrainConfig.model_json_schema()
+    schema = _Schema.model_validate(TrainConfig.model_json_schema())
     defaults = TrainConfig().model_dump(mode="json")
-    sections = {
-        name: field
-        for name, field in schema["properties"].items()
-        if _is_section(_resolved(field, schema))
-    }
-    top = {name: each for name, each in schema["properties"].items() if name not in sections}
-    yield "The run", "Keys at the top.", tuple(_keys(top, defaults, "", schema))
-    for name, field in sections.items():
-        section = _resolved(field, schema)
-        about = " ".join(str(section["description"]).split())
-        keys = _keys(_properties(section), _mapping(defaults[name]), f"{name}.", schema)
-        yield f"`{name}`", about, tuple(keys)
+    resolved = {name: _resolved(each, schema.defs) for name, each in schema.properties.items()}
+    top = {name: each for name, each in schema.properties.items() if not resolved[name].properties}
+    yield "The run", "Keys at the top.", tuple(_keys(top, defaults, "", schema.defs))
+    for name, section in resolved.items():
+        if section.properties:
+            keys = _keys(section.properties, defaults[name], f"{name}.", schema.defs)
+            yield f"`{name}`", " ".join(section.description.split()), tuple(keys)
 
 
-def _keys(properties: Schema, defaults: Schema, prefix: str, schema: Schema) -> Iterator[Key]:
-    for name, found in properties.items():
-        field = _mapping(found)
-        inner = _resolved(field, schema)
-        if _is_section(inner):
-            yield from _keys(
-                _properties(inner), _mapping(defaults[name]), f"{prefix}{name}.", schema
-            )
+def _keys(
+    fields: Mapping[str, _Schema], defaults: Mapping[str, object], prefix: str, defs: Defs
+) -> Iterator[Key]:
+    for name, field in fields.items():
+        inner, default = _resolved(field, defs), defaults[name]
+        if inner.properties and isinstance(default, Mapping):
+            yield from _keys(inner.properties, default, f"{prefix}{name}.", defs)
             continue
         yield Key(
             path=f"{prefix}{name}",
-            default=json.dumps(defaults[name], ensure_ascii=False),
-            values=_values(field, schema),
-            description=str(field.get("description", "")),
+            default=json.dumps(default, ensure_ascii=False),
+            values=_values(field, defs),
+            description=field.description,
         )
 
 
-def _values(field: Schema, schema: Schema) -> str:
+def _values(field: _Schema, defs: Defs) -> str:
     """Kind and bounds of a value in words, e.g. `integer, at least 1`."""
-    field = _resolved(field, schema)
-    if "anyOf" in field:
-        return " or ".join(_values(_mapping(each), schema) for each in _list(field["anyOf"]))
-    if "enum" in field or "const" in field:
-        return ", ".join(f"`{each}`" for each in _list(field.get("enum", [field.get("const")])))
-    if _is_section(field):
-        return "{" + ", ".join(_properties(field)) + "}"
-    if field.get("type") == "array":
-        return _array(field, schema)
-    for inner in _mapped(field):
-        return f"mapping of names to {_values(inner, schema)}"
-    kind = {"string": "text", "boolean": "true or false"}.get(str(field["type"]))
-    return ", ".join([kind or str(field["type"]), *_bounds(field)])
+    field = _resolved(field, defs)
+    if field.any_of:
+        return " or ".join(_values(each, defs) for each in field.any_of)
+    if field.enum or field.const is not None:
+        return ", ".join(f"`{each}`" for each in field.enum or [field.const])
+    if field.properties:
+        return "{" + ", ".join(field.properties) + "}"
+    if field.prefix_items:
+        return f"list of {len(field.prefix_items)}: {_values(field.prefix_items[0], defs)}"
+    if field.items is not None:
+        fewest = f" (at least {field.min_items})" if field.min_items else ""
+        return f"list{fewest} of {_values(field.items, defs)}"
+    # What the values of a mapping are, whether or not its names have a pattern.
+    named = field.additional if isinstance(field.additional, _Schema) else None
+    for inner in (named, *field.by_pattern.values()):
+        if inner is not None:
+            return f"mapping of names to {_values(inner, defs)}"
+    kind = {"string": "text", "boolean": "true or false"}.get(field.type, field.type)
+    return ", ".join([kind, *_bounds(field)])
 
 
-def _mapped(field: Schema) -> Iterator[Schema]:
-    """What the values of a mapping are, whether or not its names have a pattern."""
-    if "additionalProperties" in field:
-        yield _mapping(field["additionalProperties"])
-    for inner in _mapping(field.get("patternProperties", {})).values():
-        yield _mapping(inner)
+def _bounds(field: _Schema) -> Iterator[str]:
+    for bound, word in (
+        (field.minimum, "at least"),
+        (field.above, "above"),
+        (field.maximum, "at most"),
+        (field.below, "below"),
+    ):
+        if bound is not None:
+            yield f"{word} {bound:g}" if isinstance(bound, float) else f"{word} {bound}"
+    if field.pattern:
+        yield f"like `{field.pattern}`"
 
 
-def _array(field: Schema, schema: Schema) -> str:
-    if "prefixItems" in field:
-        items = [_values(_mapping(each), schema) for each in _list(field["prefixItems"])]
-        return f"list of {len(items)}: {items[0]}"
-    fewest = f" (at least {field['minItems']})" if field.get("minItems") else ""
-    return f"list{fewest} of {_values(_mapping(field['items']), schema)}"
-
-
-def _bounds(field: Schema) -> Iterator[str]:
-    words = {
-        "minimum": "at least",
-        "exclusiveMinimum": "above",
-        "maximum": "at most",
-        "exclusiveMaximum": "below",
-    }
-    for key, word in words.items():
-        if key in field:
-            yield (
-                f"{word} {field[key]:g}"
-                if isinstance(field[key], float)
-                else (f"{word} {field[key]}")
-            )
-    if "pattern" in field:
-        yield f"like `{field['pattern']}`"
-
-
-def _resolved(field: Schema, schema: Schema) -> Schema:
-    if "$ref" not in field:
-        return field
-    name = str(field["$ref"]).rpartition("/")[2]
-    return _mapping(_mapping(schema["$defs"])[name])
-
-
-def _is_section(field: Schema) -> bool:
-    return "properties" in field
-
-
-def _properties(field: Schema) -> Schema:
-    return _mapping(field["properties"])
-
-
-def _mapping(value: object) -> Schema:
-    assert isinstance(value, Mapping)
-    return value
-
-
-def _list(value: object) -> list[object]:
-    assert isinstance(value, list)
-    return value
+def _resolved(field: _Schema, defs: Defs) -> _Schema:
+    return defs[field.ref.rpartition("/")[2]] if field.ref else field
 
 
 def _cell(text: str) -> str:

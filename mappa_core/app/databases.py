@@ -12,7 +12,7 @@ from mappa_core.store import backup, schema
 from mappa_core.store.connection import for_psql, ping
 from mappa_core.store.embedded import start_embedded
 from mappa_core.store.store import Store
-from mappa_core.tracking.mlflow.client import knock
+from mappa_core.tracking.mlflow.client import check_reachable
 from mappa_core.tracking.mlflow.registry import MlflowRegistry
 from mappa_core.tracking.protocols import ModelRegistry
 
@@ -167,7 +167,7 @@ def ping_mlflow(settings: Settings) -> str:
         ConfigError: It says no address.
     """
     if settings.mlflow_tracking_uri is not None:
-        knock(settings.mlflow_tracking_uri)
+        check_reachable(settings.mlflow_tracking_uri)
         return "MLFLOW_TRACKING_URI"
     if settings.database_url is not None:
         return str(settings.mlflow_file)

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from mappa_core.app.config import TrainConfig
-from mappa_core.app.databases import Databases, databases_of, open_store
+from mappa_core.app.databases import databases_of, open_store
 from mappa_core.app.learning import Learning, open_learner
 from mappa_core.app.machine import check_space
 from mappa_core.app.progress import Log, LogProgress, ProgressListener
@@ -26,8 +26,7 @@ from mappa_core.rollout.teams.base import Team
 from mappa_core.rollout.tools.opening import open_tools
 from mappa_core.store.store import Store
 from mappa_core.tracking.mlflow.registry import MlflowRegistry
-from mappa_core.tracking.mlflow.tracker import MlflowTracker
-from mappa_core.tracking.opening import with_curves
+from mappa_core.tracking.opening import open_tracker
 from mappa_core.tracking.protocols import ModelRegistry, Tracker
 from mappa_core.train.protocols import Learner
 
@@ -173,19 +172,12 @@ async def _build(
         second_coach=second,
         learner=None if config.learner.deployment else open_learner(model, settings, config),
         store=store,
-        tracker=_tracker(config, settings, databases, outage_retry),
+        tracker=open_tracker(databases.mlflow, config.tracking, settings, outage_retry),
         registry=MlflowRegistry(databases.mlflow, outage_retry),
         progress=progress,
         files=open_files(team, problems, settings.workspaces),
         audit=_audit_of(store, stack),
     )
-
-
-def _tracker(
-    config: TrainConfig, settings: Settings, databases: Databases, outage_retry: OutageRetry
-) -> Tracker:
-    tracker = MlflowTracker(databases.mlflow, settings.mlflow / "artifacts", outage_retry)
-    return with_curves(tracker, config.tracking, settings)
 
 
 def _audit_of(store: Store, stack: AsyncExitStack) -> AuditStore:

@@ -1,11 +1,11 @@
-"""Several things at once, and work in threads: whoever waits goes on when all of it has ended.
+"""Runs several things at once, and work in threads; a caller goes on when all of it has ended.
 
 together   ─┬─ a ─▶ result
             ├─ b ─▶ fails ─▶ a and c are cancelled, and have ended when the error is raised
             └─ c
 in_thread  ──── cancelled ─▶ the thread ends first
 
-What outlives its run writes into it when somebody else may have it.
+What outlives its run would write into it when another process may have it.
 """
 
 import asyncio

@@ -2,28 +2,9 @@
 
     MappaError
     ├── UserError            bad input: exit code 2, nothing was written
-    │   ├── ConfigError        a key, a value or a combination that cannot be run
-    │   ├── ModelNotFound      a model path or id that does not resolve
-    │   ├── ArchiveError       an export or a backup that is damaged or of another version
-    │   ├── RunBusy            a run that another process has
-    │   └── NotFound           a run, an episode or a checkpoint that is not in the store
     ├── PromotionRefused     a promotion that the evidence does not support: exit code 1
     └── OutsideError         something outside failed: exit code 1, the run can be resumed
-        ├── Unreachable        nobody answers, or hung up: worth waiting for
-        ├── StoreError         Postgres is unreachable, refused a write or is full
-        │   ├── StoreUnreachable   also `Unreachable`
-        │   └── SchemaMismatch     the database is older or newer than this code
-        ├── EngineError        the inference engine died and could not be restarted
-        ├── SandboxError       the sandbox itself failed (a program that exits 1 is data)
-        │   └── SandboxUnavailable   no isolation this machine offers passed its probe
-        ├── ToolServerError    a server of tools cannot be started, or died (a failed call is data)
-        ├── WorkspaceError     an episode's files cannot be read or written
-        ├── CoachError         the coach cannot work at all (one failed score is `Unscored`)
-        ├── LearnerError       an update could not be computed or saved
-        ├── TrackerError       MLflow is unreachable or refused a write
-        │   └── TrackerUnreachable   also `Unreachable`
-        ├── PortBusy           an address a server needs is taken
-        └── DiskFull           no space left where something had to be written
+        └── Unreachable        it does not answer, or hung up: worth waiting for
 
 Each message is one line: what is wrong, and how to mend it.
 """
@@ -66,7 +47,7 @@ class OutsideError(MappaError):
 
 
 class Unreachable(OutsideError):
-    """Nobody answers, or hung up in the middle; the same work may succeed later."""
+    """What is outside does not answer, or hung up; the same work may succeed later."""
 
 
 class StoreError(OutsideError):

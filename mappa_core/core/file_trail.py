@@ -1,7 +1,7 @@
-"""The file trail: who wrote, read and removed which file, and what of it still holds.
+"""Tells which agent wrote, read and removed which file, and what of it still holds.
 
     turns ─▶ files_after ─▶ {name: TrackedFile}   what lies there, and whether it is stale
-          ─▶ who_failed  ─▶ Failing | None        whose missing file stopped the team
+          ─▶ who_failed  ─▶ Failing | None        the agent whose missing file stopped the team
 
 Everything here is a function of the recorded turns, so it can be asked again later.
 """
@@ -20,7 +20,7 @@ class TrackedFile:
 
     artifact: Artifact
     agent: str
-    """Who wrote it."""
+    """The agent that wrote it."""
     turn: int
     """Index of the turn that wrote it."""
     made_from: Mapping[str, str]

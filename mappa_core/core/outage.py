@@ -1,8 +1,8 @@
-"""Waiting for something outside that went away, where its work may be repeated.
+"""Waits for something outside that went away, where its work may be repeated.
 
 work ─▶ result
   └─ Unreachable ─▶ say so once ─▶ revive, pause, again ... ─▶ say that it is back
-                                    └─ patience is over ─▶ the error
+                                    └─ time is up ─▶ the error
 """
 
 import time
@@ -17,25 +17,22 @@ from mappa_core.core.errors import Unreachable
 T = TypeVar("T")
 
 
-def _unheard(message: str) -> None:
-    """For who has nobody to tell."""
-
-
 class OutageRetry:
-    """How long to wait and whom to tell; shared by all threads that wait for one thing."""
+    """Repeats work while what it needs is away; shared by all threads that wait for one thing."""
 
     def __init__(
         self,
         *,
         seconds: float = 0.0,
-        tell: Callable[[str], None] = _unheard,
+        tell: Callable[[str], None] | None = None,
         revive: Callable[[], object] | None = None,
     ) -> None:
         """Wait as long as this.
 
         Args:
             seconds: From the first failure of each piece of work; 0 fails at once.
-            tell: Given one line for a person when the wait begins and when it is over.
+            tell: Given one line for a person when the wait begins and when it is over; None for
+                a wait in silence.
             revive: Starts what is away, where that is ours to start; may fail like the work.
         """
         self._seconds = seconds
@@ -45,10 +42,10 @@ class OutageRetry:
         self._lock = Lock()
 
     def run(self, work: Callable[[], T]) -> T:
-        """The result of `work`, tried again for as long as it finds nobody there.
+        """The result of `work`, tried again while what it needs is unreachable.
 
         Raises:
-            Unreachable: Nobody came back in time.
+            Unreachable: It did not come back in time.
         """
         if not self._seconds:
             return work()
@@ -79,10 +76,14 @@ class OutageRetry:
             if self._away_since is not None:
                 return
             self._away_since = time.monotonic()
-        self._tell(f"{error}; waiting up to {self._seconds:.0f} s")
+        self._say(f"{error}; waiting up to {self._seconds:.0f} s")
 
     def _back(self) -> None:
         with self._lock:
             since, self._away_since = self._away_since, None
         if since is not None:
-            self._tell(f"back after {time.monotonic() - since:.0f} s; going on")
+            self._say(f"back after {time.monotonic() - since:.0f} s; going on")
+
+    def _say(self, message: str) -> None:
+        if self._tell is not None:
+            self._tell(message)

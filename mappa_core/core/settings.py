@@ -4,7 +4,8 @@ These variables are read; an empty one is as one that is not set:
     MAPPA_HOME            embedded state; default ~/.mappa, for root /var/lib/mappa
     MAPPA_DATABASE_URL    Postgres to use instead of the embedded one, for the store alone
     MLFLOW_TRACKING_URI   MLflow server, or database, to use instead of one in MAPPA_HOME
-    MAPPA_OUTAGE_SECONDS   how long a run waits for a database that went away; default 600
+    MAPPA_OUTAGE_SECONDS  how long a run waits for a database that went away; default 600 (its old
+                          name, MAPPA_PATIENCE_SECONDS, is read too)
     MAPPA_SANDBOXFUSION_URL   SandboxFusion server for sandbox.backend=sandbox-fusion
     PREFECT_API_URL       Prefect server to use instead of one started for the command
     GOOGLE_API_KEY        key of the Gemini API
@@ -23,6 +24,7 @@ from typing import Annotated, Self
 
 from pydantic import (
     AfterValidator,
+    AliasChoices,
     Field,
     ModelWrapValidatorHandler,
     SecretStr,
@@ -38,7 +40,7 @@ def _default_home() -> Path:
     return Path("/var/lib/mappa") if os.geteuid() == 0 else Path.home() / ".mappa"
 
 
-def _whole(path: Path) -> Path:
+def _absolute(path: Path) -> Path:
     # Paths below it are written into databases, which are read from other folders too.
     return path.expanduser().absolute()
 
@@ -52,12 +54,16 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore", env_ignore_empty=True)
 
-    home: Annotated[Path, AfterValidator(_whole)] = Field(
+    home: Annotated[Path, AfterValidator(_absolute)] = Field(
         default_factory=_default_home, validation_alias="MAPPA_HOME"
     )
     database_url: str | None = Field(default=None, validation_alias="MAPPA_DATABASE_URL")
     mlflow_tracking_uri: str | None = Field(default=None, validation_alias="MLFLOW_TRACKING_URI")
-    outage_seconds: float = Field(default=600.0, ge=0, validation_alias="MAPPA_OUTAGE_SECONDS")
+    outage_seconds: float = Field(
+        default=600.0,
+        ge=0,
+        validation_alias=AliasChoices("MAPPA_OUTAGE_SECONDS", "MAPPA_PATIENCE_SECONDS"),
+    )
     sandboxfusion_url: str | None = Field(default=None, validation_alias="MAPPA_SANDBOXFUSION_URL")
     sandbox_image: str = Field(
         default="mappa-sandbox:local", validation_alias="MAPPA_SANDBOX_IMAGE"

@@ -1,4 +1,4 @@
-"""Both ends of an output that may be far longer than anyone wants to keep."""
+"""Keeps both ends of an output that may be very long."""
 
 
 class BothEnds:

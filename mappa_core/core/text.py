@@ -1,4 +1,4 @@
-r"""What an agent's text says: its visible part, its program, its boxed answer.
+r"""Reads an agent's text: its visible part, its program, its boxed answer.
 
     text ─▶ visible ─┬─▶ last_program    the fenced Python block that runs
                      ├─▶ last_block      the same of other languages, e.g. a call of a tool

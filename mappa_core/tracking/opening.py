@@ -1,13 +1,71 @@
-"""Where metrics go, as configured."""
+"""Opens where metrics go: MLflow, the tracker of record, and the places of `tracking.also`."""
 
+import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 
 from mappa_core.core.errors import ConfigError
+from mappa_core.core.outage import OutageRetry
+from mappa_core.core.records.episodes import Episode, Phase
+from mappa_core.core.records.runs import Run, RunStatus
+from mappa_core.core.records.scores import ScoreEntry
 from mappa_core.core.settings import Settings
 from mappa_core.tracking.config import TrackingConfig
-from mappa_core.tracking.curves import Draw, WithCurves
-from mappa_core.tracking.protocols import Tracker
+from mappa_core.tracking.mlflow.tracker import MlflowTracker
+from mappa_core.tracking.protocols import Curves, Tracker
+
+OpenCurves = Callable[[Run], Curves]
+"""Opens the curves of a run; raises `TrackerError`."""
+
+
+class WithCurves:
+    """A tracker of record whose metrics are also drawn elsewhere."""
+
+    def __init__(self, tracker: Tracker, also: Sequence[OpenCurves]) -> None:
+        """Write nothing before a run starts.
+
+        Args:
+            tracker: The tracker of record; what it refuses is told to no other.
+            also: What else is opened for each run.
+        """
+        self._tracker = tracker
+        self._also = also
+        self._curves: dict[str, tuple[Curves, ...]] = {}
+
+    def start(self, run: Run) -> str:
+        """Open the run everywhere, or find it again."""
+        tracker_run_id = self._tracker.start(run)
+        if tracker_run_id not in self._curves:
+            self._curves[tracker_run_id] = tuple(opened(run) for opened in self._also)
+        return tracker_run_id
+
+    def log(self, tracker_run_id: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Log metrics everywhere; undefined ones nowhere."""
+        self._tracker.log(tracker_run_id, step, metrics)
+        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        for curves in self._curves.get(tracker_run_id, ()):
+            curves.log(step, finite)
+
+    def trace(self, tracker_run_id: str, episode: Episode, entries: Sequence[ScoreEntry]) -> None:
+        """Traces are the tracker's alone."""
+        self._tracker.trace(tracker_run_id, episode, entries)
+
+    def traced(self, tracker_run_id: str, phase: Phase, iteration: int) -> int:
+        """How many episodes the tracker shows."""
+        return self._tracker.traced(tracker_run_id, phase, iteration)
+
+    def tag(self, tracker_run_id: str, tags: Mapping[str, str]) -> None:
+        """Tags are the tracker's alone."""
+        self._tracker.tag(tracker_run_id, tags)
+
+    def end(self, tracker_run_id: str, status: RunStatus) -> None:
+        """Close the run everywhere."""
+        try:
+            self._tracker.end(tracker_run_id, status)
+        finally:
+            for curves in self._curves.pop(tracker_run_id, ()):
+                curves.close(status)
 
 
 def check_tracking(config: TrackingConfig, settings: Settings) -> None:
@@ -28,23 +86,36 @@ def check_tracking(config: TrackingConfig, settings: Settings) -> None:
         )
 
 
-def with_curves(tracker: Tracker, config: TrackingConfig, settings: Settings) -> Tracker:
-    """`tracker`, and the other places that the configuration names.
+def open_tracker(
+    tracking_uri: str,
+    config: TrackingConfig,
+    settings: Settings,
+    outage_retry: OutageRetry | None = None,
+) -> Tracker:
+    """MLflow at `tracking_uri`, and the other places that the configuration names, each once.
 
     Raises:
         ConfigError: As `check_tracking`.
     """
     check_tracking(config, settings)
-    draw = [_draw(name, settings) for name in dict.fromkeys(config.also)]
-    return WithCurves(tracker, draw) if draw else tracker
+    tracker = MlflowTracker(tracking_uri, settings.mlflow / "artifacts", outage_retry)
+    also = [_PLACES[name](settings) for name in dict.fromkeys(config.also)]
+    return WithCurves(tracker, also) if also else tracker
 
 
-def _draw(name: str, settings: Settings) -> Draw:
-    """The client's libraries take a second each to import, so only on demand."""
-    if name == "wandb":
-        from mappa_core.tracking.wandb import WandbCurves
+# The clients' libraries take a second each to import, so only on demand.
 
-        return partial(WandbCurves, settings.home / "wandb", settings.wandb_project)
+
+def _wandb(settings: Settings) -> OpenCurves:
+    from mappa_core.tracking.wandb import WandbCurves
+
+    return partial(WandbCurves, settings.home / "wandb", settings.wandb_project)
+
+
+def _tensorboard(settings: Settings) -> OpenCurves:
     from mappa_core.tracking.tensorboard import TensorBoardCurves
 
     return partial(TensorBoardCurves, settings.home / "tensorboard")
+
+
+_PLACES = {"tensorboard": _tensorboard, "wandb": _wandb}

@@ -2,8 +2,9 @@
 
 <folder>/<run name>/events.out.tfevents...   scalars by step, the configuration as text
 
-Written by who logs. tensorboardX's own writer hands events to a thread: one that a full disk has
-ended is waited for without end, and what it has not written yet is lost with the process.
+Written by the thread that logs: tensorboardX has its own writer hand events to a thread. One that
+a full disk has ended is waited for without end, and what it has not written yet is lost with the
+process.
 """
 
 import json
@@ -21,7 +22,7 @@ from mappa_core.core.records.runs import Run, RunStatus
 
 
 class TensorBoardCurves:
-    """`ports.Curves` in files."""
+    """`Curves` in files."""
 
     def __init__(self, folder: Path, run: Run) -> None:
         """Open another file in the run's folder.

@@ -17,7 +17,7 @@ STEP = "iteration"
 
 
 class WandbCurves:
-    """`ports.Curves` in a W&B run with the id of ours."""
+    """`Curves` in a W&B run with the id of ours."""
 
     def __init__(self, folder: Path, project: str, run: Run) -> None:
         """Open the run, or go on with it.

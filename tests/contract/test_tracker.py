@@ -9,9 +9,9 @@ import pytest
 from mappa_core.core.errors import TrackerError
 from mappa_core.core.records.episodes import Episode, Outcome, StopReason
 from mappa_core.core.records.runs import Run, RunStatus
-from mappa_core.tracking.curves import WithCurves
 from mappa_core.tracking.mlflow.registry import MlflowRegistry
 from mappa_core.tracking.mlflow.tracker import MlflowTracker
+from mappa_core.tracking.opening import WithCurves
 from mappa_core.tracking.protocols import ModelRegistry, Tracker
 from mappa_core.tracking.tensorboard import TensorBoardCurves
 from tests.adapter_files import write_adapter

@@ -31,9 +31,9 @@ class ExportedAction:
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     coach: str | None
-    """Who gave the training score; None where nobody was asked."""
+    """The coach that gave the training score; None where none was asked."""
     score: float | None
-    """In [0, 10]; None where `unscored_reason` says why, or nobody was asked."""
+    """In [0, 10]; None where `unscored_reason` says why, or no coach was asked."""
     rationale: str | None
     unscored_reason: str | None
     success: bool | None

@@ -1,4 +1,4 @@
-"""What a coach is told about one action, and what it says."""
+"""What a coach is told about one action, and what it answers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from mappa_core.core.records.tools import ToolResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoachIdentity:
-    """Who scored, with what; a change in any field is another scorer."""
+    """Which coach scored, with what; a change in any field is another scorer."""
 
     coach: str
     model: str
@@ -111,7 +111,7 @@ class CoachCall:
     cached_tokens: int | None = None
     """Of the prompt tokens, those the provider had cached."""
     thought_tokens: int | None = None
-    """Sampled for thinking, beside the reply's; paid like them."""
+    """Sampled for thinking, on top of the reply's; paid like them."""
     request: CoachRequest | None = None
     """None for a coach that is no model."""
     model_version: str | None = None
@@ -160,7 +160,7 @@ class Unscored(CoachCall):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spending:
-    """What coaches have taken so far."""
+    """What coaches have taken."""
 
     calls: int = 0
     tokens: int = 0

@@ -1,4 +1,4 @@
-"""Opening MLflow quietly, and turning whatever goes wrong in it into `TrackerError`.
+"""Opens MLflow quietly, and turns whatever goes wrong in it into `TrackerError`.
 
 Everything goes through `MlflowClient` with explicit addresses: MLflow's fluent API keeps the
 current server and the current run in globals. The import takes seconds and happens on first use.
@@ -10,16 +10,19 @@ import logging
 import os
 import socket
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from mappa_core.core.errors import ConfigError, DiskFull, TrackerError, TrackerUnreachable
+from mappa_core.core.outage import OutageRetry
 
 if TYPE_CHECKING:
+    from mlflow.store.entities import PagedList
     from mlflow.tracing.client import TracingClient
     from mlflow.tracking import MlflowClient
 
@@ -40,7 +43,56 @@ CONNECT_SECONDS = 5.0
 OUTSIDE = frozenset({"mlflow", "sqlalchemy", "psycopg"})
 """Libraries whose exceptions mean that MLflow failed. SQLAlchemy's come out raw on connecting."""
 HUNG_UP = frozenset({"OperationalError", "ConnectionError", "ConnectTimeout", "ReadTimeout"})
-"""What SQLAlchemy and requests raise where nobody answers."""
+"""What SQLAlchemy and requests raise where nothing answers."""
+
+
+T = TypeVar("T")
+
+
+class Mlflow:
+    """MLflow at one address, opened on first use; calls are repeated while it is away."""
+
+    def __init__(self, tracking_uri: str, outage_retry: OutageRetry | None = None) -> None:
+        """Open nothing yet; without `outage_retry` a dead MLflow fails at once."""
+        self.tracking_uri = tracking_uri
+        self._outage_retry = outage_retry or OutageRetry()
+
+    @cached_property
+    def client(self) -> "MlflowClient":
+        """A client; the first use opens the address.
+
+        Raises:
+            TrackerError: As `open_client`.
+        """
+        return open_client(self.tracking_uri)
+
+    def call(self, doing: str, work: Callable[[], T]) -> T:
+        """The result of `work`, which may be repeated.
+
+        Args:
+            doing: Completes "MLflow could not ...".
+            work: Uses the client.
+
+        Raises:
+            TrackerError: As `boundary`.
+        """
+
+        def attempt() -> T:
+            with boundary(doing):
+                return work()
+
+        return self._outage_retry.run(attempt)
+
+
+def all_pages(page_after: "Callable[[str | None], PagedList[T]]") -> Iterator[T]:
+    """What a search finds, page by page as MLflow gives it."""
+    token = None
+    while True:
+        page = page_after(token)
+        yield from page
+        token = page.token
+        if not token:
+            return
 
 
 def is_server(tracking_uri: str) -> bool:
@@ -57,14 +109,14 @@ def open_client(tracking_uri: str) -> "MlflowClient":
         ConfigError: It is no address.
     """
     with boundary("open its records"):
-        knock(tracking_uri)
+        check_reachable(tracking_uri)
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
         from mlflow.tracking import MlflowClient
 
         # Where another library has imported MLflow before, it has not read how quiet it is to be.
         logging.getLogger("mlflow").setLevel(os.environ["MLFLOW_LOGGING_LEVEL"].upper())
-        with _alone(tracking_uri):
+        with _one_at_a_time(tracking_uri):
             client = MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
             # The registry opens the database a second time, on first use.
             client.search_registered_models(max_results=1)
@@ -72,8 +124,8 @@ def open_client(tracking_uri: str) -> "MlflowClient":
 
 
 @contextmanager
-def _alone(tracking_uri: str) -> Generator[None]:
-    """One process of this user at a time: two would fill an empty database at once.
+def _one_at_a_time(tracking_uri: str) -> Generator[None]:
+    """Let one process of this user in at a time: two would fill an empty database at once.
 
     A server does that by itself, and one that hangs is not to be waited for in a row.
     """
@@ -93,7 +145,7 @@ def open_tracing(tracking_uri: str) -> "TracingClient":
     return TracingClient(tracking_uri)
 
 
-def knock(tracking_uri: str) -> None:
+def check_reachable(tracking_uri: str) -> None:
     """Fail in seconds where nothing listens; MLflow itself would go on trying for minutes.
 
     Raises:

@@ -12,10 +12,9 @@ model and the version are found again by their tag `mappa.checkpoint_id`.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from mappa_core.core.errors import TrackerError
@@ -23,29 +22,24 @@ from mappa_core.core.outage import OutageRetry
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.updates import Checkpoint, RegisteredVersion
 from mappa_core.models.layout import layout_of
-from mappa_core.tracking.mlflow.client import boundary, open_client
+from mappa_core.tracking.mlflow.client import Mlflow, all_pages
 
 if TYPE_CHECKING:
     from mlflow.entities import LoggedModel
     from mlflow.entities.model_registry import ModelVersion
-    from mlflow.store.entities import PagedList
     from mlflow.tracking import MlflowClient
 
 
-T = TypeVar("T")
-
-
 class MlflowRegistry:
-    """`ports.ModelRegistry` on an MLflow server, or straight on a database."""
+    """`ModelRegistry` on an MLflow server, or straight on a database."""
 
     def __init__(self, tracking_uri: str, outage_retry: OutageRetry | None = None) -> None:
         """Open nothing before first use; without `outage_retry` a dead MLflow fails at once."""
-        self._tracking_uri = tracking_uri
-        self._outage_retry = outage_retry or OutageRetry()
+        self._mlflow = Mlflow(tracking_uri, outage_retry)
 
-    @cached_property
+    @property
     def _client(self) -> "MlflowClient":
-        return open_client(self._tracking_uri)
+        return self._mlflow.client
 
     def register(
         self,
@@ -69,64 +63,57 @@ class MlflowRegistry:
         every_tag = {**told, **identity_tags(policy, checkpoint)}
 
         def register() -> str:
-            with boundary(f"register step {policy.step} of {name}"):
-                version = self._version_of(name, checkpoint)
-                if version is None:
-                    files = loadable_files(checkpoint)
-                    model = self._logged_model(policy, checkpoint, tracker_run_id, every_tag)
-                    self._upload(model, files)
-                    self._open_model(name, policy)
-                    version = self._create_version(name, model, tracker_run_id, every_tag)
-                self._point(name, alias, version)
-                return str(version.version)
+            version = self._version_of(name, checkpoint)
+            if version is None:
+                files = loadable_files(checkpoint)
+                model = self._logged_model(policy, checkpoint, tracker_run_id, every_tag)
+                self._upload(model, files)
+                self._open_model(name, policy)
+                version = self._create_version(name, model, tracker_run_id, every_tag)
+            self._point(name, alias, version)
+            return str(version.version)
 
-        return self._outage_retry.run(register)
+        return self._mlflow.call(f"register step {policy.step} of {name}", register)
 
     def models(self) -> tuple[str, ...]:
         """The names of all models whose versions this project registered, sorted."""
 
         def models() -> tuple[str, ...]:
-            with boundary("list its registered models"):
-                found = _all_pages(
-                    lambda token: self._client.search_registered_models(
-                        "name LIKE 'mappa-%'", page_token=token
-                    )
+            found = all_pages(
+                lambda token: self._client.search_registered_models(
+                    "name LIKE 'mappa-%'", page_token=token
                 )
-                return tuple(sorted(model.name for model in found))
+            )
+            return tuple(sorted(model.name for model in found))
 
-        return self._outage_retry.run(models)
+        return self._mlflow.call("list its registered models", models)
 
     def versions(self, name: str) -> tuple[RegisteredVersion, ...]:
         """A model's versions, oldest first; none where there is no such model."""
 
         def versions() -> tuple[RegisteredVersion, ...]:
-            with boundary(f"list the versions of {name}"):
-                aliases = self._aliases(name)
-                found = self._all_versions(name)
-                return tuple(_registered(each, aliases) for each in sorted(found, key=_number))
+            named = self._client.search_registered_models(f"name = '{name}'", max_results=1)
+            aliases = named[0].aliases if named else {}
+            found = all_pages(
+                lambda token: self._client.search_model_versions(
+                    f"name = '{name}'", page_token=token
+                )
+            )
+            ours = [each for each in found if "mappa.step" in each.tags]
+            ours.sort(key=lambda version: int(version.version))
+            return tuple(_registered(each, aliases) for each in ours)
 
-        return self._outage_retry.run(versions)
+        return self._mlflow.call(f"list the versions of {name}", versions)
 
     def point(self, name: str, alias: str, version: str, tags: Mapping[str, str]) -> None:
         """Set tags on a version, then move `alias` there: a moved alias has its reasons."""
 
         def point() -> None:
-            with boundary(f"move {alias} of {name} to version {version}"):
-                for key, value in tags.items():
-                    self._client.set_model_version_tag(name, version, key, value)
-                self._client.set_registered_model_alias(name, alias, version)
+            for key, value in tags.items():
+                self._client.set_model_version_tag(name, version, key, value)
+            self._client.set_registered_model_alias(name, alias, version)
 
-        self._outage_retry.run(point)
-
-    def _aliases(self, name: str) -> Mapping[str, str]:
-        found = self._client.search_registered_models(f"name = '{name}'", max_results=1)
-        return found[0].aliases if found else {}
-
-    def _all_versions(self, name: str) -> "list[ModelVersion]":
-        found = _all_pages(
-            lambda token: self._client.search_model_versions(f"name = '{name}'", page_token=token)
-        )
-        return [each for each in found if "mappa.step" in each.tags]
+        self._mlflow.call(f"move {alias} of {name} to version {version}", point)
 
     def _version_of(self, name: str, checkpoint: Checkpoint) -> "ModelVersion | None":
         found = self._client.search_model_versions(
@@ -198,21 +185,6 @@ class MlflowRegistry:
         current = self._client.get_registered_model(name).aliases.get(alias)
         if current is None or int(current) < int(version.version):
             self._client.set_registered_model_alias(name, alias, str(version.version))
-
-
-def _all_pages(page_after: "Callable[[str | None], PagedList[T]]") -> Iterator[T]:
-    """What a search finds, page by page as MLflow gives it."""
-    token = None
-    while True:
-        page = page_after(token)
-        yield from page
-        token = page.token
-        if not token:
-            return
-
-
-def _number(version: "ModelVersion") -> int:
-    return int(version.version)
 
 
 def _registered(version: "ModelVersion", aliases: Mapping[str, str]) -> RegisteredVersion:

@@ -15,14 +15,13 @@ import json
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from mappa_core.core import ids
 from mappa_core.core.records.episodes import Episode, StopReason, Turn
 from mappa_core.core.records.scores import CoachScore, ScoreEntry
-from mappa_core.core.records.tools import Json, ToolResult
+from mappa_core.core.records.tools import Json
 
 if TYPE_CHECKING:
     from mlflow.entities import Assessment, Span, TraceInfo
@@ -32,22 +31,18 @@ NANOSECONDS = 1_000_000_000
 COACH_FEEDBACK = "coach_score"
 
 
-@dataclass(frozen=True, slots=True)
-class _Times:
-    """When something began and ended, nanoseconds of the epoch."""
-
-    start: int
-    end: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shown:
-    """What a span shows."""
+    """One span: what it shows, and when that was, in nanoseconds of the epoch."""
 
+    id: str
+    parent: str = ""
     name: str
     kind: str
     inputs: Json
     outputs: Json
+    start: int
+    end: int
 
 
 def trace_id(episode_id: UUID) -> str:
@@ -66,14 +61,14 @@ def trace_info(
     """The head of an episode's trace, with every score of its actions."""
     from mlflow.entities import TraceInfo, TraceLocation, TraceState
 
-    times = _episode_times(episode)
+    start, end = _episode_times(episode)
     failed = episode.stop_reason is StopReason.FAILED
     outcome = episode.outcome
     return TraceInfo(
         trace_id=trace_id(episode.id),
         trace_location=TraceLocation.from_experiment_id(experiment_id),
-        request_time=times.start // 1_000_000,
-        execution_duration=(times.end - times.start) // 1_000_000,
+        request_time=start // 1_000_000,
+        execution_duration=(end - start) // 1_000_000,
         state=TraceState.ERROR if failed else TraceState.OK,
         request_preview=_unicode(episode.problem.statement)[:PREVIEW_CHARACTERS],
         response_preview=_last_words(episode)[:PREVIEW_CHARACTERS],
@@ -91,58 +86,61 @@ def trace_info(
     )
 
 
-def spans(episode: Episode) -> "list[Span]":
+def spans(episode: Episode) -> "Iterator[Span]":
     """The episode, its actions and what their code did, as spans."""
-    return list(_spans(episode))
+    return (_span(episode, shown) for shown in _shown(episode))
 
 
-def _spans(episode: Episode) -> "Iterator[Span]":
-    root = span_id(episode.id)
-    shown = _Shown(
+def _shown(episode: Episode) -> Iterator[_Shown]:
+    start, end = _episode_times(episode)
+    root = _Shown(
+        id=span_id(episode.id),
         name="episode",
         kind="AGENT",
         inputs={"problem": episode.problem.statement},
         outputs={"answer": episode.outcome and episode.outcome.answer},
+        start=start,
+        end=end,
     )
-    yield _span(episode, root, None, _episode_times(episode), shown)
+    yield root
     for turn in episode.turns:
         action = ids.action_id(episode.id, turn.index)
-        times = _action_times(turn)
-        yield _span(episode, span_id(action), root, times, _shown_action(turn))
+        start, end = _action_times(turn)
+        messages: list[Json] = [
+            {"role": each.role, "content": each.content} for each in turn.observation.messages
+        ]
+        yield _Shown(
+            id=span_id(action),
+            parent=root.id,
+            name=turn.agent,
+            kind="LLM",
+            inputs={"messages": messages},
+            outputs={
+                "text": turn.action.text,
+                "finish_reason": turn.action.finish_reason.value,
+            },
+            start=start,
+            end=end,
+        )
         if (result := turn.tool_result) is not None:
-            ran = _Times(times.end, times.end + int(result.seconds * NANOSECONDS))
-            own = span_id(action, "sandbox")
-            yield _span(episode, own, span_id(action), ran, _shown_tool(result))
+            yield _Shown(
+                id=span_id(action, "sandbox"),
+                parent=span_id(action),
+                name="sandbox",
+                kind="TOOL",
+                inputs={"code": result.code},
+                outputs={
+                    "status": result.status.value,
+                    "exit_code": result.exit_code,
+                    "stdout": result.stdout,
+                    "stderr": result.stderr,
+                },
+                start=end,
+                end=end + int(result.seconds * NANOSECONDS),
+            )
 
 
-def _shown_action(turn: Turn) -> _Shown:
-    messages: list[Json] = [
-        {"role": message.role, "content": message.content} for message in turn.observation.messages
-    ]
-    action = turn.action
-    return _Shown(
-        name=turn.agent,
-        kind="LLM",
-        inputs={"messages": messages},
-        outputs={"text": action.text, "finish_reason": action.finish_reason.value},
-    )
-
-
-def _shown_tool(result: ToolResult) -> _Shown:
-    return _Shown(
-        name="sandbox",
-        kind="TOOL",
-        inputs={"code": result.code},
-        outputs={
-            "status": result.status.value,
-            "exit_code": result.exit_code,
-            "stdout": result.stdout,
-            "stderr": result.stderr,
-        },
-    )
-
-
-def _span(episode: Episode, own: str, parent: str | None, times: _Times, shown: _Shown) -> "Span":
+def _span(episode: Episode, shown: _Shown) -> "Span":
     from mlflow.entities import Span
 
     attributes: dict[str, Json] = {
@@ -154,11 +152,11 @@ def _span(episode: Episode, own: str, parent: str | None, times: _Times, shown: 
     return Span.from_dict(
         {
             "trace_id": _base64(episode.id.hex),
-            "span_id": _base64(own),
-            "parent_span_id": _base64(parent or ""),
+            "span_id": _base64(shown.id),
+            "parent_span_id": _base64(shown.parent),
             "name": shown.name,
-            "start_time_unix_nano": times.start,
-            "end_time_unix_nano": times.end,
+            "start_time_unix_nano": shown.start,
+            "end_time_unix_nano": shown.end,
             "status": {"code": "STATUS_CODE_OK"},
             "attributes": {key: _json(value) for key, value in attributes.items()},
             "events": [],
@@ -189,22 +187,18 @@ def _feedback(episode: Episode, entry: ScoreEntry) -> "Assessment":
     return feedback
 
 
-def _episode_times(episode: Episode) -> _Times:
+def _episode_times(episode: Episode) -> tuple[int, int]:
     if not episode.turns:
-        return _Times(0, 0)
+        return 0, 0
     last = episode.turns[-1]
     tool_seconds = last.tool_result.seconds if last.tool_result else 0.0
-    end = _action_times(last).end + int(tool_seconds * NANOSECONDS)
-    return _Times(_action_times(episode.turns[0]).start, end)
+    end = _action_times(last)[1] + int(tool_seconds * NANOSECONDS)
+    return _action_times(episode.turns[0])[0], end
 
 
-def _action_times(turn: Turn) -> _Times:
-    start = _nanoseconds(turn.action.started_at)
-    return _Times(start, start + int(turn.action.seconds * NANOSECONDS))
-
-
-def _nanoseconds(moment: datetime) -> int:
-    return int(moment.timestamp() * 1_000_000) * 1000
+def _action_times(turn: Turn) -> tuple[int, int]:
+    start = int(turn.action.started_at.timestamp() * 1_000_000) * 1000
+    return start, start + int(turn.action.seconds * NANOSECONDS)
 
 
 def _last_words(episode: Episode) -> str:

@@ -4,19 +4,22 @@ import json
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from mappa_core.core.outage import OutageRetry
 from mappa_core.core.records.episodes import Episode, Phase
 from mappa_core.core.records.runs import Run, RunStatus
 from mappa_core.core.records.scores import ScoreEntry
 from mappa_core.tracking.mlflow import traces
-from mappa_core.tracking.mlflow.client import boundary, is_server, open_client, open_tracing
+from mappa_core.tracking.mlflow.client import Mlflow, all_pages, boundary, is_server, open_tracing
 
 if TYPE_CHECKING:
+    from mlflow.entities import Trace
+    from mlflow.store.entities import PagedList
     from mlflow.tracking import MlflowClient
+
+T = TypeVar("T")
 
 VALUE_CHARACTERS = 6000
 """MLflow refuses longer parameters; the whole configuration is in the store."""
@@ -32,7 +35,7 @@ ENDED = {
 
 
 class MlflowTracker:
-    """`ports.Tracker` on an MLflow server, or straight on a database and a directory."""
+    """`Tracker` on an MLflow server, or straight on a database and a directory."""
 
     def __init__(
         self, tracking_uri: str, artifacts: Path, outage_retry: OutageRetry | None = None
@@ -44,14 +47,13 @@ class MlflowTracker:
             artifacts: Where files go without a server; a server has its own place.
             outage_retry: For when MLflow goes away; None has none.
         """
-        self._outage_retry = outage_retry or OutageRetry()
-        self._tracking_uri = tracking_uri
+        self._mlflow = Mlflow(tracking_uri, outage_retry)
         self._artifacts = artifacts
         self._experiments: dict[str, str] = {}
 
-    @cached_property
+    @property
     def _client(self) -> "MlflowClient":
-        return open_client(self._tracking_uri)
+        return self._mlflow.client
 
     def start(self, run: Run) -> str:
         """Open the run and log its parameters, or find it again; returns MLflow's run id."""
@@ -71,7 +73,7 @@ class MlflowTracker:
         # Imported once the client is open: before, MLflow would not know that it is to be quiet.
         from mlflow.exceptions import MlflowException
 
-        location = None if is_server(self._tracking_uri) else str(self._artifacts / team)
+        location = None if is_server(self._mlflow.tracking_uri) else str(self._artifacts / team)
         try:
             return self._client.create_experiment(name, artifact_location=location)
         except MlflowException:
@@ -113,8 +115,7 @@ class MlflowTracker:
         from mlflow.entities import Param
 
         parameters = [Param(key, value) for key, value in flatten(config)]
-        for start in range(0, len(parameters), PARAMETERS_PER_BATCH):
-            batch = parameters[start : start + PARAMETERS_PER_BATCH]
+        for batch in _batches(parameters, PARAMETERS_PER_BATCH):
             self._client.log_batch(mlflow_run_id, params=batch)
 
     def log(self, tracker_run_id: str, step: int, metrics: Mapping[str, float]) -> None:
@@ -129,12 +130,10 @@ class MlflowTracker:
         ]
 
         def log() -> None:
-            with boundary(f"log metrics of step {step}"):
-                for start in range(0, len(finite), METRICS_PER_BATCH):
-                    batch = finite[start : start + METRICS_PER_BATCH]
-                    self._client.log_batch(tracker_run_id, metrics=batch)
+            for batch in _batches(finite, METRICS_PER_BATCH):
+                self._client.log_batch(tracker_run_id, metrics=batch)
 
-        self._outage_retry.run(log)
+        self._mlflow.call(f"log metrics of step {step}", log)
 
     def trace(self, tracker_run_id: str, episode: Episode, entries: Sequence[ScoreEntry]) -> None:
         """Show a finished episode as a trace, its scores as feedback; a repeat changes nothing.
@@ -144,36 +143,28 @@ class MlflowTracker:
         """
 
         def trace() -> None:
-            with boundary(f"trace episode {episode.id}"):
-                experiment = self._experiment_of(tracker_run_id)
-                tracing = open_tracing(self._tracking_uri)
-                tracing.start_trace(traces.trace_info(episode, entries, experiment, tracker_run_id))
-                tracing.log_spans(experiment, traces.spans(episode))
+            experiment = self._experiment_of(tracker_run_id)
+            tracing = open_tracing(self._mlflow.tracking_uri)
+            tracing.start_trace(traces.trace_info(episode, entries, experiment, tracker_run_id))
+            tracing.log_spans(experiment, list(traces.spans(episode)))
 
-        self._outage_retry.run(trace)
+        self._mlflow.call(f"trace episode {episode.id}", trace)
 
     def traced(self, tracker_run_id: str, phase: Phase, iteration: int) -> int:
-        """How many episodes of one iteration are there as traces."""
+        """Count the episodes of one iteration that are there as traces."""
 
-        def count() -> int:
-            with boundary("count traces"):
-                experiment = self._experiment_of(tracker_run_id)
-                found, token = 0, None
-                while True:
-                    page = self._client.search_traces(
-                        locations=[experiment],
-                        filter_string=f"tags.`mappa.phase` = '{phase}' "
-                        f"AND tags.`mappa.iteration` = '{iteration}' "
-                        f"AND metadata.`mlflow.sourceRun` = '{tracker_run_id}'",
-                        max_results=TRACES_PER_PAGE,
-                        page_token=token,
-                        include_spans=False,
-                    )
-                    found, token = found + len(page), page.token
-                    if not token:
-                        return found
+        def page_after(token: str | None) -> "PagedList[Trace]":
+            return self._client.search_traces(
+                locations=[self._experiment_of(tracker_run_id)],
+                filter_string=f"tags.`mappa.phase` = '{phase}' "
+                f"AND tags.`mappa.iteration` = '{iteration}' "
+                f"AND metadata.`mlflow.sourceRun` = '{tracker_run_id}'",
+                max_results=TRACES_PER_PAGE,
+                page_token=token,
+                include_spans=False,
+            )
 
-        return self._outage_retry.run(count)
+        return self._mlflow.call("count traces", lambda: sum(1 for _ in all_pages(page_after)))
 
     def _experiment_of(self, tracker_run_id: str) -> str:
         # Asked for every episode, and a run never moves.
@@ -190,12 +181,12 @@ class MlflowTracker:
 
     def end(self, tracker_run_id: str, status: RunStatus) -> None:
         """Close the run."""
+        ended = ENDED.get(status, "RUNNING")
+        self._mlflow.call("end the run", lambda: self._client.set_terminated(tracker_run_id, ended))
 
-        def end() -> None:
-            with boundary("end the run"):
-                self._client.set_terminated(tracker_run_id, ENDED.get(status, "RUNNING"))
 
-        self._outage_retry.run(end)
+def _batches(items: list[T], size: int) -> Iterator[list[T]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def flatten(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -208,9 +199,6 @@ def flatten(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[st
             yield from flatten(value, f"{prefix}{key}.")
             continue
         text = value if isinstance(value, str) else json.dumps(value, default=str)
-        yield f"{prefix}{key}", shortened(text)
-
-
-def shortened(text: str) -> str:
-    """`text`, cut to what MLflow takes as a parameter."""
-    return text if len(text) <= VALUE_CHARACTERS else text[: VALUE_CHARACTERS - 1] + "…"
+        # Cut to what MLflow takes as a parameter.
+        long = len(text) > VALUE_CHARACTERS
+        yield f"{prefix}{key}", text[: VALUE_CHARACTERS - 1] + "…" if long else text

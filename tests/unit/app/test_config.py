@@ -230,7 +230,7 @@ def test_an_iteration_says_which_policies_play_it() -> None:
     assert [forked.policy_step(k) for k in (4, 5, 6)] == [3, 3, 4]
 
 
-def test_nobody_plays_on_an_engine_that_sleeps() -> None:
+def test_no_episode_is_played_on_an_engine_that_sleeps() -> None:
     message = complaint(None, "rollout.async_level=1", "engine.colocate=true")
     assert "set one of them back" in message
 

@@ -78,7 +78,7 @@ def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_written(
 def test_an_unreachable_database_is_one_line_and_exit_code_1(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("MAPPA_DATABASE_URL", "postgresql://nobody:secret@127.0.0.1:9/none")
+    monkeypatch.setenv("MAPPA_DATABASE_URL", "postgresql://someone:secret@127.0.0.1:9/none")
     code, error = failing(["runs"], monkeypatch, capsys)
     assert code == 1
     assert error.startswith("mappa: ")

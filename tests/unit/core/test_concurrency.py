@@ -1,4 +1,4 @@
-"""Nothing that was begun outlives whoever waits for it."""
+"""Nothing that was begun outlives the caller that waits for it."""
 
 import asyncio
 from threading import Event

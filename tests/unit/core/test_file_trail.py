@@ -96,7 +96,7 @@ def test_the_first_agent_without_its_files_has_failed():
     assert who_failed(DUTIES, ()) is None
 
 
-def test_a_file_made_too_late_or_by_another_clears_nobody():
+def test_a_file_made_too_late_or_by_another_clears_no_agent():
     late = (turn(0, "engineer", "x"), turn(1, "modeler", "mt"))
     failing = who_failed(DUTIES, late)
     assert failing is not None

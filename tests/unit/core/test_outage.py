@@ -20,7 +20,7 @@ class Flaky:
         return "done"
 
 
-def test_what_works_is_done_once_and_nobody_is_told() -> None:
+def test_what_works_is_done_once_and_nothing_is_said() -> None:
     said: list[str] = []
     work = Flaky(0)
     assert OutageRetry(seconds=5, tell=said.append).run(work) == "done"

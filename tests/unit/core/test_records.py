@@ -39,7 +39,7 @@ def test_an_episode_grows_and_closes_without_changing_what_it_was() -> None:
     )
     assert episode.turns == ()
     assert [turn.index for turn in closed.turns_of("solver")] == [0, 2]
-    assert closed.turns_of("nobody") == ()
+    assert closed.turns_of("stranger") == ()
     assert (longer.stop_reason, closed.stop_reason) == (None, StopReason.ANSWERED)
     assert closed.turns == longer.turns
 

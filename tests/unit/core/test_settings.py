@@ -1,4 +1,4 @@
-"""Where things are does not depend on the folder somebody stands in."""
+"""Where things are does not depend on the current folder."""
 
 from pathlib import Path
 
@@ -10,8 +10,8 @@ from mappa_core.core.settings import Settings
 
 def test_a_home_is_absolute_from_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", "/home/somebody")
-    for given, meant in (("state", tmp_path / "state"), ("~/state", "/home/somebody/state")):
+    monkeypatch.setenv("HOME", "/home/person")
+    for given, meant in (("state", tmp_path / "state"), ("~/state", "/home/person/state")):
         monkeypatch.setenv("MAPPA_HOME", given)
         assert Settings().checkpoints == Path(meant) / "checkpoints"
 
@@ -28,3 +28,13 @@ def test_a_variable_with_an_impossible_value_is_named(monkeypatch: pytest.Monkey
     monkeypatch.setenv("MAPPA_OUTAGE_SECONDS", "abc")
     with pytest.raises(ConfigError, match=r"MAPPA_OUTAGE_SECONDS=abc in the environment: .*num"):
         Settings()
+
+
+@pytest.mark.parametrize("name", ["MAPPA_OUTAGE_SECONDS", "MAPPA_PATIENCE_SECONDS"])
+def test_how_long_a_run_waits_is_read_by_its_new_and_its_old_name(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "30")
+    assert Settings().outage_seconds == 30
+    monkeypatch.setenv("MAPPA_OUTAGE_SECONDS", "40")
+    assert Settings().outage_seconds == 40

@@ -17,7 +17,7 @@ from prefect.utilities.engine import capture_sigterm
 
 from flows.ending import TERMINATED, run_flow, sigterm_cancels, sigterm_unwinds
 from flows.recorder import drain
-from mappa_cli.servers import _running
+from mappa_cli.servers import _running_prefect
 from mappa_core.core.errors import OutsideError
 
 NOBODY = "http://127.0.0.1:9/api"
@@ -106,7 +106,7 @@ def test_what_a_gone_server_has_recorded_is_not_waited_for() -> None:
 @pytest.mark.parametrize("left", ["", '{"api_url": "http'])
 def test_half_a_note_about_a_server_is_no_server(tmp_path: Path, left: str) -> None:
     (tmp_path / "server.json").write_text(left)
-    assert _running(tmp_path) is None
+    assert _running_prefect(tmp_path) is None
 
 
 def test_a_full_disk_behind_stdout_is_one_line() -> None:

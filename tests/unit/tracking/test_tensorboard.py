@@ -11,7 +11,7 @@ from tensorboardX.proto.event_pb2 import Event
 
 from mappa_core.core.errors import TrackerError
 from mappa_core.core.records.runs import RunStatus
-from mappa_core.tracking.curves import WithCurves
+from mappa_core.tracking.opening import WithCurves
 from mappa_core.tracking.tensorboard import TensorBoardCurves
 from tests.builders import make_run
 from tests.fakes.tracking import MemoryTracker

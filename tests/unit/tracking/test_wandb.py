@@ -11,7 +11,7 @@ import pytest
 
 from mappa_core.core.errors import TrackerError
 from mappa_core.core.records.runs import RunStatus
-from mappa_core.tracking.curves import WithCurves
+from mappa_core.tracking.opening import WithCurves
 from tests.builders import make_run
 from tests.fakes.tracking import MemoryTracker
 

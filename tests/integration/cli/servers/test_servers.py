@@ -11,7 +11,7 @@ import httpx
 import psutil
 import pytest
 
-from mappa_cli.servers import environment, mlflow_server, prefect_server, unless_busy
+from mappa_cli.servers import check_port_free, environment, mlflow_server, prefect_server
 from mappa_core.core.errors import OutsideError, PortBusy
 from mappa_core.core.settings import Settings
 
@@ -120,7 +120,7 @@ def test_the_mlflow_pages_open_on_the_given_records_and_keep_the_address_out_of_
         found = httpx.get(f"{address}/api/2.0/mlflow/experiments/search?max_results=1")
         assert found.is_success
         assert "secret-words" not in command_lines()
-    assert unless_busy(port, "--mlflow-port") == port
+    assert check_port_free(port, "--mlflow-port") == port
     assert "secret-words" not in (home / "logs" / "mlflow.log").read_text()
 
 

@@ -118,7 +118,7 @@ def test_each_system_has_a_database_and_a_page(platform: Platform) -> None:
     assert {"quickstart", "nightly", "mathchat"} <= {each["name"] for each in deployments}
 
 
-def test_nobody_of_ours_is_root_or_may_become_it(platform: Platform, stack: Stack) -> None:
+def test_no_process_of_ours_is_root_or_may_become_it(platform: Platform, stack: Stack) -> None:
     for service in OURS:
         assert stack.asked(service, "id", "--user") == "10001", service
         assert "CapBnd:\t0000000000000000" in stack.asked(service, "cat", "/proc/1/status"), service
