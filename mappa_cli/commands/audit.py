@@ -6,6 +6,7 @@ Exit code 3 where it is biased, so that CI can gate on it.
 import asyncio
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,61 +29,77 @@ BIASED = 3
 """Exit code of a biased verdict."""
 
 
+Margin = Annotated[
+    float, typer.Option("--margin", help="Biases below this many points do not matter.")
+]
+Report = Annotated[
+    Path | None, typer.Option("--report", help="Write one self-contained HTML page.")
+]
+Against = Annotated[
+    str | None,
+    typer.Option(
+        "--against",
+        help="What if this coach had scored? backend:model; asked first where it has not.",
+    ),
+]
+Rubric = Annotated[str | None, typer.Option("--rubric", help="With --against: by this rubric set.")]
+Debias = Annotated[
+    bool, typer.Option("--debias", help="Store a correction for audit.correction to use.")
+]
+Database = Annotated[
+    str | None, typer.Option("--database", help="Read this Postgres instead; write nothing.")
+]
+Before = Annotated[bool, typer.Option("--before", help="Probe the coach before it trains anybody.")]
+Preset = Annotated[
+    Path | None, typer.Option("--config", help="With --before: the preset of the run to be.")
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="With --before or --against: an override, KEY=VALUE."),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before spending.")]
+SelfTest = Annotated[bool, typer.Option("--self-test", help="How often is the audit itself wrong?")]
+Simulations = Annotated[
+    int | None, typer.Option("--simulations", min=0, help="Simulated runs behind each rate.")
+]
+
+
 def audit_command(  # noqa: PLR0913 (one argument per option)
     run: Annotated[
         str | None, typer.Argument(help="A run: its name, id or a prefix of either.")
     ] = None,
     as_json: Json = False,
-    report: Annotated[
-        Path | None, typer.Option("--report", help="Write one self-contained HTML page.")
-    ] = None,
-    margin: Annotated[
-        float, typer.Option("--margin", help="Biases below this many points do not matter.")
-    ] = 0.5,
-    against: Annotated[
-        str | None,
-        typer.Option(
-            "--against",
-            help="What if this coach had scored? backend:model; asked first where it has not.",
-        ),
-    ] = None,
-    rubric: Annotated[
-        str | None, typer.Option("--rubric", help="With --against: by this rubric set.")
-    ] = None,
-    debias: Annotated[
-        bool, typer.Option("--debias", help="Store a correction for audit.correction to use.")
-    ] = False,
-    database: Annotated[
-        str | None, typer.Option("--database", help="Read this Postgres instead; write nothing.")
-    ] = None,
-    before: Annotated[
-        bool, typer.Option("--before", help="Probe the coach before it trains anybody.")
-    ] = False,
-    config: Annotated[
-        Path | None, typer.Option("--config", help="With --before: the preset of the run to be.")
-    ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="With --before or --against: an override, KEY=VALUE."),
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before spending.")] = False,
-    self_test: Annotated[
-        bool, typer.Option("--self-test", help="How often is the audit itself wrong?")
-    ] = False,
-    simulations: Annotated[
-        int | None, typer.Option("--simulations", min=0, help="Simulated runs behind each rate.")
-    ] = None,
+    report: Report = None,
+    margin: Margin = 0.5,
+    against: Against = None,
+    rubric: Rubric = None,
+    debias: Debias = False,
+    database: Database = None,
+    before: Before = False,
+    config: Preset = None,
+    changes: Changes = None,
+    yes: Yes = False,
+    self_test: SelfTest = False,
+    simulations: Simulations = None,
 ) -> None:
     """Say whether a coach is biased, since when, and what it did to the policy."""
-    alone = not (before or self_test or against is not None)
-    _check(run, margin, before=before, self_test=self_test, debias=debias, database=database)
-    _check_used("--config", config is not None, "--before", before)
-    _check_used("--rubric", rubric is not None, "--against", against is not None)
-    _check_used("--set", bool(changes), "--before or --against", before or against is not None)
-    _check_used("--debias", debias, "a RUN alone", alone)
-    _check_used("--report", report is not None, "a RUN alone", alone)
-    if self_test and simulations == 0:
-        raise ConfigError("--self-test takes at least one of --simulations")
+    other = against is not None
+    alone = not (before or self_test or other)
+    _refuse(
+        {
+            f"--margin is above 0 points, not {margin:g}": not 0 < margin < math.inf,
+            "name one run to audit, or give --before or --self-test instead": (run is None)
+            is not (before or self_test),
+            "--debias writes a correction, and --database writes nothing: use one": debias
+            and database is not None,
+            "--config needs --before": config is not None and not before,
+            "--rubric needs --against": rubric is not None and not other,
+            "--set needs --before or --against": bool(changes) and not (before or other),
+            "--debias needs a RUN alone": debias and not alone,
+            "--report needs a RUN alone": report is not None and not alone,
+            "--self-test takes at least one of --simulations": self_test and simulations == 0,
+        }
+    )
     if report is not None:
         check_file(report, "--report")
     if self_test:
@@ -99,32 +116,15 @@ def audit_command(  # noqa: PLR0913 (one argument per option)
         _audit(run or "", report, margin, database, simulations, debias=debias, as_json=as_json)
 
 
-def _check(
-    run: str | None,
-    margin: float,
-    *,
-    before: bool,
-    self_test: bool,
-    debias: bool,
-    database: str | None,
-) -> None:
-    """Refuse what makes no sense together.
+def _refuse(objections: Mapping[str, bool]) -> None:
+    """Refuse options that make no sense together, or would be ignored.
 
     Raises:
-        ConfigError: Always with how to mend it.
+        ConfigError: The first objection that holds.
     """
-    if not 0 < margin < math.inf:
-        raise ConfigError(f"--margin is above 0 points, not {margin:g}")
-    if (run is None) is not (before or self_test):
-        raise ConfigError("name one run to audit, or give --before or --self-test instead")
-    if debias and database is not None:
-        raise ConfigError("--debias writes a correction, and --database writes nothing: use one")
-
-
-def _check_used(option: str, given: bool, needed: str, there: bool) -> None:
-    """Refuse an option that would be ignored."""
-    if given and not there:
-        raise ConfigError(f"{option} needs {needed}")
+    for message, holds in objections.items():
+        if holds:
+            raise ConfigError(message)
 
 
 def _audit(

@@ -9,6 +9,7 @@ import getpass
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Annotated
 from uuid import UUID
 
@@ -88,26 +89,24 @@ class _Sitting:
         Raises:
             NotFound: There is nothing to label, or nothing left.
         """
-        self.known = {
-            given.action_id: given for given in self.audit.labels(self.run_id, self.reviewer)
-        }
+        labels = self.audit.labels(self.run_id, self.reviewer)
+        self.known = {given.action_id: given for given in labels}
         waiting = self._queue(only)
         shown: list[tuple[Candidate, Picked]] = []
         given, position = 0, 0
         while given < limit:
             if position == len(shown):
-                following = next(waiting, None)
-                if following is None:
-                    break
-                shown.append(following)
-            answer = self._ask(*shown[position], given + 1, limit)
-            if answer == "q":
+                shown += islice(waiting, 1)
+            if position == len(shown):
                 break
-            if answer == "b":
-                position = max(position - 1, 0)
-            else:
-                given += answer == "labelled"
-                position += 1
+            match self._ask(*shown[position], given + 1, limit):
+                case "q":
+                    break
+                case "b":
+                    position = max(position - 1, 0)
+                case answer:
+                    given += answer == "labelled"
+                    position += 1
         if not shown:
             raise NotFound("there is nothing to label (any more): no scored action is left")
         return given
@@ -137,17 +136,12 @@ class _Sitting:
                 self._note(typed[2:].strip())
                 continue
             score = as_score(typed)
-            if score is not None:
-                self._keep(
-                    HumanLabel(
-                        action_id=candidate.action_id,
-                        labeller=self.reviewer,
-                        score=score,
-                        picked=picked,
-                    )
-                )
-                return "labelled"
-            self.console.print(f"{typed} is none of these")
+            if score is None:
+                self.console.print(f"{typed} is none of these")
+                continue
+            action, name = candidate.action_id, self.reviewer
+            self._keep(HumanLabel(action_id=action, labeller=name, score=score, picked=picked))
+            return "labelled"
 
     def _note(self, words: str) -> None:
         if not self.known:
