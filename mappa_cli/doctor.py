@@ -126,9 +126,9 @@ def _mlflow(settings: Settings) -> Finding:
         found = ping_mlflow(settings)
     except MappaError as error:
         return Finding(name="MLflow", works=False, found=str(error), advice="see the message")
-    alone = settings.database_url is not None and settings.mlflow_tracking_uri is None
+    of_this_machine = settings.database_url is not None and settings.mlflow_tracking_uri is None
     advice = "a file of this machine: to share it as the store is, set MLFLOW_TRACKING_URI"
-    return Finding(name="MLflow", works=True, found=found, advice=advice if alone else "")
+    return Finding(name="MLflow", works=True, found=found, advice=advice if of_this_machine else "")
 
 
 def _credentials(_: Settings) -> Finding:

@@ -1,7 +1,7 @@
 """Real-looking episodes in any number, for `mappa bench store`.
 
 Every action has its own ids and positions; its words and tokens come from a pool, so that making
-records costs little beside storing them.
+records costs little against storing them.
 """
 
 import random
@@ -50,7 +50,7 @@ Batch = tuple[list[Episode], list[ScoreEntry]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchRun:
-    """A run that is in the store, and who acts in it."""
+    """A run that is in the store, and its policies by agent."""
 
     run: Run
     policies: dict[str, PolicyVersion]

@@ -158,16 +158,16 @@ def _compared(setting: str, rows: Sequence[Row], model: str, options: Options) -
     return [*figures, *_ratios(setting, ours, best)]
 
 
-def _plain(setting: str, who: str, measured: Measured) -> list[Figure]:
+def _plain(setting: str, learner: str, measured: Measured) -> list[Figure]:
     gib = measured.extra_bytes / 2**30
     return [
-        Figure(name=f"{setting}: {who}", value=measured.tokens_per_second, unit="tokens/s"),
+        Figure(name=f"{setting}: {learner}", value=measured.tokens_per_second, unit="tokens/s"),
         Figure(
-            name=f"{setting}: {who}, by CPU time",
+            name=f"{setting}: {learner}, by CPU time",
             value=measured.tokens_per_cpu_second,
             unit="tokens/CPU s",
         ),
-        Figure(name=f"{setting}: {who}, peak extra memory", value=gib, unit="GiB"),
+        Figure(name=f"{setting}: {learner}, peak extra memory", value=gib, unit="GiB"),
     ]
 
 

@@ -22,10 +22,10 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Meter:
-    """When the outside systems were busy, and what the engine was asked."""
+    """When the outside systems were busy, and what the engine generated."""
 
     busy: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
-    asked: list[tuple[GenerationRequest, Completion]] = field(
+    generations: list[tuple[GenerationRequest, Completion]] = field(
         default_factory=list[tuple[GenerationRequest, Completion]]
     )
 
@@ -61,7 +61,7 @@ class Meter:
         """What `generate` answers to `request`, with both written down."""
         with self.running():
             completion = await generate(request)
-        self.asked.append((request, completion))
+        self.generations.append((request, completion))
         return completion
 
     def busy_seconds(self) -> float:
@@ -74,7 +74,7 @@ class Meter:
 
     def tokens(self) -> int:
         """Tokens sampled."""
-        return sum(len(completion.token_ids) for _, completion in self.asked)
+        return sum(len(completion.token_ids) for _, completion in self.generations)
 
 
 class _Replaced:

@@ -27,11 +27,11 @@ async def _measured(config: TrainConfig, settings: Settings) -> BenchReport:
     async with metered(config, settings, meter) as port:
         run = await asyncio.to_thread(open_run, config, None)
         await rollout(run.id, "train", 1, 0, config)  # warms the engine up
-        meter.asked.clear()
+        meter.generations.clear()
         started = time.perf_counter()
         episodes = await rollout(run.id, "train", 2, 0, config)
         whole = meter.tokens() / (time.perf_counter() - started)
-        bare = await _bare_tokens_per_second(port.engine, tuple(meter.asked), config)
+        bare = await _bare_tokens_per_second(port.engine, tuple(meter.generations), config)
     return BenchReport(
         bench="rollout",
         figures=(
@@ -45,12 +45,12 @@ async def _measured(config: TrainConfig, settings: Settings) -> BenchReport:
 
 
 async def _bare_tokens_per_second(
-    engine: Engine, asked: Sequence[tuple[GenerationRequest, Completion]], config: TrainConfig
+    engine: Engine, generations: Sequence[tuple[GenerationRequest, Completion]], config: TrainConfig
 ) -> float:
     """The same requests, agent by agent and as many in flight, straight to the engine.
 
     Each policy is loaded again first, so that no prompt is in a prefix cache that was not there
-    when the rollout asked.
+    when the rollout generated.
     """
     seconds, tokens = 0.0, 0
     in_flight = asyncio.Semaphore(config.rollout.concurrency)
@@ -59,8 +59,8 @@ async def _bare_tokens_per_second(
         async with in_flight:
             return len((await engine.generate(request)).token_ids)
 
-    for agent in dict.fromkeys(request.policy.agent for request, _ in asked):
-        requests = [request for request, _ in asked if request.policy.agent == agent]
+    for agent in dict.fromkeys(request.policy.agent for request, _ in generations):
+        requests = [request for request, _ in generations if request.policy.agent == agent]
         await engine.load(requests[0].policy)
         started = time.perf_counter()
         tokens += sum(await asyncio.gather(*(one(request) for request in requests)))

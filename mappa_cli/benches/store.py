@@ -71,7 +71,7 @@ def _figures(store: Store, url: str, actions: int) -> Iterator[Figure]:
         yield Figure(name="peak memory of a writer", value=peak, unit="MiB")
         yield aimed("the same, over that after its first run", growth, "ratio", at_most=1.1)
         with psycopg.connect(for_psql(url), autocommit=True) as connection:
-            yield from _asked(connection, count)
+            yield from _query_figures(connection, count)
         one = statistics.median(
             _seconds(partial(store.episodes.get_episode, str(episode)))
             for some in written
@@ -81,7 +81,7 @@ def _figures(store: Store, url: str, actions: int) -> Iterator[Figure]:
         yield from _side_by_side(pool, url)
 
 
-def _asked(connection: psycopg.Connection, count: int) -> Iterator[Figure]:
+def _query_figures(connection: psycopg.Connection, count: int) -> Iterator[Figure]:
     """What a SQL user waits for, once the server has done what it does behind the last write."""
     connection.execute("VACUUM (ANALYZE)")
     connection.execute("CHECKPOINT")
@@ -101,10 +101,10 @@ def _asked(connection: psycopg.Connection, count: int) -> Iterator[Figure]:
 
 def _side_by_side(pool: ProcessPoolExecutor, url: str) -> Iterator[Figure]:
     record = partial(record_at_pace, url)
-    alone = statistics.median(pool.submit(record, "paced-alone").result())
+    single = statistics.median(pool.submit(record, "paced-alone").result())
     together = statistics.median(chain(*pool.map(record, ("paced-left", "paced-right"))))
-    yield Figure(name="a turn, one run recording", value=1000 * alone, unit="ms")
-    yield aimed("the same with two runs, over one", together / alone, "ratio", at_most=1.3)
+    yield Figure(name="a turn, one run recording", value=1000 * single, unit="ms")
+    yield aimed("the same with two runs, over one", together / single, "ratio", at_most=1.3)
 
 
 def _seconds(work: Callable[[], object]) -> float:

@@ -101,13 +101,13 @@ def _print_tool(console: Console, result: ToolResult) -> None:
 
 
 def _print_score(console: Console, entry: ScoreEntry) -> None:
-    who = f"{entry.identity.coach} coach {entry.identity.model_version}"
+    scorer = f"{entry.identity.coach} coach {entry.identity.model_version}"
     trained = "" if entry.trained else " (not trained on)"
     if isinstance(entry.score, CoachScore):
-        console.print(Text(f"{who}: {entry.score.value:g} of 10{trained}", style="bold green"))
+        console.print(Text(f"{scorer}: {entry.score.value:g} of 10{trained}", style="bold green"))
         console.print(Text(entry.score.rationale))
     else:
-        unscored = f"{who}: unscored, {entry.score.reason}: {entry.score.detail}{trained}"
+        unscored = f"{scorer}: unscored, {entry.score.reason}: {entry.score.detail}{trained}"
         console.print(Text(unscored, style="bold red"))
 
 

@@ -89,7 +89,7 @@ class TerminalProgress:
             self._line(f"  {self._tally.sentence()}")
 
     def on_update_ended(self, agent: str, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Name the agent that has just learnt."""
+        """Name the agent that has just been updated."""
         seconds = metrics.get("seconds", 0.0)
         self._bar.update(
             self._bar_id,

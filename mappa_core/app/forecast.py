@@ -59,7 +59,7 @@ def forecast_run(
     Args:
         config: Of the run.
         settings: Which keys there are.
-        team: Who is trained.
+        team: The agents that are trained.
         problems: What it is trained on.
         habits: Of an earlier run of this kind, where there is one.
 
