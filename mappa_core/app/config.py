@@ -9,7 +9,8 @@ from mappa_core.evaluate.config import EvaluationConfig
 from mappa_core.rollout.config import EngineConfig, ProblemsConfig, RolloutConfig, SandboxConfig
 from mappa_core.rollout.tools.config import ToolsConfig
 from mappa_core.tracking.config import TrackingConfig
-from mappa_core.train.config import ALONE, AlgorithmConfig, LearnerConfig
+from mappa_core.train.config import AlgorithmConfig, LearnerConfig
+from mappa_core.train.estimators import ESTIMATORS
 
 RESUMABLE = {
     "coach": (
@@ -87,7 +88,7 @@ class TrainConfig(Section):
                 "plays then: set one of them back"
             )
         estimator = self.algorithm.estimator
-        if estimator not in ALONE and self.rollout.episodes_per_problem < 2:
+        if ESTIMATORS[estimator].needs_group and self.rollout.episodes_per_problem < 2:
             raise ValueError(
                 f"algorithm.estimator={estimator} compares a problem's episodes: set "
                 "rollout.episodes_per_problem to 2 or more, or algorithm.estimator=reinforce++"

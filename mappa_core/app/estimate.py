@@ -15,9 +15,10 @@ from mappa_core.app.forecast import forecast_run
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
 from mappa_core.evaluate.power import power
+from mappa_core.models.shape import KNOWN, ModelShape, shape_of
 from mappa_core.rollout.problems import problem_source
 from mappa_core.rollout.teams import load_team
-from mappa_core.train.memory_plan import GB, KNOWN, MemoryPlan, ModelShape, plan, shape_of
+from mappa_core.train.memory_plan import GB, MemoryPlan, Servers, plan
 
 REPORTED_GAINS = (0.05, 0.175)
 """Least and largest gain on AIME in the paper's abstract (arXiv 2601.23228)."""
@@ -111,7 +112,7 @@ def _gpu_hours(config: TrainConfig, settings: Settings) -> list[Line]:
 
 
 def _seconds_per_token(shape: ModelShape, config: TrainConfig, agents: int, tokens: float) -> float:
-    cached = plan(shape, config, agents, GPU_BYTES).cached_tokens
+    cached = planned(config, shape, agents, GPU_BYTES).cached_tokens
     together = max(1.0, min(config.rollout.concurrency, cached / (2 * tokens)))
     per_step = 2 * shape.parameters + together * 2 * tokens * shape.cache_bytes_per_token
     return per_step / BANDWIDTH / together
@@ -138,11 +139,25 @@ def plan_memory(config: TrainConfig, settings: Settings, gpu_bytes: int | None) 
         ConfigError: The model's shape is not known here.
     """
     agents = len(load_team(config.team, config.prompts).agents)
-    return plan(shape_for(config.model, settings.models), config, agents, gpu_bytes or GPU_BYTES)
+    shape = shape_for(config.model, settings.models)
+    return planned(config, shape, agents, gpu_bytes or GPU_BYTES)
+
+
+def planned(config: TrainConfig, shape: ModelShape, agents: int, gpu_bytes: float) -> MemoryPlan:
+    """Plan the memory of a run whose model and GPU are known."""
+    engine = config.engine
+    servers = Servers(
+        agents=agents,
+        merged=config.learner.weights == "full" or engine.serving == "merged",
+        gpu_share=engine.gpu_memory_utilization,
+        sleep=engine.colocate,
+        longest=engine.max_model_length,
+    )
+    return plan(shape, config.learner, servers, gpu_bytes)
 
 
 def shape_for(model: str, models: Path) -> ModelShape:
-    """The shape of a model by its directory, its name, or what was downloaded of it to `models`.
+    """Find a model's shape by its directory, its name, or what was downloaded of it to `models`.
 
     Raises:
         ConfigError: None of these says.

@@ -1,14 +1,14 @@
-"""Training samples as tensors: a minibatch cut into micro-batches of one prefix tree each."""
+"""Puts training samples into tensors: a minibatch in micro-batches of one prefix tree each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from mappa_core.core.records.updates import TrainingSample
 from mappa_core.train.config import AlgorithmConfig
-from mappa_core.train.objective import token_weights
 from mappa_core.train.prefix_tree import PrefixTree, build, micro_batches
 
 
@@ -31,8 +31,32 @@ class Batch:
     """Under the base policy; None where no sample brings them."""
 
 
+def token_weights(
+    lengths: Sequence[int],
+    over: Literal["samples", "tokens", "budget"],
+    budget_tokens: int = 1,
+) -> Tensor:
+    """Compute each token's share in a mean, over all N actions laid end to end.
+
+    Args:
+        lengths: T of each of the N actions, all >= 1.
+        over: `samples`: 1 / (N T), every action counts the same; `tokens`: 1 / sum of T, every
+            token does; both sum to 1. `budget`: 1 / (N L), so that an action's length neither
+            dilutes nor strengthens its tokens (Dr. GRPO, arXiv 2503.20783, section 3).
+        budget_tokens: L, for `budget`.
+
+    Returns:
+        (sum of T,) float64.
+    """
+    counts = torch.tensor(lengths, dtype=torch.int64)
+    if over == "tokens":
+        return torch.full((int(counts.sum()),), 1.0, dtype=torch.float64) / counts.sum()
+    shares = counts.double() if over == "samples" else torch.full(counts.shape, budget_tokens)
+    return (1.0 / (len(lengths) * shares.double())).repeat_interleave(counts)
+
+
 def has_gradient(sample: TrainingSample, algorithm: AlgorithmConfig) -> bool:
-    """Whether the sample's loss can move the weights: an advantage, or a KL pull."""
+    """Tell whether the sample's loss can move the weights: an advantage, or a KL pull."""
     return any(sample.advantages) or algorithm.kl_in_loss
 
 
@@ -54,7 +78,8 @@ def micro_batched(
     if algorithm.kl_in_loss and any(s.reference_logprobs is None for s in samples):
         raise ValueError(f"kl={algorithm.kl} needs the base policy's log-probs of every sample")
     lengths = [len(sample.token_ids) for sample in samples]
-    weights = _weights(lengths, algorithm).split(lengths) if samples else ()
+    shares = token_weights(lengths, algorithm.loss_over, algorithm.loss_budget_tokens)
+    weights = shares.split(lengths) if samples else ()
     live = [
         (sample, weight)
         for sample, weight in zip(samples, weights, strict=True)
@@ -66,10 +91,6 @@ def micro_batched(
         budget_tokens,
     )
     return [_batch([live[i][0] for i in part], [live[i][1] for i in part]) for part in parts]
-
-
-def _weights(lengths: Sequence[int], algorithm: AlgorithmConfig) -> Tensor:
-    return token_weights(lengths, algorithm.loss_over, algorithm.loss_budget_tokens)
 
 
 def _batch(samples: Sequence[TrainingSample], weights: Sequence[Tensor]) -> Batch:

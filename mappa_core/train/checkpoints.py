@@ -1,4 +1,4 @@
-"""Checkpoints on disk: whole and verified, or not there.
+"""Writes checkpoints to disk and reads them: whole and verified, or not there.
 
     <checkpoints>/<run id>/<agent>/<step>/
         adapter_config.json          PEFT's own format, so that any PEFT program can load it
@@ -6,8 +6,8 @@
         optimizer.safetensors        AdamW's moments
         manifest.json                the SHA-256 of each of the above
 
-A checkpoint is written beside its place, synced to the disk, and renamed. What a killed process
-left beside it goes with the step's next write or removal.
+A checkpoint is written to a sibling of its place, synced to the disk, and renamed. What a killed
+process left there goes with the step's next write or removal.
 """
 
 import errno
@@ -66,14 +66,14 @@ def write(
     """
     layout = ADAPTER if "peft_type" in config else WHOLE_MODEL
     try:
-        with _replacing(directory) as beside:
-            (beside / layout.config).write_text(json.dumps(config, indent=2, sort_keys=True))
-            tensor_files.write(beside / layout.weights, weights, {"format": "pt"})
-            tensor_files.write(beside / OPTIMIZER, optimizer)
-            hashes = {file.name: sha256_file(file) for file in beside.iterdir()}
+        with _replacing(directory) as sibling:
+            (sibling / layout.config).write_text(json.dumps(config, indent=2, sort_keys=True))
+            tensor_files.write(sibling / layout.weights, weights, {"format": "pt"})
+            tensor_files.write(sibling / OPTIMIZER, optimizer)
+            hashes = {file.name: sha256_file(file) for file in sibling.iterdir()}
             manifest = json.dumps({"sha256": hashes}, indent=2, sort_keys=True)
-            (beside / MANIFEST).write_text(manifest)
-            size_bytes = sum(file.stat().st_size for file in beside.iterdir())
+            (sibling / MANIFEST).write_text(manifest)
+            size_bytes = sum(file.stat().st_size for file in sibling.iterdir())
     except OSError as error:
         if error.errno in NO_ROOM:
             tensors = (*weights.values(), *optimizer.values())
@@ -103,7 +103,7 @@ def remove(directory: Path) -> None:
 
 
 def read_weights(directory: Path) -> dict[str, Tensor]:
-    """The weights' tensors, as they were written.
+    """Read the weights' tensors, as they were written.
 
     Raises:
         LearnerError: A file is missing or damaged.
@@ -112,7 +112,7 @@ def read_weights(directory: Path) -> dict[str, Tensor]:
 
 
 def read_optimizer(directory: Path) -> dict[str, Tensor]:
-    """The optimiser's tensors, as they were written.
+    """Read the optimiser's tensors, as they were written.
 
     Raises:
         LearnerError: A file is missing or damaged.
@@ -132,7 +132,7 @@ def verify(directory: Path) -> None:
 
 
 def _verified(directory: Path, name: str) -> bytes:
-    """A file's bytes, if they are those the manifest names."""
+    """Read a file's bytes, if they are those the manifest names."""
     with _readable(directory):
         expected = _hashes(directory)[name]
         data = (directory / name).read_bytes()
@@ -171,27 +171,27 @@ def _unusable(directory: Path, file: Path, problem: str) -> LearnerError:
 
 @contextmanager
 def _replacing(directory: Path) -> Generator[Path]:
-    """A sibling to be filled with files, which is synced and takes the place of `directory`."""
+    """Give a sibling to fill with files; it is synced and takes the place of `directory`."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(directory)
-    beside = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+    sibling = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
-        yield beside
+        yield sibling
         # Those of safetensors and of `mkdtemp` are for their owner alone.
-        for file in beside.iterdir():
+        for file in sibling.iterdir():
             file.chmod(0o644)
             _sync(file)
-        beside.chmod(0o755)
-        _sync(beside)
+        sibling.chmod(0o755)
+        _sync(sibling)
         shutil.rmtree(directory, ignore_errors=True)
-        beside.rename(directory)
+        sibling.rename(directory)
         _sync(directory.parent)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(sibling, ignore_errors=True)
 
 
 def _remove_leftovers(directory: Path) -> None:
-    """What a write or a removal that was killed left beside it; an update is computed once."""
+    """Remove what a killed write or removal left next to it; an update is computed once."""
     for left in directory.parent.glob(f".{directory.name}-*"):
         shutil.rmtree(left, ignore_errors=True)
 

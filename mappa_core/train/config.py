@@ -1,10 +1,11 @@
-"""How agents learn: weights, optimiser, estimator, guards."""
+"""Configures how agents learn: weights, optimiser, estimator, guards."""
 
 from typing import Literal, cast
 
 from pydantic import Field, model_validator
 
 from mappa_core.core.section import Decay, Fraction, Positive, Section
+from mappa_core.train.estimators import ESTIMATORS, EstimatorName
 
 
 class LoraConfig(Section):
@@ -17,7 +18,7 @@ class LoraConfig(Section):
 class DeepspeedConfig(Section):
     """How updates are spread (ZeRO, arXiv 1910.02054)."""
 
-    ranks: Positive = Field(default=1, description="Processes on each node; one per GPU.")
+    ranks: Positive = Field(default=1, description="Processes; one per GPU.")
     stage: Literal[1, 2, 3] = Field(
         default=2, description="Sharded: optimiser state; gradients too; weights too."
     )
@@ -28,13 +29,19 @@ class DeepspeedConfig(Section):
         default="auto",
         description="auto: float32 on a CPU, bfloat16 with float32 masters on a GPU.",
     )
-    nodes: tuple[str, ...] = Field(
-        default=(),
-        description="Hosts of the ranks, reached by ssh with the same paths; none for this one.",
-    )
     timeout_seconds: float = Field(
         default=7200, gt=0, description="How long an update may take before it is given up."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_an_earlier_version(cls, values: object) -> object:
+        """Drop `nodes`, which runs of an earlier version stored empty; no other value worked."""
+        if not isinstance(values, dict) or "nodes" not in values or values["nodes"]:
+            return cast(object, values)
+        return {
+            key: value for key, value in cast(dict[str, object], values).items() if key != "nodes"
+        }
 
 
 class LearnerConfig(Section):
@@ -86,11 +93,6 @@ class LearnerConfig(Section):
     )
 
 
-Estimator = Literal["reinforce++", "reinforce++-baseline", "reinforce", "rloo", "grpo", "dr-grpo"]
-ALONE = ("reinforce++", "reinforce")
-"""Estimators that compare an action with the whole batch, not with others of its problem."""
-
-
 class MismatchConfig(Section):
     """What is done about a sampler whose probabilities are not quite the trainer's."""
 
@@ -128,12 +130,11 @@ class GuardConfig(Section):
 class AlgorithmConfig(Section):
     """How scores become gradients; every statistic is over one agent's batch, never a team's."""
 
-    estimator: Estimator = Field(
+    estimator: EstimatorName = Field(
         default="reinforce++-baseline",
-        description="What an action is worth: reinforce++ (batch mean and deviation), "
-        "reinforce++-baseline (minus the mean of the problem's actions first), reinforce (the "
-        "reward), rloo (minus the mean of the others), grpo (problem's mean and deviation), "
-        "dr-grpo (problem's mean).",
+        description="What an action is worth: "
+        + ", ".join(f"{name} ({one.summary})" for name, one in ESTIMATORS.items())
+        + ".",
     )
     normalise_over: Literal["samples", "tokens"] = Field(
         default="samples", description="What mean and deviation of an agent's batch are taken over."
@@ -176,13 +177,13 @@ class AlgorithmConfig(Section):
 
     @property
     def kl_in_loss(self) -> bool:
-        """Whether the pull moves weights whatever the advantages."""
+        """Tell whether the pull moves weights whatever the advantages."""
         return self.kl in ("k2_loss", "k3_loss")
 
     @model_validator(mode="before")
     @classmethod
     def _of_an_earlier_version(cls, values: object) -> object:
-        """Runs stored by an earlier version spelt two keys in another way."""
+        """Read two keys that runs stored by an earlier version spelt in another way."""
         if not isinstance(values, dict) or {"estimator", "truncated"} & values.keys():
             return cast(object, values)
         older = dict(cast(dict[str, object], values))

@@ -1,4 +1,4 @@
-"""From scored actions to training samples.
+"""Turns scored actions into training samples.
 
     scores / 10 ─▶ less a truncation's penalty ─▶ the estimator, with the KL to come ─▶ advantages
 
@@ -6,7 +6,7 @@ An action that is left out is left out of everything: baseline, normaliser and l
 given comes back as an entry that says what it was worth, or why it did not count.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -16,12 +16,14 @@ from torch import Tensor
 
 from mappa_core.core.records.scores import ScoredAction
 from mappa_core.core.records.updates import TrainingSample, UpdateEntry
-from mappa_core.train.config import ALONE, AlgorithmConfig
+from mappa_core.train.batches import token_weights
+from mappa_core.train.config import AlgorithmConfig
 from mappa_core.train.estimators import ESTIMATORS, Rewards
-from mappa_core.train.objective import token_weights
-from mappa_core.train.returns import SCORE_SCALE, k1, returns_to_go
 
 Logprobs = Sequence[tuple[float, ...]]
+
+SCORE_SCALE = 10.0
+"""Coach scores lie in [0, 10]; rewards in [0, 1], so one KL coefficient fits every team."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +43,9 @@ def assign_credit(
     algorithm: AlgorithmConfig,
     reference_logprobs: Logprobs | None = None,
 ) -> Credit:
-    """Advantages for one agent's actions of one iteration.
+    """Give each of one agent's actions of one iteration its advantages.
 
+    One action is one unit of credit: it gets its own coach score and nothing of its neighbours'.
     Where a problem's actions are compared, one that has no other has nothing to be compared with
     and is left out (`no_peer`); as its own mean it would only shrink the deviation.
 
@@ -54,12 +57,13 @@ def assign_credit(
     Raises:
         ValueError: `kl` is on and the reference is missing or does not fit the actions.
     """
-    reasons = _left_out(actions, algorithm)
+    estimator = ESTIMATORS[algorithm.estimator]
+    reasons = _left_out(actions, algorithm, needs_group=estimator.needs_group)
     kept = [i for i, reason in enumerate(reasons) if reason is None]
     references = _references(actions, algorithm, reference_logprobs)
     counted = [actions[i] for i in kept]
     rewards = _rewards(counted, algorithm, [references[i] for i in kept])
-    advantages = ESTIMATORS[algorithm.estimator](rewards)
+    advantages = estimator.advantages(rewards)
 
     lengths = rewards.lengths.tolist()
     per_action = dict(zip(kept, advantages.split(lengths), strict=True)) if kept else {}
@@ -80,18 +84,17 @@ def assign_credit(
     )
 
 
-def _left_out(actions: Sequence[ScoredAction], algorithm: AlgorithmConfig) -> list[str | None]:
+def _left_out(
+    actions: Sequence[ScoredAction], algorithm: AlgorithmConfig, *, needs_group: bool
+) -> list[str | None]:
     """Why each action does not count; None where it does."""
     reasons = [_own_reason(action, algorithm) for action in actions]
-    if algorithm.estimator in ALONE:
-        return reasons
-    peers = defaultdict[UUID, list[int]](list)
-    for i, action in enumerate(actions):
-        if reasons[i] is None:
-            peers[action.problem_id].append(i)
-    for alone in (group[0] for group in peers.values() if len(group) == 1):
-        reasons[alone] = "no_peer"
-    return reasons
+    pairs = zip(actions, reasons, strict=True)
+    peers = Counter(action.problem_id for action, reason in pairs if reason is None)
+    return [
+        "no_peer" if needs_group and reason is None and peers[action.problem_id] == 1 else reason
+        for action, reason in zip(actions, reasons, strict=True)
+    ]
 
 
 def _own_reason(action: ScoredAction, algorithm: AlgorithmConfig) -> str | None:
@@ -120,16 +123,18 @@ def _rewards(
 ) -> Rewards:
     """What the estimators read."""
     lengths = [len(action.token_ids) for action in actions]
-    penalties = [
-        algorithm.kl_coefficient * returns_to_go(_k1(action, reference))
-        for action, reference in zip(actions, references, strict=True)
+    # Per token log pi - log pi_ref estimates the KL: unbiased, may be negative (k1 of J. Schulman,
+    # "Approximating KL divergence", 2020). Where it is no reward, an action is its own reference.
+    bases = references if algorithm.kl == "k1_reward" else [None] * len(actions)
+    kls = [
+        _f64(action.logprobs) - _f64(base or action.logprobs)
+        for action, base in zip(actions, bases, strict=True)
     ]
-    if algorithm.kl != "k1_reward":
-        penalties = [torch.zeros(length, dtype=torch.float64) for length in lengths]
+    penalties = [algorithm.kl_coefficient * returns_to_go(kl) for kl in kls]
     return Rewards(
-        rewards=torch.tensor([_reward(a, algorithm) for a in actions], dtype=torch.float64),
+        rewards=_f64([_reward(action, algorithm) for action in actions]),
         problems=[action.problem_id for action in actions],
-        penalties=torch.cat([torch.zeros(0, dtype=torch.float64), *penalties]),
+        penalties=torch.cat([_f64(()), *penalties]),
         lengths=torch.tensor(lengths, dtype=torch.int64),
         weights=token_weights(lengths, algorithm.normalise_over),
     )
@@ -142,6 +147,15 @@ def _reward(action: ScoredAction, algorithm: AlgorithmConfig) -> float:
     return reward - algorithm.truncation_penalty if penalised else reward
 
 
+def returns_to_go(rewards: Tensor) -> Tensor:
+    """Sum this token's and all later rewards: G_t = sum_{s >= t} r_s, undiscounted; (T,)."""
+    return rewards.flip(0).cumsum(0).flip(0)
+
+
+def _f64(values: Sequence[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
 def _shares(lengths: Sequence[int], algorithm: AlgorithmConfig) -> list[float]:
     """Each action's share of the loss; they sum to 1."""
     if not lengths:
@@ -149,13 +163,6 @@ def _shares(lengths: Sequence[int], algorithm: AlgorithmConfig) -> list[float]:
     weights = token_weights(lengths, algorithm.loss_over, algorithm.loss_budget_tokens)
     shares = torch.stack([part.sum() for part in weights.split(list(lengths))])
     return (shares / shares.sum()).tolist()
-
-
-def _k1(action: ScoredAction, reference: tuple[float, ...] | None) -> Tensor:
-    sampled = torch.tensor(action.logprobs, dtype=torch.float64)
-    if reference is None:
-        return torch.zeros_like(sampled)
-    return k1(sampled, torch.tensor(reference, dtype=torch.float64))
 
 
 def _sample(

@@ -1,4 +1,4 @@
-"""Which stored weights are whole, and a run that goes on from those of another one.
+"""Finds which stored weights are whole, and lets a run go on from those of another one.
 
     run A   step 0 ── 1 ── 2 ── 3 ── 4 x        4 is damaged; A and all its rows stay as they are
                                 └── run B       0 to 3 by reference, then iterations 4, 5, ... anew
@@ -25,13 +25,13 @@ Check = Callable[[PolicyVersion], None]
 
 
 def newest_whole_step(store: Store, run_id: UUID, check: Check) -> int:
-    """The last step whose files are whole for every agent; 0 is the base model, which has none."""
+    """Find the last step whose files are whole for every agent; 0 is the base, which has none."""
     steps = _by_step(store, run_id)
     return next((i for i in reversed(range(len(steps))) if _are_whole(steps[i], check)), 0)
 
 
 def check_resumable(store: Store, run_id: UUID, check: Check) -> None:
-    """Look at the newest weights of every agent before a run goes on from them.
+    """Check the newest weights of every agent before a run goes on from them.
 
     Raises:
         LearnerError: A file is missing or damaged; the message says how to go on without it.
@@ -67,7 +67,7 @@ def adopt(source: Run, run_id: UUID, store: Store, upto: int) -> None:
 
 
 def _by_step(store: Store, run_id: UUID) -> list[list[PolicyVersion]]:
-    """The policies after 0, 1, 2, ... updates, as far as every agent has come."""
+    """List the policies after 0, 1, 2, ... updates, as far as every agent has come."""
     policies = store.policies.list_policy_versions(run_id)
     agents = {policy.agent for policy in policies}
     steps = [list(group) for _, group in groupby(policies, key=lambda policy: policy.step)]

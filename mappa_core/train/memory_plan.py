@@ -1,4 +1,4 @@
-"""What a run keeps where on one GPU, by arithmetic, before anything is started.
+"""Plans what a run keeps where on one GPU, by arithmetic, before anything is started.
 
     rollout    servers: weights, key-value cache          (asleep during the update: colocate)
                the torch learner's model, which stays
@@ -12,17 +12,18 @@ bfloat16 weight, 2 for its gradient, 12 for float32 master and AdamW's two momen
 follow Korthikanti et al. (arXiv 2205.05198, section 4), for a gated feed-forward layer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from mappa_core.app.config import TrainConfig
+from mappa_core.models.shape import ModelShape
+from mappa_core.train.config import LearnerConfig
 
 GB = 10**9
 CONTEXT_BYTES = 0.8 * GB
 """Of one process on a GPU: CUDA's context and libraries."""
 STEP_BYTES = 1.5 * GB
-"""A server's activations of one step, beside weights and cache."""
+"""A server's activations of one step, apart from weights and cache."""
 LOGIT_ROWS = 256
 """Rows of logits held at once: `token_logprobs.ROWS`."""
 COPIED_KEYS = 2**26
@@ -32,101 +33,22 @@ Phase = Literal["rollout", "update"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelShape:
-    """A decoder with grouped queries and a gated feed-forward layer."""
+class Servers:
+    """The inference servers of a run, as far as memory goes."""
 
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_width: int
-    intermediate: int
-    vocabulary: int
-    tied: bool
-    head_norms: bool = False
-    """Queries and keys are normalised per head (Qwen3)."""
-
-    @property
-    def parameters(self) -> int:
-        """Weights in all."""
-        queries, keys = self.heads * self.head_width, self.kv_heads * self.head_width
-        attention = 2 * self.hidden * queries + 2 * self.hidden * keys
-        norms = 2 * self.hidden + (2 * self.head_width if self.head_norms else 0)
-        layer = attention + 3 * self.hidden * self.intermediate + norms
-        embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
-        return self.layers * layer + embeddings + self.hidden
-
-    def adapter_parameters(self, rank: int) -> int:
-        """Weights of a LoRA on every linear layer but the output."""
-        queries, keys = self.heads * self.head_width, self.kv_heads * self.head_width
-        ends = 2 * (self.hidden + queries) + 2 * (self.hidden + keys)
-        return self.layers * rank * (ends + 3 * (self.hidden + self.intermediate))
-
-    @property
-    def cache_bytes_per_token(self) -> int:
-        """Keys and values of one token in bfloat16."""
-        return 2 * 2 * self.layers * self.kv_heads * self.head_width
-
-    @property
-    def layer_bytes_per_token(self) -> int:
-        """What one layer keeps of a token for its backward pass, in bfloat16.
-
-        Inputs of both norms (also as float32) and of the linear layers, queries, keys, values,
-        gate, up and their product; the attention's copies of keys are apart.
-        """
-        queries, keys = self.heads * self.head_width, self.kv_heads * self.head_width
-        return 2 * (4 * self.hidden + 2 * queries + 2 * keys + 4 * self.intermediate) + (
-            8 * self.hidden
-        )
+    agents: int
+    """How many policies they serve."""
+    merged: bool
+    """Whether every agent has a server of its own, for merged or whole weights."""
+    gpu_share: float
+    """Of the GPU's memory, all of them together."""
+    sleep: bool
+    """Whether they leave the GPU to the learner during an update."""
+    longest: int
+    """Tokens of the longest sequence; a cache must hold one."""
 
 
-QWEN3_4B = ModelShape(
-    layers=36,
-    hidden=2560,
-    heads=32,
-    kv_heads=8,
-    head_width=128,
-    intermediate=9728,
-    vocabulary=151_936,
-    tied=True,
-    head_norms=True,
-)
-KNOWN: Mapping[str, ModelShape] = {
-    "Qwen/Qwen3-4B": QWEN3_4B,
-    "Qwen/Qwen3-4B-Thinking-2507": QWEN3_4B,
-    "Qwen/Qwen3-4B-Instruct-2507": QWEN3_4B,
-}
-"""Models of the presets, so that a plan needs no download."""
-
-
-def shape_of(config: Mapping[str, object]) -> ModelShape:
-    """The shape in a model's `config.json`.
-
-    Raises:
-        KeyError: It names its sizes in another way.
-    """
-
-    def size(name: str) -> int:
-        value = config[name]
-        if not isinstance(value, int):
-            raise KeyError(name)
-        return value
-
-    heads = size("num_attention_heads")
-    return ModelShape(
-        layers=size("num_hidden_layers"),
-        hidden=size("hidden_size"),
-        heads=heads,
-        kv_heads=size("num_key_value_heads"),
-        head_width=size("head_dim") if config.get("head_dim") else size("hidden_size") // heads,
-        intermediate=size("intermediate_size"),
-        vocabulary=size("vocab_size"),
-        tied=bool(config.get("tie_word_embeddings")),
-        head_norms=config.get("model_type") == "qwen3",
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Item:
     """One thing that takes memory."""
 
@@ -149,12 +71,12 @@ class MemoryPlan:
     """Tokens of the longest sequence; a cache must hold one."""
 
     def peak(self, phase: Phase) -> float:
-        """Bytes on the GPU in one phase."""
+        """Sum the bytes on the GPU in one phase."""
         return sum(item.gpu_bytes for item in self.items if item.phase == phase)
 
     @property
     def host_bytes(self) -> float:
-        """Bytes in the CPU's memory, at most."""
+        """Sum the bytes in the CPU's memory, at most."""
         return max(
             sum(item.host_bytes for item in self.items if item.phase == phase)
             for phase in ("rollout", "update")
@@ -162,147 +84,103 @@ class MemoryPlan:
 
     @property
     def fits(self) -> bool:
-        """Whether both phases fit on the GPU and the longest sequence into a cache."""
+        """Tell whether both phases fit on the GPU and the longest sequence into a cache."""
         highest = max(self.peak("rollout"), self.peak("update"))
         return highest <= self.gpu_bytes and self.cached_tokens >= self.longest
 
 
-def plan(shape: ModelShape, config: TrainConfig, agents: int, gpu_bytes: float) -> MemoryPlan:
-    """The plan of one run with all its agents on one GPU.
+def plan(
+    shape: ModelShape, learner: LearnerConfig, servers: Servers, gpu_bytes: float
+) -> MemoryPlan:
+    """Plan one run with all its agents on one GPU.
 
     Args:
         shape: Of the base model.
-        config: Servers, learner and lengths.
-        agents: How many are trained.
+        learner: What is trained, by which learner.
+        servers: How the agents' policies are served.
         gpu_bytes: Of the GPU.
     """
-    full = config.learner.weights == "full"
-    servers = agents if full or config.engine.serving == "merged" else 1
-    share = config.engine.gpu_memory_utilization * gpu_bytes / servers
+    count = servers.agents if servers.merged else 1
     loaded = 2 * shape.parameters
-    if not full and servers == 1:
-        loaded += agents * 2 * shape.adapter_parameters(config.learner.lora.rank)
+    if count == 1 and learner.weights == "lora":
+        loaded += servers.agents * 2 * shape.adapter_parameters(learner.lora.rank)
+    share = servers.gpu_share * gpu_bytes / count
     cache = max(0.0, share - loaded - STEP_BYTES)
     rollout = (
-        Item(phase="rollout", what=f"{servers} x weights", gpu_bytes=servers * loaded),
-        Item(phase="rollout", what=f"{servers} x key-value cache", gpu_bytes=servers * cache),
-        Item(phase="rollout", what=f"{servers} x one step", gpu_bytes=servers * STEP_BYTES),
+        Item("rollout", f"{count} x weights", count * loaded),
+        Item("rollout", f"{count} x key-value cache", count * cache),
+        Item("rollout", f"{count} x one step", count * STEP_BYTES),
     )
+    held = Item("update", "servers, awake", sum(item.gpu_bytes for item in rollout))
+    if servers.sleep:
+        held = Item("update", f"{count} sleeping servers", count * CONTEXT_BYTES, count * loaded)
+    needs = _LearnerNeeds(shape, learner)
     return MemoryPlan(
-        items=(
-            *rollout,
-            *_staying(shape, config),
-            *_beside(rollout, config, servers, loaded),
-            *_learner(shape, config),
-            *_checkpoints(shape, config),
-        ),
+        items=(*rollout, *needs.staying(), held, *needs.update(), *needs.checkpoints()),
         gpu_bytes=gpu_bytes,
         cached_tokens=int(cache / shape.cache_bytes_per_token),
-        longest=config.engine.max_model_length,
+        longest=servers.longest,
     )
 
 
-def _staying(shape: ModelShape, config: TrainConfig) -> tuple[Item, ...]:
-    """What a learner keeps while agents play: DeepSpeed's ranks end with every update."""
-    learner = config.learner
-    if learner.backend != "torch":
-        return ()
-    base = (4 if learner.weights == "full" else 2) * shape.parameters
-    adapter = 0
-    if learner.weights == "lora":
-        adapter = 4 * shape.adapter_parameters(learner.lora.rank)
-    return (
-        Item(
-            phase="rollout",
-            what="the learner's model (loaded through the CPU)",
-            gpu_bytes=base + adapter,
-            host_bytes=base,
-        ),
-        Item(phase="rollout", what="the learner's process", gpu_bytes=CONTEXT_BYTES),
-    )
+class _LearnerNeeds:
+    """What a learner takes, item by item."""
 
+    def __init__(self, shape: ModelShape, learner: LearnerConfig) -> None:
+        self._shape, self._learner = shape, learner
+        self._lora = learner.weights == "lora"
+        self._deepspeed = learner.backend == "deepspeed"
+        self._weights = shape.parameters
+        self._adapter = shape.adapter_parameters(learner.lora.rank)
 
-def _beside(
-    rollout: tuple[Item, ...], config: TrainConfig, servers: int, loaded: int
-) -> tuple[Item, ...]:
-    """What servers keep while agents learn."""
-    if config.engine.colocate:
-        return (
-            Item(
-                phase="update",
-                what=f"{servers} sleeping servers",
-                gpu_bytes=servers * CONTEXT_BYTES,
-                host_bytes=servers * loaded,
-            ),
-        )
-    held = sum(item.gpu_bytes for item in rollout)
-    return (Item(phase="update", what="servers, awake", gpu_bytes=held),)
+    def staying(self) -> Iterator[Item]:
+        """List what stays while agents play: DeepSpeed's ranks end with every update."""
+        if self._deepspeed:
+            return
+        base = (2 if self._lora else 4) * self._weights
+        model = base + (4 * self._adapter if self._lora else 0)
+        yield Item("rollout", "the learner's model (loaded through the CPU)", model, base)
+        yield Item("rollout", "the learner's process", CONTEXT_BYTES)
 
+    def update(self) -> Iterator[Item]:
+        """List one agent's update: weights, gradients, optimiser, activations, logits."""
+        shape, tokens = self._shape, self._learner.micro_batch_tokens
+        kept = shape.layers * shape.layer_bytes_per_token
+        if self._learner.gradient_checkpointing:
+            # Every layer's input, and one layer at a time with its gradients.
+            kept = 2 * shape.hidden * shape.layers + 2 * shape.layer_bytes_per_token
+        outputs = (1 if self._lora else 2) * shape.vocabulary * shape.hidden
+        logits = 4 * (2 * LOGIT_ROWS * shape.vocabulary + outputs)
+        # The tree's mask, once as it is made and once by blocks, and the copies of one call.
+        attention = 2 * tokens**2 + 6 * 2 * COPIED_KEYS
+        yield from self._state()
+        yield Item("update", f"activations, {tokens} tokens", tokens * kept)
+        yield Item("update", "attention's mask and copies", attention)
+        yield Item("update", "logits and output weights", logits)
+        yield Item("update", "the learner's process", CONTEXT_BYTES)
 
-def _learner(shape: ModelShape, config: TrainConfig) -> tuple[Item, ...]:
-    """One agent's update: weights, gradients, optimiser, activations, logits."""
-    learner = config.learner
-    tokens = learner.micro_batch_tokens
-    kept = shape.layers * shape.layer_bytes_per_token
-    if learner.gradient_checkpointing:
-        # Every layer's input, and one layer at a time with its gradients.
-        kept = 2 * shape.hidden * shape.layers + 2 * shape.layer_bytes_per_token
-    trained_output = learner.weights == "full"
-    logits = 4 * (
-        2 * LOGIT_ROWS * shape.vocabulary
-        + (2 if trained_output else 1) * shape.vocabulary * shape.hidden
-    )
-    # The tree's mask, once as it is made and once by blocks, and the copies of one call.
-    attention = 2 * tokens**2 + 6 * 2 * COPIED_KEYS
-    return (
-        *_state(shape, config),
-        Item(phase="update", what=f"activations, {tokens} tokens", gpu_bytes=tokens * kept),
-        Item(phase="update", what="attention's mask and copies", gpu_bytes=attention),
-        Item(phase="update", what="logits and output weights", gpu_bytes=logits),
-        Item(phase="update", what="the learner's process", gpu_bytes=CONTEXT_BYTES),
-    )
+    def _state(self) -> Iterator[Item]:
+        weights = self._weights
+        if self._lora:
+            yield Item("update", "frozen base", 2 * weights)
+            yield Item("update", "adapter, gradients, moments", 16 * self._adapter)
+        elif not self._deepspeed:
+            yield Item("update", "float32 weights and gradients", 8 * weights)
+            yield Item("update", "AdamW's moments", 8 * weights)
+        else:
+            where = (0, 16 * weights) if self._learner.deepspeed.offload else (16 * weights, 0)
+            yield Item("update", "bfloat16 weights and gradients", 4 * weights)
+            yield Item("update", "float32 masters, gradients, moments", *where)
 
-
-def _checkpoints(shape: ModelShape, config: TrainConfig) -> tuple[Item, ...]:
-    """What of weights and moments passes through the CPU's memory, in float32."""
-    learner, weights = config.learner, shape.parameters
-    lora = learner.weights == "lora"
-    trained = shape.adapter_parameters(learner.lora.rank) if lora else weights
-    deepspeed = learner.backend == "deepspeed"
-    # Every rank reads two moments, twice there; the first one writes them and the weights.
-    ranks = learner.deepspeed.ranks if deepspeed else 1
-    passing = Item(
-        phase="update",
-        what="moments as they are read, or a checkpoint to write",
-        host_bytes=max(16 * ranks, 12) * trained,
-    )
-    if not deepspeed:
-        return (passing,)
-    before = Item(phase="update", what="weights before the update", host_bytes=4 * trained)
-    base = Item(phase="update", what="frozen base, as it is loaded", host_bytes=2 * ranks * weights)
-    return (passing, before, base) if lora else (passing, before)
-
-
-def _state(shape: ModelShape, config: TrainConfig) -> tuple[Item, ...]:
-    learner, weights = config.learner, shape.parameters
-    if learner.weights == "lora":
-        adapter = shape.adapter_parameters(learner.lora.rank)
-        return (
-            Item(phase="update", what="frozen base", gpu_bytes=2 * weights),
-            Item(phase="update", what="adapter, gradients, moments", gpu_bytes=16 * adapter),
-        )
-    if learner.backend == "torch":
-        return (
-            Item(phase="update", what="float32 weights and gradients", gpu_bytes=8 * weights),
-            Item(phase="update", what="AdamW's moments", gpu_bytes=8 * weights),
-        )
-    elsewhere = learner.deepspeed.offload
-    return (
-        Item(phase="update", what="bfloat16 weights and gradients", gpu_bytes=4 * weights),
-        Item(
-            phase="update",
-            what="float32 masters, gradients, moments",
-            gpu_bytes=0 if elsewhere else 16 * weights,
-            host_bytes=16 * weights if elsewhere else 0,
-        ),
-    )
+    def checkpoints(self) -> Iterator[Item]:
+        """List what of weights and moments passes through the CPU's memory, in float32."""
+        trained = self._adapter if self._lora else self._weights
+        # Every rank reads two moments, twice there; the first one writes them and the weights.
+        ranks = self._learner.deepspeed.ranks if self._deepspeed else 1
+        what = "moments as they are read, or a checkpoint to write"
+        yield Item("update", what, host_bytes=max(16 * ranks, 12) * trained)
+        if self._deepspeed:
+            yield Item("update", "weights before the update", host_bytes=4 * trained)
+        if self._deepspeed and self._lora:
+            base = 2 * ranks * self._weights
+            yield Item("update", "frozen base, as it is loaded", host_bytes=base)

@@ -1,4 +1,4 @@
-"""When the sampler's probabilities are not quite the trainer's.
+"""Corrects for a sampler whose probabilities are not quite the trainer's.
 
 An engine in bfloat16, with other kernels or with weights one update old samples from mu while the
 trainer computes with pi. The same token's two log-probs, both known, say how far apart they are:
@@ -10,19 +10,18 @@ import torch
 from torch import Tensor
 
 from mappa_core.train.config import MismatchConfig
-from mappa_core.train.objective import action_means
 
 
 def corrections(
     old_logprobs: Tensor, sampler_logprobs: Tensor, lengths: Tensor, config: MismatchConfig
 ) -> Tensor:
-    """c_t, by which each token's loss is multiplied; all 1 where nothing is corrected.
+    """Compute c_t, by which each token's loss is multiplied; all 1 where nothing is corrected.
 
     Args:
         old_logprobs: (sum of T,) under the trainer, before the update.
         sampler_logprobs: (sum of T,) as the sampler stored them.
         lengths: (B,) int64, T of each action.
-        config: Truncation and mask.
+        config: The truncation's C >= 1, and the mask.
 
     Returns:
         (sum of T,), without a gradient.
@@ -30,20 +29,11 @@ def corrections(
     differences = (old_logprobs - sampler_logprobs).detach()
     weights = torch.ones_like(differences)
     if config.importance == "token":
-        weights = truncated(differences, config.threshold)
+        # Truncated importance sampling, E. L. Ionides, 2008.
+        weights = differences.exp().clamp_max(config.threshold)
     if config.sequence_mask is not None:
         weights = weights * sequence_mask(differences, lengths, config.sequence_mask)
     return weights
-
-
-def truncated(differences: Tensor, threshold: float) -> Tensor:
-    """min(r_t, C) of each token (truncated importance sampling, E. L. Ionides, 2008).
-
-    Args:
-        differences: (T,) log pi_old - log mu.
-        threshold: C >= 1.
-    """
-    return differences.exp().clamp_max(threshold)
 
 
 def sequence_mask(differences: Tensor, lengths: Tensor, bound: float) -> Tensor:
@@ -57,12 +47,11 @@ def sequence_mask(differences: Tensor, lengths: Tensor, bound: float) -> Tensor:
     return kept.to(differences.dtype).repeat_interleave(lengths)
 
 
-def kl_of_sampler(differences: Tensor) -> Tensor:
-    """KL(mu || pi_old) of each token by k3: r - 1 - log r, unbiased on tokens drawn from mu; (T,).
-
-    J. Schulman, "Approximating KL divergence", 2020.
-    """
-    return torch.expm1(differences) - differences
+def action_means(values: Tensor, lengths: Tensor) -> Tensor:
+    """Take the mean over each action's tokens; (sum of T,) -> (B,)."""
+    owners = torch.arange(len(lengths)).repeat_interleave(lengths)
+    sums = torch.zeros(len(lengths), dtype=values.dtype).index_add(0, owners, values)
+    return sums / lengths
 
 
 def effective_share(sum_of_ratios: float, sum_of_squares: float, tokens: int) -> float:

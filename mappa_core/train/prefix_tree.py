@@ -1,4 +1,4 @@
-"""Sequences that share their beginnings, computed once.
+"""Puts sequences that share their beginnings into one tree, so that these are computed once.
 
 The samples of one problem share its prompt, and all prompts share their worked examples. A trie
 over the token ids holds every distinct prefix once; written out depth first it is one row of
@@ -14,7 +14,7 @@ position see the same values, only each once.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -47,24 +47,17 @@ class PrefixTree:
 
     @property
     def size(self) -> int:
-        """N, the distinct tokens."""
+        """Count N, the distinct tokens."""
         return self.token_ids.numel()
 
     def to(self, device: torch.device) -> "PrefixTree":
-        """The same tree, its tensors on `device`."""
-        return PrefixTree(
-            token_ids=self.token_ids.to(device),
-            depths=self.depths.to(device),
-            ends=self.ends.to(device),
-            predictors=self.predictors.to(device),
-            edge_predictors=self.edge_predictors.to(device),
-            edge_tokens=self.edge_tokens.to(device),
-            reads=self.reads.to(device),
-        )
+        """Copy the tree, its tensors on `device`."""
+        tensors = {one.name: getattr(self, one.name).to(device) for one in fields(self)}
+        return PrefixTree(**tensors)
 
 
 def ancestor_mask(ends: Tensor) -> Tensor:
-    """Which nodes a node may attend to: itself and its ancestors.
+    """Mark which nodes a node may attend to: itself and its ancestors.
 
     Args:
         ends: (N,) subtree ends in depth-first order.
@@ -77,7 +70,7 @@ def ancestor_mask(ends: Tensor) -> Tensor:
 
 
 def build(prompts: Sequence[Tokens], responses: Sequence[Tokens]) -> PrefixTree:
-    """The tree of B sequences.
+    """Build the tree of B sequences.
 
     Args:
         prompts: B non-empty prompts.
@@ -113,7 +106,7 @@ def build(prompts: Sequence[Tokens], responses: Sequence[Tokens]) -> PrefixTree:
 def micro_batches(
     prompts: Sequence[Tokens], responses: Sequence[Tokens], budget_tokens: int
 ) -> list[list[int]]:
-    """Indices of the sequences, split so that each part's tree stays within the budget.
+    """Split the indices of the sequences so that each part's tree stays within the budget.
 
     Sequences that share most lie next to each other. A sequence longer than the budget is a part
     of its own.
@@ -133,7 +126,7 @@ def micro_batches(
 
 
 def _shared(left: Tokens, right: Tokens) -> int:
-    """Length of the longest common prefix."""
+    """Measure the longest common prefix."""
     pairs = zip(left, right, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))
 
@@ -141,7 +134,7 @@ def _shared(left: Tokens, right: Tokens) -> int:
 def _flatten(
     inputs: Sequence[tuple[int, ...]],
 ) -> tuple[list[int], list[int], list[int], list[list[int]]]:
-    """Tokens, depths and subtree ends in depth-first order, and each input's path of nodes."""
+    """List tokens, depths and subtree ends depth first, and each input's path of nodes."""
     token_ids: list[int] = []
     depths: list[int] = []
     ends: list[int] = []

@@ -1,4 +1,4 @@
-"""Who learns from scored actions."""
+"""Defines what learns from scored actions."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -15,7 +15,7 @@ class Learner(Protocol):
     def logprobs(
         self, policy: PolicyVersion, actions: Sequence[ScoredAction]
     ) -> tuple[tuple[float, ...], ...]:
-        """Log-probabilities of each action's tokens under `policy`; shapes (N, T).
+        """Read the log-probabilities of each action's tokens under `policy`; shapes (N, T).
 
         Raises:
             LearnerError: The weights cannot be loaded or do not match their hash.
@@ -31,7 +31,7 @@ class Learner(Protocol):
         total_steps: int,
         seed: int,
     ) -> UpdateReport:
-        """One update of `policy` on `samples`, saved as a checkpoint beside the old one.
+        """Update `policy` once on `samples`, saved as a checkpoint of its own.
 
         Optimiser state travels in the checkpoint, so a killed run goes on as if undisturbed.
 

@@ -1,4 +1,4 @@
-"""Log-probabilities of sampled tokens, without ever holding the (M, V) matrix of logits.
+"""Computes log-probabilities of sampled tokens, without ever holding the (M, V) matrix of logits.
 
     log pi(v | h) = h . w_v - logsumexp_u(h . w_u)
 
@@ -30,7 +30,7 @@ class TokenLogprobs:
 
 
 class _LogNormaliser(torch.autograd.Function):
-    """logsumexp of each row of h W^T, in chunks."""
+    """Computes logsumexp of each row of h W^T, in chunks."""
 
     @staticmethod
     def forward(
@@ -69,7 +69,7 @@ class _LogNormaliser(torch.autograd.Function):
 def token_logprobs(
     hidden: Tensor, weight: Tensor, rows: Tensor, token_ids: Tensor
 ) -> TokenLogprobs:
-    """Log-probability of each token in the distribution of its row, in float32.
+    """Compute the log-probability of each token in the distribution of its row, in float32.
 
     Args:
         hidden: (M, D) last hidden states.

@@ -1,4 +1,4 @@
-"""Attention over a prefix tree: sequence by sequence, or block by block where they share tokens.
+"""Attends over a prefix tree: sequence by sequence, or block by block where they share tokens.
 
 A token attends to its ancestors only, and those are few: the dense N x N product would mostly
 compute what the mask throws away. Sequences that share nothing lie one after the other, and each is
@@ -48,7 +48,7 @@ AttentionPlan: TypeAlias = ChainPlan | BlockPlan
 
 
 def plan(ends: Tensor, block: int = BLOCK) -> AttentionPlan:
-    """Spans of the tree's sequences, or where these share tokens or are short, blocks.
+    """Plan by spans of the tree's sequences, or where these share tokens or are short, by blocks.
 
     Args:
         ends: (N,) subtree ends in depth-first order.
@@ -62,7 +62,7 @@ def plan(ends: Tensor, block: int = BLOCK) -> AttentionPlan:
 
 
 def _chains(ends: list[int]) -> tuple[tuple[int, int], ...]:
-    """The spans, or () where a node has two children."""
+    """List the spans, or () where a node has two children."""
     spans: list[tuple[int, int]] = []
     while not spans or spans[-1][1] < len(ends):
         start = spans[-1][1] if spans else 0
@@ -94,7 +94,7 @@ def attend(
     scaling: float | None,
     copied: int = COPIED,
 ) -> Tensor:
-    """Scaled dot-product attention of every node to itself and its ancestors.
+    """Compute scaled dot-product attention of every node to itself and its ancestors.
 
     Args:
         query: (1, H, N, D) with rotary positions applied.

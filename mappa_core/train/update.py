@@ -89,7 +89,7 @@ def update_agent(
 
 
 def policy_at(store: Store, run_id: UUID, agent: str, step: int) -> PolicyVersion:
-    """The policy version of one agent after `step` updates.
+    """Find the policy version of one agent after `step` updates.
 
     Raises:
         StoreError: It is not there although an earlier step of the run should have written it.
@@ -104,7 +104,7 @@ def policy_at(store: Store, run_id: UUID, agent: str, step: int) -> PolicyVersio
 
 
 def check_visible(store: Store, run_id: UUID, agent: str, step: int) -> None:
-    """Look whether weights that another machine may have written can be read on this one.
+    """Check that weights that another machine may have written can be read on this one.
 
     Raises:
         LearnerError: Their directory is not here.
@@ -119,7 +119,7 @@ def check_visible(store: Store, run_id: UUID, agent: str, step: int) -> None:
 
 
 def base_policy(run_id: UUID, agent: str, base_model: str) -> PolicyVersion:
-    """Step 0 of an agent: the base model as it came."""
+    """Make step 0 of an agent: the base model as it came."""
     return PolicyVersion(
         id=ids.policy_version_id(run_id, agent, 0),
         run_id=run_id,

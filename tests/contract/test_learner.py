@@ -1,4 +1,4 @@
-"""What `ports.Learner` promises, on every learner."""
+"""What `Learner` promises, on every learner."""
 
 import math
 from collections.abc import Callable
@@ -53,8 +53,8 @@ def test_logprobs_do_not_depend_on_company_or_order(learner: Learner) -> None:
     given = actions(5)
     rows = learner.logprobs(BASE, given)
     backwards = learner.logprobs(BASE, given[::-1])[::-1]
-    alone = [learner.logprobs(BASE, [action])[0] for action in given]
-    for row, other, single in zip(rows, backwards, alone, strict=True):
+    one_by_one = [learner.logprobs(BASE, [action])[0] for action in given]
+    for row, other, single in zip(rows, backwards, one_by_one, strict=True):
         assert row == pytest.approx(other, abs=2e-6)
         assert row == pytest.approx(single, abs=2e-6)
 

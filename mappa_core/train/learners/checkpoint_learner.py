@@ -1,21 +1,20 @@
-"""What learners that keep checkpoints on disk have in common: all but who computes."""
+"""Does what all learners that keep checkpoints on disk have in common: all but the computing."""
 
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mappa_core.core.ids import content_id, policy_version_id
 from mappa_core.core.records.episodes import PolicyVersion
-from mappa_core.core.records.scores import ScoredAction
-from mappa_core.core.records.updates import TrainingSample, UpdateReport
+from mappa_core.core.records.updates import Checkpoint, TrainingSample, UpdateReport
 from mappa_core.train.checkpoints import Saved
 from mappa_core.train.config import AlgorithmConfig, LearnerConfig
-from mappa_core.train.learners import plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lesson:
+class UpdateJob:
     """One update to be computed."""
 
     policy: PolicyVersion
@@ -29,8 +28,8 @@ class Lesson:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Learnt:
-    """What came of a lesson, with its checkpoint written."""
+class UpdateResult:
+    """What an update came to, its checkpoint written."""
 
     metrics: Mapping[str, float]
     saved: Saved
@@ -39,12 +38,12 @@ class Learnt:
 
 
 class CheckpointLearner(ABC):
-    """Fulfils `Learner` for whoever computes a lesson."""
+    """Fulfils `Learner` for a class that reads log-probs and computes an update."""
 
     def __init__(
         self, base_model: Path | str, checkpoints_directory: Path, config: LearnerConfig
     ) -> None:
-        """Describe it.
+        """Keep what it is to work with.
 
         Args:
             base_model: Directory or hub id of the base weights.
@@ -56,13 +55,7 @@ class CheckpointLearner(ABC):
         self._config = config
 
     @abstractmethod
-    def logprobs(
-        self, policy: PolicyVersion, actions: Sequence[ScoredAction]
-    ) -> tuple[tuple[float, ...], ...]:
-        """Log-probabilities of each action's tokens under `policy`; shapes (N, T)."""
-
-    @abstractmethod
-    def _learn(self, lesson: Lesson) -> Learnt:
+    def _compute(self, job: UpdateJob) -> UpdateResult:
         """Compute an update and write its checkpoint.
 
         Where no sample has a gradient, or the guard does not take the update, the weights stay as
@@ -78,25 +71,32 @@ class CheckpointLearner(ABC):
         total_steps: int,
         seed: int,
     ) -> UpdateReport:
-        """One update of `policy`, saved as the checkpoint of the next step."""
+        """Update `policy` once, saved as the checkpoint of the next step."""
         started = time.monotonic()
-        directory = plan.directory_after(self._directory, policy)
-        learnt = self._learn(
-            Lesson(
+        step = policy.step + 1
+        directory = str(self._directory / str(policy.run_id) / policy.agent / str(step))
+        result = self._compute(
+            UpdateJob(
                 policy=policy,
                 samples=tuple(samples),
                 algorithm=algorithm,
                 total_steps=total_steps,
                 seed=seed,
-                directory=str(directory),
+                directory=directory,
             )
         )
-        after, checkpoint = plan.after(policy, directory, learnt.saved)
+        identity = policy_version_id(policy.run_id, policy.agent, step)
         seconds = time.monotonic() - started
         return UpdateReport(
-            metrics={**learnt.metrics, "seconds": seconds},
-            checkpoint=checkpoint,
-            policy=after,
+            metrics={**result.metrics, "seconds": seconds},
+            checkpoint=Checkpoint(
+                id=content_id("checkpoint", identity, result.saved.sha256),
+                policy_version_id=identity,
+                directory=directory,
+                sha256=result.saved.sha256,
+                size_bytes=result.saved.size_bytes,
+            ),
+            policy=replace(policy, id=identity, step=step, adapter_uri=directory),
             seconds=seconds,
-            skipped=learnt.skipped,
+            skipped=result.skipped,
         )

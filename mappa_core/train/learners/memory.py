@@ -1,4 +1,4 @@
-"""How much memory an update takes, and giving it back: between updates the engines need it more."""
+"""Measures the memory of an update, gives it back, and names a GPU that is full or fails."""
 
 import ctypes
 from collections.abc import Generator
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
+from mappa_core.core.errors import LearnerError
 
 _PROC = Path("/proc/self")
 
@@ -19,7 +21,7 @@ class Peak:
     highest: int = 0
 
     def metrics(self) -> dict[str, float]:
-        """`peak_memory_bytes` of the device, and how much of it the block added."""
+        """Name `peak_memory_bytes` of the device, and how much of it the block added."""
         return {
             "peak_memory_bytes": float(self.highest),
             "peak_extra_memory_bytes": float(self.highest - self.before),
@@ -50,8 +52,8 @@ def _status_bytes(name: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name + ":"))
 
 
-def give_back() -> None:
-    """Return what has been freed to the operating system, where the C library can, and to a GPU.
+def release() -> None:
+    """Give what has been freed back to the operating system, where the C library can, and to a GPU.
 
     torch keeps a GPU's freed memory from other processes, whose servers wake up next. In glibc's,
     an update's activations come in many sizes, so that freed pages stay with the process: measured
@@ -62,3 +64,24 @@ def give_back() -> None:
         trim(0)
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
+
+
+@contextmanager
+def gpu_failures_named() -> Generator[None]:
+    """Turn what torch raises inside into one line.
+
+    Raises:
+        LearnerError: The GPU's memory is full, or the GPU failed.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise LearnerError(
+            f"the GPU's memory is full ({str(error).splitlines()[0]}): start a run with a "
+            "smaller learner.micro_batch_tokens, or with learner.gradient_checkpointing=true"
+        ) from error
+    except torch.AcceleratorError as error:
+        raise LearnerError(
+            f"the GPU failed ({str(error).splitlines()[0]}): mappa train --resume goes on "
+            "from the last checkpoint"
+        ) from error

@@ -1,4 +1,4 @@
-"""The model that is trained: a frozen base with one LoRA adapter, or all of its weights.
+"""Loads the model that is trained: a frozen base with one LoRA adapter, or all of its weights.
 
 One object serves all agents: their weights are copied into it. It reads prefix trees only.
 """
@@ -15,13 +15,11 @@ from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 
 from mappa_core.core.errors import LearnerError
-from mappa_core.core.records.scores import ScoredAction
-from mappa_core.core.records.updates import TrainingSample
 from mappa_core.models.device import resolve_device
 from mappa_core.models.weights import load_base
 from mappa_core.train.config import LearnerConfig
 from mappa_core.train.learners.lora import fuse
-from mappa_core.train.prefix_tree import PrefixTree, build, micro_batches
+from mappa_core.train.prefix_tree import PrefixTree
 from mappa_core.train.token_logprobs import TokenLogprobs, token_logprobs
 from mappa_core.train.tree_attention import AttentionPlan, attend, plan
 
@@ -42,12 +40,12 @@ def _tree_attention(
     scaling: float | None = None,
     **_: Any,  # noqa: ANN401
 ) -> tuple[Tensor, None]:
-    """The attention interface of transformers: (1, H, N, D) in, (1, N, H, D) out."""
+    """Fulfil the attention interface of transformers: (1, H, N, D) in, (1, N, H, D) out."""
     return attend(query, key, value, tree, scaling).transpose(1, 2).contiguous(), None
 
 
 def load(base: Path | str, learner: LearnerConfig, *, fused: bool) -> Trainee:
-    """The model at `base`, with LoRA on every linear layer but the output where that is trained.
+    """Load the model at `base`, where LoRA is trained with it on all linear layers but the output.
 
     What is trained is float32 on every device; a frozen base is bfloat16 on a GPU.
 
@@ -91,12 +89,12 @@ def load(base: Path | str, learner: LearnerConfig, *, fused: bool) -> Trainee:
 
 
 def inner(model: Trainee) -> PreTrainedModel:
-    """The model without the adapter's wrapper."""
+    """Unwrap the model from its adapter."""
     return cast(PreTrainedModel, model.get_base_model()) if isinstance(model, PeftModel) else model
 
 
 def read(model: Trainee, tree: PrefixTree) -> TokenLogprobs:
-    """Log-probability and entropy of every response token of the tree's sequences, (sum of T,)."""
+    """Read log-probability and entropy of all response tokens of a tree, (sum of T,) each."""
     base = inner(model)
     tree = tree.to(base.device)
     with torch.autocast(base.device.type, torch.bfloat16, enabled=base.device.type == "cuda"):
@@ -117,7 +115,7 @@ def read(model: Trainee, tree: PrefixTree) -> TokenLogprobs:
 
 
 def trained_parameters(model: Trainee) -> dict[str, torch.nn.Parameter]:
-    """The trainable weights by name, in the model's own order; tied ones once."""
+    """List the trainable weights by name, in the model's own order; tied ones once."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
@@ -142,12 +140,12 @@ def reset(model: Trainee, base: Path | str, seed: int) -> None:
 
 
 def tensors(model: Trainee) -> dict[str, Tensor]:
-    """The trained weights under the names of PEFT's or transformers' files, on the CPU."""
+    """Copy the trained weights under the names of PEFT's or transformers' files, on the CPU."""
     return {name: t.detach().cpu().contiguous() for name, t in _named(model).items()}
 
 
 def file_names(model: Trainee) -> dict[str, str]:
-    """Each trained parameter's name in the files."""
+    """Name each trained parameter as in the files."""
     return {name: name.replace(f".{ADAPTER}.", ".") for name in trained_parameters(model)}
 
 
@@ -167,7 +165,7 @@ def copy_tensors(model: Trainee, given: Mapping[str, Tensor]) -> None:
 
 
 def config(model: Trainee, base_model: str) -> dict[str, Any]:
-    """The contents of the weights' configuration file, the same in every process."""
+    """Write the contents of the weights' configuration file, the same in every process."""
     if not isinstance(model, PeftModel):
         return json.loads(model.config.to_json_string())
     values = cast(PeftLoraConfig, model.peft_config[ADAPTER]).to_dict()
@@ -182,25 +180,7 @@ def _named(model: Trainee) -> Mapping[str, Tensor]:
 
 
 def _ordered(value: object) -> object:
-    """Sets come in another order in every process."""
+    """Sort sets, which come in another order in every process."""
     if isinstance(value, set | list | tuple):
         return sorted(cast(Sequence[str], value))
     return value
-
-
-def read_all(
-    model: Trainee,
-    actions: Sequence[ScoredAction] | Sequence[TrainingSample],
-    budget_tokens: int,
-) -> tuple[tuple[float, ...], ...]:
-    """Log-probabilities of every action's tokens, micro-batch by micro-batch; shapes (N, T)."""
-    prompts = [action.prompt_token_ids for action in actions]
-    responses = [action.token_ids for action in actions]
-    rows: list[tuple[float, ...]] = [()] * len(actions)
-    for part in micro_batches(prompts, responses, budget_tokens):
-        tree = build([prompts[i] for i in part], [responses[i] for i in part])
-        with torch.no_grad():
-            values = read(model, tree).logprobs.cpu()
-        for i, row in zip(part, values.split([len(responses[i]) for i in part]), strict=True):
-            rows[i] = tuple(row.tolist())
-    return tuple(rows)

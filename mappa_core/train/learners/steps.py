@@ -1,74 +1,119 @@
-"""The loss of one micro-batch, and what it looked like."""
+"""Takes the optimizer steps of an update, in the same order on every learner."""
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
+import torch
 from torch import Tensor
 
-from mappa_core.train.batches import Batch
-from mappa_core.train.config import AlgorithmConfig
-from mappa_core.train.mismatch import corrections, kl_of_sampler
-from mappa_core.train.objective import (
-    Surrogate,
-    clipped_surrogate,
-    k2,
-    k3,
-    sequence_ratios,
-    token_ratios,
-)
-from mappa_core.train.token_logprobs import TokenLogprobs
+from mappa_core.core.errors import LearnerError
+from mappa_core.core.records.scores import ScoredAction
+from mappa_core.core.records.updates import TrainingSample
+from mappa_core.train.batches import has_gradient
+from mappa_core.train.config import AlgorithmConfig, LearnerConfig
+from mappa_core.train.learners.checkpoint_learner import UpdateJob
+from mappa_core.train.metrics import Steps, StepTaken, Tally, out_of_band
+from mappa_core.train.prefix_tree import PrefixTree, build, micro_batches
+
+Rows = tuple[tuple[float, ...], ...]
+"""Log-probabilities of N actions' tokens; shapes (N, T)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepLoss:
-    """One micro-batch's share of a minibatch's loss."""
+def optimizer_steps(
+    job: UpdateJob,
+    learner: LearnerConfig,
+    *,
+    logprobs: Callable[[Sequence[TrainingSample]], Rows],
+    backward: Callable[[Sequence[TrainingSample], AlgorithmConfig], StepTaken],
+    step: Callable[[], object] = lambda: None,
+) -> Steps:
+    """Take all optimizer steps of an update, up to one that leaves a band of the guard.
 
-    loss: Tensor
-    """() summed with its weights: shares of one minibatch add up to its loss."""
-    figures: dict[str, Tensor]
-    """What there is to report of each token, by name; (sum of T,) each."""
-
-
-def loss_of(batch: Batch, tokens: TokenLogprobs, algorithm: AlgorithmConfig) -> StepLoss:
-    """The loss of a micro-batch whose tokens the model has read."""
-    logprobs = tokens.logprobs.cpu()
-    trainer = logprobs.detach() if batch.trainer_logprobs is None else batch.trainer_logprobs
-    surrogate = _surrogate(batch, logprobs, trainer, algorithm)
-    weights = corrections(trainer, batch.sampler_logprobs, batch.lengths, algorithm.mismatch)
-    losses = weights * surrogate.losses
-    if batch.reference_logprobs is not None and algorithm.kl_in_loss:
-        pull = k2 if algorithm.kl == "k2_loss" else k3
-        losses = losses + algorithm.kl_coefficient * pull(logprobs, batch.reference_logprobs)
-    return StepLoss(
-        loss=(batch.weights * losses).sum(),
-        figures=_figures(batch, tokens, surrogate, trainer) | {"correction_mean": weights},
-    )
-
-
-def _surrogate(
-    batch: Batch, logprobs: Tensor, trainer: Tensor, algorithm: AlgorithmConfig
-) -> Surrogate:
-    old = trainer if algorithm.mismatch.importance == "token" else batch.sampler_logprobs
-    if algorithm.ratio == "sequence":
-        ratios = sequence_ratios(logprobs, old, batch.lengths)
-    else:
-        ratios = token_ratios(logprobs, old)
-    return clipped_surrogate(ratios, batch.advantages, algorithm.clip, algorithm.clip_high)
+    Args:
+        job: The samples, and what is made of them.
+        learner: Epochs and minibatches.
+        logprobs: Reads the samples with the weights before the update.
+        backward: Computes a minibatch's gradient.
+        step: Moves the weights by it, where `backward` has not.
+    """
+    samples, algorithm = job.samples, job.algorithm
+    if needs_trainer_logprobs(learner, algorithm):
+        rows = zip(samples, logprobs(samples), strict=True)
+        samples = tuple(replace(sample, trainer_logprobs=row) for sample, row in rows)
+    taken: list[StepTaken] = []
+    for minibatch in minibatches(samples, learner, job.seed):
+        if not any(has_gradient(sample, algorithm) for sample in minibatch):
+            continue
+        taken.append(backward(minibatch, algorithm))
+        reason = out_of_band(taken[-1].figures(), algorithm.guard)
+        if reason is not None:
+            return Steps(taken=tuple(taken), skipped=reason)
+        step()
+    return Steps(taken=tuple(taken), skipped=None)
 
 
-def _figures(
-    batch: Batch, tokens: TokenLogprobs, surrogate: Surrogate, trainer: Tensor
-) -> dict[str, Tensor]:
-    differences = trainer - batch.sampler_logprobs
-    figures = {
-        "ratio_mean": surrogate.ratios,
-        "clip_fraction": surrogate.clipped,
-        "kl_sampler": differences.abs(),
-        "mismatch_kl": kl_of_sampler(differences),
-        "mismatch_ratio": differences.exp(),
-        "mismatch_ratio_squared": (2 * differences).exp(),
-    }
-    if tokens.entropies is not None:
-        figures["entropy"] = tokens.entropies
-    if batch.reference_logprobs is not None:
-        figures["kl_base"] = k3(tokens.logprobs.detach().cpu(), batch.reference_logprobs)
-    return figures
+def needs_trainer_logprobs(learner: LearnerConfig, algorithm: AlgorithmConfig) -> bool:
+    """Tell whether the weights before the update must be read; with one step they are at hand.
+
+    A correction needs them, and so does a guard of the mismatch: from the second step on it would
+    take what the policy has learnt for a sampler that differs.
+    """
+    mismatch, guard = algorithm.mismatch, algorithm.guard
+    corrected = mismatch.importance != "none" or mismatch.sequence_mask is not None
+    guarded = guard.mismatch_kl_max is not None or guard.effective_sample_size_min is not None
+    return (corrected or guarded) and learner.epochs * learner.minibatches > 1
+
+
+def minibatches(
+    samples: Sequence[TrainingSample], learner: LearnerConfig, seed: int
+) -> Iterator[list[TrainingSample]]:
+    """Yield the samples of each optimizer step, epoch after epoch, in an order of the seed's."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(learner.epochs):
+        order = torch.randperm(len(samples), generator=generator)
+        for part in order.tensor_split(learner.minibatches):
+            yield [samples[i] for i in part.tolist()]
+
+
+def finite_step(tally: Tally, grad_norm: float) -> StepTaken:
+    """Record one computed step.
+
+    Raises:
+        LearnerError: Its loss or its gradient is not finite.
+    """
+    if not math.isfinite(tally.loss) or not math.isfinite(grad_norm):
+        raise LearnerError(
+            f"loss {tally.loss} with gradient norm {grad_norm}: nothing was saved; lower "
+            "learner.learning_rate and go on from the last checkpoint"
+        )
+    return StepTaken(tally=tally, grad_norm=grad_norm)
+
+
+def read_rows(
+    actions: Sequence[ScoredAction] | Sequence[TrainingSample],
+    budget_tokens: int,
+    read: Callable[[PrefixTree], Tensor],
+    deal: Callable[[list[list[int]]], list[list[int]]] = lambda parts: parts,
+) -> dict[int, tuple[float, ...]]:
+    """Read the log-probabilities of N actions, tree by tree and without a gradient.
+
+    Args:
+        actions: Prompts and responses.
+        budget_tokens: Distinct tokens per tree.
+        read: A tree to the log-probabilities of its response tokens, (sum of T,).
+        deal: Picks the trees that are read here.
+
+    Returns:
+        By index, those of each action that was read, (T,).
+    """
+    prompts = [action.prompt_token_ids for action in actions]
+    responses = [action.token_ids for action in actions]
+    rows: dict[int, tuple[float, ...]] = {}
+    for part in deal(micro_batches(prompts, responses, budget_tokens)):
+        tree = build([prompts[i] for i in part], [responses[i] for i in part])
+        with torch.no_grad():
+            values = read(tree).float().cpu()
+        split = values.split([len(responses[i]) for i in part])
+        rows |= {i: tuple(row.tolist()) for i, row in zip(part, split, strict=True)}
+    return rows

@@ -1,10 +1,9 @@
-"""A Learner in this process: one model in memory, each agent's weights on disk.
+"""Learns in this process: one model in memory, each agent's weights on disk.
 
 No call depends on an earlier one: every update reads its agent's weights and optimiser state from
 the checkpoint it starts from, so a resumed run computes what an undisturbed one would.
 """
 
-import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from typing import ParamSpec, TypeVar
 
 import torch
 from peft import PeftModel
+from torch import Tensor
 
 from mappa_core.core.errors import LearnerError
 from mappa_core.core.ids import derive_seed
@@ -21,13 +21,14 @@ from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.scores import ScoredAction
 from mappa_core.core.records.updates import TrainingSample
 from mappa_core.train import checkpoints
-from mappa_core.train.batches import has_gradient, micro_batched
+from mappa_core.train.batches import micro_batched
+from mappa_core.train.clipped_objective import loss_of
 from mappa_core.train.config import AlgorithmConfig, LearnerConfig
-from mappa_core.train.guard import out_of_band
-from mappa_core.train.learners import gpu, memory, model, optimizer, plan
-from mappa_core.train.learners.checkpoint_learner import CheckpointLearner, Learnt, Lesson
-from mappa_core.train.learners.metrics import StepTaken, Tally, report
-from mappa_core.train.learners.steps import loss_of
+from mappa_core.train.learners import memory, model, optimizer
+from mappa_core.train.learners.checkpoint_learner import CheckpointLearner, UpdateJob, UpdateResult
+from mappa_core.train.learners.steps import Rows, finite_step, optimizer_steps, read_rows
+from mappa_core.train.metrics import StepTaken, Tally
+from mappa_core.train.prefix_tree import PrefixTree
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,89 +50,60 @@ class TorchLearner(CheckpointLearner):
         torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
         self._model = model.load(base_model, config, fused=True)
         self._parameters = model.trained_parameters(self._model)
-        # There is one model in memory, so callers take turns; and in one thread, because the C
-        # library keeps what each thread has freed for that thread: three updates in three threads
-        # held 15 GB where one thread holds 5.
+        # There is one model in memory, so callers wait for each other; and in one thread, because
+        # the C library keeps what each thread has freed for that thread: three updates in three
+        # threads held 15 GB where one thread holds 5.
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="learner")
 
-    def logprobs(
-        self, policy: PolicyVersion, actions: Sequence[ScoredAction]
-    ) -> tuple[tuple[float, ...], ...]:
-        """Log-probabilities of each action's tokens under `policy`; shapes (N, T)."""
-        return self._alone(self._logprobs, policy, actions)
+    def logprobs(self, policy: PolicyVersion, actions: Sequence[ScoredAction]) -> Rows:
+        """Read the log-probabilities of each action's tokens under `policy`; shapes (N, T)."""
+        return self._in_worker(self._logprobs, policy, actions)
 
-    def _learn(self, lesson: Lesson) -> Learnt:
-        return self._alone(self._update, lesson)
+    def _compute(self, job: UpdateJob) -> UpdateResult:
+        return self._in_worker(self._update, job)
 
-    def _alone(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do the work when it is its turn, and leave no memory taken behind."""
-        with gpu.failures_named():
+    def _in_worker(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do the work when earlier work is done, and leave no memory taken behind."""
+        with memory.gpu_failures_named():
             try:
                 return self._worker.submit(work, *args, **kwargs).result()
             finally:
-                memory.give_back()
+                memory.release()
 
-    def _logprobs(
-        self, policy: PolicyVersion, actions: Sequence[ScoredAction]
-    ) -> tuple[tuple[float, ...], ...]:
+    def _logprobs(self, policy: PolicyVersion, actions: Sequence[ScoredAction]) -> Rows:
         if policy.adapter_uri is not None:
             self._restore_weights(Path(policy.adapter_uri))
-            return self._read(actions)
-        if isinstance(self._model, PeftModel):
+        elif isinstance(self._model, PeftModel):
             with self._model.disable_adapter():
                 return self._read(actions)
-        model.reset(self._model, self._base, 0)
+        else:
+            model.reset(self._model, self._base, 0)
         return self._read(actions)
 
-    def _update(self, lesson: Lesson) -> Learnt:
+    def _update(self, job: UpdateJob) -> UpdateResult:
         started = time.monotonic()
-        policy = lesson.policy
-        adamw = self._restore(policy, lesson.seed)
-        rate = plan.learning_rate(self._config, policy.step, lesson.total_steps)
-        for group in adamw.param_groups:
-            group["lr"] = rate
+        adamw = self._restore(job)
         with memory.measured(model.inner(self._model).device) as peak:
-            taken, skipped = self._steps(adamw, lesson)
+            steps = optimizer_steps(
+                job, self._config, logprobs=self._read, backward=self._backward, step=adamw.step
+            )
         adamw.zero_grad(set_to_none=True)
-        trained_seconds = time.monotonic() - started
-        if skipped is not None:
-            adamw = self._restore(policy, lesson.seed)
+        metrics = steps.metrics(job.samples, time.monotonic() - started) | peak.metrics()
+        metrics["learning_rate"] = adamw.param_groups[0]["lr"]
+        if steps.skipped is not None:
+            adamw = self._restore(job)
         saved = checkpoints.write(
-            Path(lesson.directory),
-            model.config(self._model, policy.base_model),
+            Path(job.directory),
+            model.config(self._model, job.policy.base_model),
             model.tensors(self._model),
             optimizer.state_of(self._parameters, adamw),
         )
-        metrics = {
-            **report(lesson.samples, taken, trained_seconds),
-            **peak.metrics(),
-            "learning_rate": rate,
-            "skipped": float(skipped is not None),
-        }
-        return Learnt(metrics=metrics, saved=saved, skipped=skipped)
-
-    def _steps(
-        self, adamw: torch.optim.AdamW, lesson: Lesson
-    ) -> tuple[list[StepTaken], str | None]:
-        """All optimizer steps, up to one that the guard does not take, with its reason."""
-        samples, algorithm = lesson.samples, lesson.algorithm
-        if plan.needs_trainer_logprobs(self._config, algorithm):
-            samples = plan.with_trainer_logprobs(samples, self._read(samples))
-        taken: list[StepTaken] = []
-        for minibatch in plan.minibatches(samples, self._config, lesson.seed):
-            if not any(has_gradient(sample, algorithm) for sample in minibatch):
-                continue
-            taken.append(self._backward(minibatch, algorithm))
-            reason = out_of_band(taken[-1].figures(), algorithm.guard)
-            if reason is not None:
-                return taken, reason
-            adamw.step()
-        return taken, None
+        return UpdateResult(metrics=metrics, saved=saved, skipped=steps.skipped)
 
     def _backward(
         self, minibatch: Sequence[TrainingSample], algorithm: AlgorithmConfig
     ) -> StepTaken:
-        """The minibatch's clipped gradient in the parameters' `.grad`."""
+        """Leave the minibatch's clipped gradient in the parameters' `.grad`."""
         for parameter in self._parameters.values():
             parameter.grad = None
         tally = Tally()
@@ -139,20 +111,15 @@ class TorchLearner(CheckpointLearner):
             part = loss_of(batch, model.read(self._model, batch.tree), algorithm)
             part.loss.backward()
             tally.add(batch, part)
-        norm = float(
-            torch.nn.utils.clip_grad_norm_(self._parameters.values(), self._config.gradient_clip)
-        )
-        if not math.isfinite(tally.loss) or not math.isfinite(norm):
-            raise LearnerError(
-                f"loss {tally.loss} with gradient norm {norm}: nothing was saved; lower "
-                "learner.learning_rate and go on from the last checkpoint"
-            )
-        return StepTaken(tally=tally, grad_norm=norm)
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters.values(), self._config.gradient_clip)
+        return finite_step(tally, float(norm))
 
-    def _read(
-        self, actions: Sequence[ScoredAction] | Sequence[TrainingSample]
-    ) -> tuple[tuple[float, ...], ...]:
-        return model.read_all(self._model, actions, self._config.micro_batch_tokens)
+    def _read(self, actions: Sequence[ScoredAction] | Sequence[TrainingSample]) -> Rows:
+        def read(tree: PrefixTree) -> Tensor:
+            return model.read(self._model, tree).logprobs
+
+        rows = read_rows(actions, self._config.micro_batch_tokens, read)
+        return tuple(rows[i] for i in range(len(actions)))
 
     def _restore_weights(self, directory: Path) -> None:
         try:
@@ -160,11 +127,13 @@ class TorchLearner(CheckpointLearner):
         except ValueError as error:
             raise LearnerError(f"checkpoint {directory} does not fit: {error}") from error
 
-    def _restore(self, policy: PolicyVersion, seed: int) -> torch.optim.AdamW:
-        """The policy's weights in the model, and its optimiser."""
+    def _restore(self, job: UpdateJob) -> torch.optim.AdamW:
+        """Put the policy's weights into the model; returns its optimiser, at the update's rate."""
+        policy, state = job.policy, {}
         if policy.adapter_uri is None:
-            model.reset(self._model, self._base, derive_seed("lora", seed, policy.agent))
-            return optimizer.build(self._parameters, {}, self._config)
-        self._restore_weights(Path(policy.adapter_uri))
-        state = checkpoints.read_optimizer(Path(policy.adapter_uri))
-        return optimizer.build(self._parameters, state, self._config)
+            model.reset(self._model, self._base, derive_seed("lora", job.seed, policy.agent))
+        else:
+            self._restore_weights(Path(policy.adapter_uri))
+            state = checkpoints.read_optimizer(Path(policy.adapter_uri))
+        rate = optimizer.learning_rate(self._config, policy.step, job.total_steps)
+        return optimizer.build(self._parameters, state, self._config, rate)

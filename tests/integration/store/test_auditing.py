@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import get_args
 
 import numpy as np
 import psycopg
@@ -28,7 +27,7 @@ from mappa_core.core import ids
 from mappa_core.core.errors import NotFound, StoreError
 from mappa_core.store.connection import for_psql
 from mappa_core.store.store import Store
-from mappa_core.train.config import ALONE, Estimator
+from mappa_core.train.estimators import ESTIMATORS
 from tests.builders import make_episode, make_problem, make_run, make_score
 from tests.conftest import execute
 
@@ -135,9 +134,9 @@ def test_what_advantages_are_relative_to_is_that_of_the_estimator(
         store.runs.add_run(replace(run, config=config))
         return audit.run(str(run.id)).by_problem
 
-    for estimator in get_args(Estimator):
+    for estimator, row in ESTIMATORS.items():
         config = TrainConfig.model_validate({"algorithm": {"estimator": estimator}})
-        assert by_problem(config.model_dump(mode="json")) is (estimator not in ALONE)
+        assert by_problem(config.model_dump(mode="json")) is row.needs_group
     older = [{"algorithm": {"baseline": name}} for name in ("group", "none")]
     assert [by_problem(config) for config in older] == [True, False]
     assert audit.run(RUN.name).baseline is None

@@ -1,13 +1,14 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mappa_core.core.ids import content_id, problem_id
 from mappa_core.core.records.scores import ScoredAction
 from mappa_core.train.config import AlgorithmConfig
-from mappa_core.train.credit import assign_credit
+from mappa_core.train.credit import assign_credit, returns_to_go
 from mappa_core.train.estimators import ESTIMATORS
 
 GROUP = AlgorithmConfig()
@@ -56,12 +57,12 @@ def test_without_a_baseline_the_batch_mean_is_the_baseline() -> None:
 def test_unscored_actions_are_accounted_for_and_change_nothing() -> None:
     scored = [action(0, 9.0), action(1, 3.0)]
     credit = assign_credit([scored[0], action(7, None), scored[1]], GROUP)
-    alone = assign_credit(scored, GROUP)
-    assert credit.samples == alone.samples
+    without = assign_credit(scored, GROUP)
+    assert credit.samples == without.samples
     assert [entry.left_out for entry in credit.entries] == [None, "unscored", None]
     assert credit.entries[1].advantage is None
     assert credit.entries[1].weight == 0.0
-    assert (credit.entries[0], credit.entries[2]) == alone.entries
+    assert (credit.entries[0], credit.entries[2]) == without.entries
     assert credit.metrics["left_out"] == 1.0
 
 
@@ -194,3 +195,13 @@ def test_every_action_is_accounted_for_once(
     assert [s.action_id for s in credit.samples] == [e.action_id for e in counted]
     assert all((e.advantage is None) == (e.left_out is not None) for e in credit.entries)
     assert sum(e.weight for e in credit.entries) == pytest.approx(1.0 if counted else 0.0)
+
+
+def test_returns_to_go_by_hand() -> None:
+    assert returns_to_go(torch.tensor([1.0, 2.0, 4.0])).tolist() == [7.0, 6.0, 4.0]
+
+
+@given(st.lists(st.integers(-9, 9), min_size=1, max_size=20))
+def test_each_return_is_its_own_reward_and_the_next_return(rewards: list[int]) -> None:
+    returns = returns_to_go(torch.tensor(rewards)).tolist()
+    assert returns == [r + g for r, g in zip(rewards, [*returns[1:], 0], strict=True)]

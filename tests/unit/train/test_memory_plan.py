@@ -6,8 +6,10 @@ import pytest
 
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import load_config
+from mappa_core.app.estimate import planned as plan_of
+from mappa_core.models.shape import QWEN3_4B, ModelShape
 from mappa_core.train import memory_plan, token_logprobs, tree_attention
-from mappa_core.train.memory_plan import GB, QWEN3_4B, ModelShape, plan, shape_of
+from mappa_core.train.memory_plan import GB
 
 PRESET = Path(__file__).parents[3] / "configs/mathchat_paper.yaml"
 TINY = ModelShape(
@@ -22,38 +24,9 @@ TINY = ModelShape(
 )
 
 
-def test_a_models_size_by_hand() -> None:
-    # A layer: queries and output 64 each, keys and values 32 each, 3 x 128, norms 16 = 592.
-    assert TINY.parameters == 2 * 592 + 10 * 8 + 8
-    # Rank 1: 2 x (8 + 8) + 2 x (8 + 4) + 3 x (8 + 16) = 128 a layer.
-    assert TINY.adapter_parameters(1) == 2 * 128
-    # Keys and values of 2 layers, 2 heads, width 2, 2 bytes each.
-    assert TINY.cache_bytes_per_token == 2 * 2 * 2 * 2 * 2
-
-
-def test_qwen3_4b_has_the_published_size() -> None:
-    assert QWEN3_4B.parameters == 4_022_468_096
-    assert QWEN3_4B.cache_bytes_per_token == 147_456
-
-
-def test_a_shape_is_read_from_a_models_configuration() -> None:
-    config = {
-        "num_hidden_layers": 2,
-        "hidden_size": 8,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "intermediate_size": 16,
-        "vocab_size": 10,
-        "tie_word_embeddings": True,
-    }
-    assert shape_of(config) == TINY
-    with pytest.raises(KeyError, match="vocab_size"):
-        shape_of({key: value for key, value in config.items() if key != "vocab_size"})
-
-
 def test_three_agents_of_4b_fit_on_one_gpu_of_80_gb() -> None:
     config = load_config(PRESET)
-    planned = plan(QWEN3_4B, config, 3, 80 * GB)
+    planned = plan_of(config, QWEN3_4B, 3, 80 * GB)
     assert planned.fits
     # Servers take 0.66 of 80 GB, weights of 2 bytes and a cache among it.
     assert planned.peak("rollout") == pytest.approx(0.66 * 80 * GB)
@@ -76,7 +49,7 @@ def test_a_torch_learners_model_stays_on_the_gpu_while_agents_play() -> None:
     adapter = QWEN3_4B.adapter_parameters(16)
     for share, fits in ((0.85, True), (0.95, False)):
         config = load_config(PRESET, [*given, f"engine.gpu_memory_utilization={share}"])
-        planned = plan(QWEN3_4B, config, 3, 80 * GB)
+        planned = plan_of(config, QWEN3_4B, 3, 80 * GB)
         staying = 2 * 4_022_468_096 + 4 * adapter + 0.8 * GB
         assert planned.peak("rollout") == pytest.approx(share * 80 * GB + staying)
         assert planned.fits is fits
@@ -87,9 +60,9 @@ def test_a_torch_learners_model_stays_on_the_gpu_while_agents_play() -> None:
 @pytest.mark.parametrize("weights", ["full", "lora"])
 def test_every_rank_reads_what_it_starts_from(weights: str) -> None:
     one, two = (
-        plan(
-            TINY,
+        plan_of(
             load_config(PRESET, [f"learner.weights={weights}", f"learner.deepspeed.ranks={ranks}"]),
+            TINY,
             1,
             80 * GB,
         )
@@ -104,9 +77,9 @@ def test_awake_servers_and_a_learner_without_offload_do_not_fit() -> None:
     preset = load_config(PRESET)
     awake = load_config(PRESET, ["engine.colocate=false"])
     heavy = load_config(PRESET, ["learner.deepspeed.offload=false"])
-    assert not plan(QWEN3_4B, awake, 3, 80 * GB).fits
-    assert not plan(QWEN3_4B, heavy, 3, 80 * GB).fits
-    assert not plan(QWEN3_4B, preset, 3, 40 * GB).fits
+    assert not plan_of(awake, QWEN3_4B, 3, 80 * GB).fits
+    assert not plan_of(heavy, QWEN3_4B, 3, 80 * GB).fits
+    assert not plan_of(preset, QWEN3_4B, 3, 40 * GB).fits
 
 
 def test_adapters_share_one_base_and_leave_room() -> None:
@@ -116,7 +89,7 @@ def test_adapters_share_one_base_and_leave_room() -> None:
             "learner": {"gradient_checkpointing": True, "micro_batch_tokens": 8192},
         }
     )
-    planned = plan(QWEN3_4B, config, 3, 80 * GB)
+    planned = plan_of(config, QWEN3_4B, 3, 80 * GB)
     assert planned.fits
     whats = [item.what for item in planned.items]
     assert "1 x weights" in whats

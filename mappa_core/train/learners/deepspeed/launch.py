@@ -1,49 +1,43 @@
-"""Starting the ranks: torchrun on this machine, DeepSpeed's launcher over several."""
+"""Starts the ranks by torchrun, and ends them with the process that asked for them.
+
+    the learner's process ─pipe─▶ standard input of torchrun ─▶ that of every rank
+
+The kernel closes the pipe's writing end with the one process that has it, SIGKILL included.
+torchrun alone would not do: told to end it ends its ranks, killed it leaves them.
+"""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 
 from mappa_core.core.errors import LearnerError
 from mappa_core.train.config import DeepspeedConfig
-from mappa_core.train.learners.deepspeed import lifeline
 
 WORKER = "mappa_core.train.learners.deepspeed.worker"
 
 
-def command(config: DeepspeedConfig, job: Path) -> list[str]:
-    """What starts all ranks; for several nodes `job` lies where each of them finds it."""
-    if not config.nodes:
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        ranks = [f"--nproc-per-node={config.ranks}", "-m", WORKER]
-        return [*torchrun, *ranks, str(job), lifeline.FLAG]
-    launcher = [sys.executable, "-m", "deepspeed.launcher.runner", "--hostfile", str(hostfile(job))]
-    return [*launcher, f"--num_gpus={config.ranks}", "--module", WORKER, str(job)]
-
-
-def hostfile(job: Path) -> Path:
-    """Where the nodes of a job are listed for DeepSpeed's launcher."""
-    return job.with_suffix(".hosts")
-
-
-def run(config: DeepspeedConfig, job: Path, log: Path, threads: int) -> None:
+def run_ranks(config: DeepspeedConfig, task: Path, log: Path, threads: int) -> None:
     """Start the ranks and wait until the last one has ended; what they print goes to `log`.
 
-    Those on this machine do not outlive this process (`lifeline`). Those on other nodes may, and
-    save nothing once somebody else does the same work (`jobs.wanted`).
+    Args:
+        config: How many ranks, and how long they may take.
+        task: The file that they read.
+        log: Is appended to.
+        threads: Of the CPU, for each rank.
 
     Raises:
         LearnerError: They took longer than `config.timeout_seconds`.
     """
-    if config.nodes:
-        lines = [f"{node} slots={config.ranks}\n" for node in config.nodes]
-        hostfile(job).write_text("".join(lines))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    ranks = [f"--nproc-per-node={config.ranks}", "-m", WORKER, str(task)]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
     with (
         log.open("ab") as output,
         subprocess.Popen(
-            command(config, job),
+            [*torchrun, *ranks],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
@@ -60,3 +54,15 @@ def run(config: DeepspeedConfig, job: Path, log: Path, threads: int) -> None:
         finally:
             # torchrun ends its ranks when it is told to end itself.
             process.terminate()
+
+
+def end_with_parent() -> None:
+    """End this rank, from now on, when its standard input ends."""
+    Thread(target=_wait_for_end, args=(sys.stdin.fileno(),), name="parent", daemon=True).start()
+
+
+def _wait_for_end(pipe: int) -> None:
+    while os.read(pipe, 1):
+        pass
+    # At once, and whatever the other threads are at: nothing more may be written.
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,6 +1,6 @@
-"""A Learner whose updates are computed by DeepSpeed on ranks of their own.
+"""Learns by DeepSpeed on ranks of their own.
 
-update ─▶ JOB.json ─▶ torchrun: N ranks ─▶ checkpoint + JOB.answer.json ─▶ UpdateReport
+update ─▶ task file ─▶ torchrun: N ranks ─▶ checkpoint + reply file ─▶ UpdateReport
 
 Checkpoints are those of the torch learner, weights and moments by name, so that a run may go on
 with another learner, another stage or another number of ranks.
@@ -14,13 +14,18 @@ from mappa_core.core.errors import DiskFull, LearnerError
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.scores import ScoredAction
 from mappa_core.train.config import LearnerConfig
-from mappa_core.train.learners.checkpoint_learner import CheckpointLearner, Learnt, Lesson
-from mappa_core.train.learners.deepspeed import launch
-from mappa_core.train.learners.deepspeed.jobs import Answer, Job, handed_out, read_answer
+from mappa_core.train.learners.checkpoint_learner import CheckpointLearner, UpdateJob, UpdateResult
+from mappa_core.train.learners.deepspeed.exchange import (
+    RankReply,
+    RankTask,
+    read_reply,
+    written_task,
+)
+from mappa_core.train.learners.deepspeed.launch import run_ranks
 
 
 class DeepspeedLearner(CheckpointLearner):
-    """Starts ranks for every call; all nodes share the checkpoints' directory."""
+    """Starts ranks for every call."""
 
     def __init__(
         self,
@@ -38,38 +43,37 @@ class DeepspeedLearner(CheckpointLearner):
     def logprobs(
         self, policy: PolicyVersion, actions: Sequence[ScoredAction]
     ) -> tuple[tuple[float, ...], ...]:
-        """Log-probabilities of each action's tokens under `policy`; shapes (N, T)."""
+        """Read the log-probabilities of each action's tokens under `policy`; shapes (N, T)."""
         if not actions:
             return ()
-        return self._answer(policy, actions=tuple(actions)).logprobs
+        return self._reply(policy, actions=tuple(actions)).logprobs
 
-    def _learn(self, lesson: Lesson) -> Learnt:
-        learnt = self._answer(lesson.policy, lesson=lesson).learnt
-        assert learnt is not None, "ranks that were given a lesson answer with what they learnt"
-        return learnt
+    def _compute(self, job: UpdateJob) -> UpdateResult:
+        result = self._reply(job.policy, update=job).update
+        assert result is not None, "ranks that were given an update reply with its result"
+        return result
 
-    def _answer(
+    def _reply(
         self,
         policy: PolicyVersion,
         *,
-        lesson: Lesson | None = None,
+        update: UpdateJob | None = None,
         actions: tuple[ScoredAction, ...] = (),
-    ) -> Answer:
-        job = Job(
+    ) -> RankReply:
+        task = RankTask(
             base_model=str(self._base),
             policy=policy,
             learner=self._config,
-            lesson=lesson,
+            update=update,
             actions=actions,
         )
         self._directory.mkdir(parents=True, exist_ok=True)
         log = self._directory / "deepspeed.log"
-        # Beside the checkpoints, because every node finds those.
-        with handed_out(self._directory, job) as file:
-            launch.run(self._config.deepspeed, file, log, self._threads)
-            answer = read_answer(file)
-        if answer is None:
+        with written_task(self._directory, task) as file:
+            run_ranks(self._config.deepspeed, file, log, self._threads)
+            reply = read_reply(file)
+        if reply is None:
             raise LearnerError(f"DeepSpeed's ranks ended without an answer: read {log}")
-        if answer.error is not None:
-            raise DiskFull(answer.error) if answer.disk_full else LearnerError(answer.error)
-        return answer
+        if reply.error is not None:
+            raise DiskFull(reply.error) if reply.disk_full else LearnerError(reply.error)
+        return reply

@@ -1,6 +1,6 @@
-"""One rank: `torchrun ... -m mappa_core.train.learners.deepspeed.worker JOB.json`.
+"""Runs one rank: `torchrun ... -m mappa_core.train.learners.deepspeed.worker TASK.json`.
 
-Every rank reads the same job and takes each n-th micro-batch; sums over ranks are those of one
+Every rank reads the same task and takes each n-th micro-batch; sums over ranks are those of one
 process, because the weights of a minibatch's tokens are fixed before it is cut.
 """
 
@@ -18,18 +18,23 @@ from mappa_core.core.errors import DiskFull, LearnerError, MappaError
 from mappa_core.core.ids import derive_seed
 from mappa_core.core.records.scores import ScoredAction
 from mappa_core.core.records.updates import TrainingSample
-from mappa_core.models.device import resolve_device
+from mappa_core.models.device import resolve_device, resolve_dtype
 from mappa_core.train import checkpoints
-from mappa_core.train.batches import Batch, has_gradient, micro_batched
+from mappa_core.train.batches import micro_batched
+from mappa_core.train.clipped_objective import loss_of
 from mappa_core.train.config import AlgorithmConfig
-from mappa_core.train.guard import out_of_band
-from mappa_core.train.learners import gpu, memory, model, plan
-from mappa_core.train.learners.checkpoint_learner import Learnt, Lesson
-from mappa_core.train.learners.deepspeed import lifeline, zero
-from mappa_core.train.learners.deepspeed.jobs import Answer, Job, read_job, wanted, write_answer
-from mappa_core.train.learners.metrics import StepTaken, Tally, report
-from mappa_core.train.learners.steps import loss_of
-from mappa_core.train.prefix_tree import build, micro_batches
+from mappa_core.train.learners import memory, model, optimizer
+from mappa_core.train.learners.checkpoint_learner import UpdateJob, UpdateResult
+from mappa_core.train.learners.deepspeed import zero
+from mappa_core.train.learners.deepspeed.exchange import (
+    RankReply,
+    RankTask,
+    read_task,
+    write_reply,
+)
+from mappa_core.train.learners.deepspeed.launch import end_with_parent
+from mappa_core.train.learners.steps import Rows, finite_step, optimizer_steps, read_rows
+from mappa_core.train.metrics import StepTaken, Tally
 from mappa_core.train.token_logprobs import TokenLogprobs
 
 if TYPE_CHECKING:
@@ -40,85 +45,54 @@ T = TypeVar("T")
 
 
 class Rank:
-    """This process's part of one job."""
+    """This process's part of one task."""
 
-    def __init__(self, job: Job, file: Path) -> None:
-        """Load the policy's weights and join the other ranks; the job lies in `file`."""
-        self.job, self.file, self.learner = job, file, job.learner
-        device = resolve_device(job.learner.device)
+    def __init__(self, task: RankTask, file: Path) -> None:
+        """Load the policy's weights and join the other ranks; the task lies in `file`."""
+        self.file, self.learner, policy = file, task.learner, task.policy
+        device = resolve_device(task.learner.device)
         zero.start_ranks(device)
-        self.trainee = model.load(job.base_model, job.learner, fused=False)
+        self.trainee = model.load(task.base_model, task.learner, fused=False)
         self.parameters = model.trained_parameters(self.trainee)
-        self.policy_directory = Path(job.policy.adapter_uri) if job.policy.adapter_uri else None
+        self.policy_directory = Path(policy.adapter_uri) if policy.adapter_uri else None
         if self.policy_directory is None:
-            seed = derive_seed("lora", job.lesson.seed if job.lesson else 0, job.policy.agent)
-            model.reset(self.trainee, job.base_model, seed)
+            seed = derive_seed("lora", task.update.seed if task.update else 0, policy.agent)
+            model.reset(self.trainee, task.base_model, seed)
         else:
             model.copy_tensors(self.trainee, checkpoints.read_weights(self.policy_directory))
-        self.before = model.tensors(self.trainee) if distributed.get_rank() == 0 else {}
-        self.before = {name: tensor.clone() for name, tensor in self.before.items()}
-        chosen = job.learner.deepspeed.dtype
+        before = model.tensors(self.trainee) if distributed.get_rank() == 0 else {}
+        self.before = {name: tensor.clone() for name, tensor in before.items()}
+        steps = task.update.total_steps if task.update else 1
+        self.rate = optimizer.learning_rate(task.learner, policy.step, steps)
+        dtype = resolve_dtype(task.learner.deepspeed.dtype, device)
         self.engine: DeepSpeedEngine = zero.open_engine(
-            self.trainee,
-            job.learner,
-            bfloat16=chosen == "bfloat16" or (chosen == "auto" and device == "cuda"),
+            self.trainee, task.learner, self.rate, bfloat16=dtype is torch.bfloat16
         )
 
-    def logprobs(
-        self, actions: Sequence[ScoredAction] | Sequence[TrainingSample]
-    ) -> tuple[tuple[float, ...], ...]:
-        """Log-probabilities of every action's tokens, on every rank."""
-        prompts = [action.prompt_token_ids for action in actions]
-        responses = [action.token_ids for action in actions]
-        parts = micro_batches(prompts, responses, self.learner.micro_batch_tokens)
-        mine: dict[int, tuple[float, ...]] = {}
-        for part, counts in _dealt(parts):
-            tree = build([prompts[i] for i in part], [responses[i] for i in part])
-            with torch.no_grad():
-                values = cast(Tensor, self.engine(tree)[0]).float().cpu()
-            if counts:
-                rows = values.split([len(responses[i]) for i in part])
-                mine |= {i: tuple(row.tolist()) for i, row in zip(part, rows, strict=True)}
-        everyones: list[dict[int, tuple[float, ...]]] = [{}] * distributed.get_world_size()
-        distributed.all_gather_object(everyones, mine)
-        found = {i: row for one in everyones for i, row in one.items()}
+    def logprobs(self, actions: Sequence[ScoredAction] | Sequence[TrainingSample]) -> Rows:
+        """Read the log-probabilities of every action's tokens, on every rank; shapes (N, T)."""
+        mine = read_rows(
+            actions,
+            self.learner.micro_batch_tokens,
+            lambda tree: cast(Tensor, self.engine(tree)[0]),
+            lambda parts: [part for part, _ in _dealt(parts)],
+        )
+        found = {i: row for one in _gathered(mine) for i, row in one.items()}
         return tuple(found[i] for i in range(len(actions)))
 
-    def update(self, lesson: Lesson) -> Learnt | None:
-        """The whole update; the first rank writes the checkpoint and says what came of it."""
+    def update(self, job: UpdateJob) -> UpdateResult | None:
+        """Compute the whole update; the first rank writes the checkpoint and has the result."""
         started = time.monotonic()
         zero.restore_moments(self.engine, self.parameters, self._moments_before())
-        rate = plan.learning_rate(self.learner, lesson.policy.step, lesson.total_steps)
-        zero.set_rate(self.engine, rate)
         with memory.measured(model.inner(self.trainee).device) as peak:
-            taken, skipped = self._steps(lesson)
-        seconds = time.monotonic() - started
-        saved = self._save(lesson, moved=bool(taken) and skipped is None)
+            # Each step is taken by `_step`: what is saved is decided by what the guard says of it.
+            steps = optimizer_steps(job, self.learner, logprobs=self.logprobs, backward=self._step)
+        metrics = steps.metrics(job.samples, time.monotonic() - started) | peak.metrics()
+        metrics |= {"learning_rate": self.rate, "ranks": float(distributed.get_world_size())}
+        saved = self._save(job, moved=bool(steps.taken) and steps.skipped is None)
         if saved is None:
             return None
-        metrics = {
-            **report(lesson.samples, taken, seconds),
-            **peak.metrics(),
-            "learning_rate": rate,
-            "skipped": float(skipped is not None),
-            "ranks": float(distributed.get_world_size()),
-        }
-        return Learnt(metrics=metrics, saved=saved, skipped=skipped)
-
-    def _steps(self, lesson: Lesson) -> tuple[list[StepTaken], str | None]:
-        samples, algorithm = lesson.samples, lesson.algorithm
-        if plan.needs_trainer_logprobs(self.learner, algorithm):
-            samples = plan.with_trainer_logprobs(samples, self.logprobs(samples))
-        taken: list[StepTaken] = []
-        for minibatch in plan.minibatches(samples, self.learner, lesson.seed):
-            if not any(has_gradient(sample, algorithm) for sample in minibatch):
-                continue
-            taken.append(self._step(minibatch, algorithm))
-            # The step is taken already: what is saved is decided by the answer to this.
-            reason = out_of_band(taken[-1].figures(), algorithm.guard)
-            if reason is not None:
-                return taken, reason
-        return taken, None
+        return UpdateResult(metrics=metrics, saved=saved, skipped=steps.skipped)
 
     def _step(self, minibatch: Sequence[TrainingSample], algorithm: AlgorithmConfig) -> StepTaken:
         parts = micro_batched(minibatch, algorithm, self.learner.micro_batch_tokens)
@@ -126,32 +100,26 @@ class Rank:
         mine = _dealt(parts)
         for number, (batch, counts) in enumerate(mine):
             self.engine.set_gradient_accumulation_boundary(number == len(mine) - 1)
-            step = loss_of(batch, self._read(batch), algorithm)
+            logprobs, entropies = self.engine(batch.tree)
+            tokens = TokenLogprobs(logprobs=logprobs.float(), entropies=entropies)
+            step = loss_of(batch, tokens, algorithm)
             # DeepSpeed takes the mean over the ranks, and these are shares of one sum.
             share = step.loss * ranks if counts else step.loss * 0.0
             self.engine.backward(share, scale_wrt_gas=False)
             if counts:
                 tally.add(batch, step)
         self.engine.step()
-        norm = float(self.engine.get_global_grad_norm() or 0.0)
-        tally = _over_ranks(tally)
-        if not math.isfinite(tally.loss) or not math.isfinite(norm):
-            raise LearnerError(
-                f"loss {tally.loss} with gradient norm {norm}: nothing was saved; lower "
-                "learner.learning_rate and go on from the last checkpoint"
-            )
-        return StepTaken(tally=tally, grad_norm=norm)
-
-    def _read(self, batch: Batch) -> TokenLogprobs:
-        logprobs, entropies = self.engine(batch.tree)
-        return TokenLogprobs(logprobs=logprobs.float(), entropies=entropies)
+        total = Tally()
+        for one in _gathered(tally):
+            total.merge(one)
+        return finite_step(total, float(self.engine.get_global_grad_norm() or 0.0))
 
     def _moments_before(self) -> dict[str, Tensor]:
-        # Read when they are needed: held in between they would be there beside the optimiser's.
+        # Read when they are needed: held in between they would take memory twice.
         before = self.policy_directory
         return {} if before is None else checkpoints.read_optimizer(before)
 
-    def _save(self, lesson: Lesson, *, moved: bool) -> checkpoints.Saved | None:
+    def _save(self, job: UpdateJob, *, moved: bool) -> checkpoints.Saved | None:
         """Gather everywhere, write on the first rank."""
         weights = zero.weights(self.parameters) if moved else {}
         state = zero.moments(self.engine, self.parameters) if moved else {}
@@ -162,52 +130,50 @@ class Rank:
             self.before = {names[name]: tensor for name, tensor in weights.items()}
         else:
             state = self._moments_before()
-        if not wanted(self.file):
-            raise LearnerError(f"nobody waits for {self.file} any more: nothing was saved")
+        # It is there until it has ended, or the update was taken up again.
+        if not self.file.exists():
+            raise LearnerError(f"the task {self.file} is gone: nothing was saved")
         return checkpoints.write(
-            Path(lesson.directory),
-            model.config(self.trainee, lesson.policy.base_model),
+            Path(job.directory),
+            model.config(self.trainee, job.policy.base_model),
             self.before,
             state,
         )
 
 
 def _dealt(parts: Sequence[T]) -> list[tuple[T, bool]]:
-    """This rank's parts, and whether each counts: all ranks must take equally many turns."""
+    """Pick this rank's parts, and whether each counts: all ranks must take equally many."""
     rank, ranks = distributed.get_rank(), distributed.get_world_size()
-    turns = math.ceil(len(parts) / ranks)
-    chosen = [turn * ranks + rank for turn in range(turns)]
+    chosen = [number * ranks + rank for number in range(math.ceil(len(parts) / ranks))]
     return [(parts[i] if i < len(parts) else parts[-1], i < len(parts)) for i in chosen]
 
 
-def _over_ranks(tally: Tally) -> Tally:
-    everyones: list[Tally] = [tally] * distributed.get_world_size()
-    distributed.all_gather_object(everyones, tally)
-    total = Tally()
-    for one in everyones:
-        total.merge(one)
-    return total
+def _gathered(mine: T) -> list[T]:
+    """Give every rank what each of them has."""
+    found = [mine] * distributed.get_world_size()
+    distributed.all_gather_object(found, mine)
+    return found
 
 
-def answer(file: Path) -> Answer:
-    """Do the job in `file`; what fails outside is an answer, too."""
+def reply_to(file: Path) -> RankReply:
+    """Do the task in `file`; what fails outside is a reply, too."""
     try:
-        with gpu.failures_named():
-            job = read_job(file)
-            rank = Rank(job, file)
-            if job.lesson is None:
-                return Answer(logprobs=rank.logprobs(job.actions))
-            return Answer(learnt=rank.update(job.lesson))
+        with memory.gpu_failures_named():
+            task = read_task(file)
+            rank = Rank(task, file)
+            if task.update is None:
+                return RankReply(logprobs=rank.logprobs(task.actions))
+            return RankReply(update=rank.update(task.update))
     except MappaError as error:
-        return Answer(error=str(error), disk_full=isinstance(error, DiskFull))
+        return RankReply(error=str(error), disk_full=isinstance(error, DiskFull))
 
 
 def main(file: Path) -> None:
-    """Answer the job in `file`."""
-    found = answer(file)
-    if not distributed.is_initialized() or distributed.get_rank() == 0 or found.error:
-        write_answer(file, found)
-    if found.error is not None:
+    """Reply to the task in `file`."""
+    reply = reply_to(file)
+    if not distributed.is_initialized() or distributed.get_rank() == 0 or reply.error:
+        write_reply(file, reply)
+    if reply.error is not None:
         # The other ranks may wait for this one; the launcher ends them.
         sys.exit(1)
     if distributed.is_initialized():
@@ -215,6 +181,5 @@ def main(file: Path) -> None:
 
 
 if __name__ == "__main__":
-    if lifeline.FLAG in sys.argv:
-        lifeline.hold()
+    end_with_parent()
     main(Path(sys.argv[1]))

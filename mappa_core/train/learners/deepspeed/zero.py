@@ -1,4 +1,4 @@
-"""DeepSpeed's engine around the model: how it is configured, and its state by parameter name."""
+"""Puts DeepSpeed's engine around the model, and names its state by parameter."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -34,13 +34,13 @@ class Reader(torch.nn.Module):
         self.trainee = trainee
 
     def forward(self, tree: PrefixTree) -> tuple[Tensor, Tensor | None]:
-        """Log-probabilities and entropies of the response tokens, (sum of T,) each."""
+        """Read log-probabilities and entropies of the response tokens, (sum of T,) each."""
         read = model.read(self.trainee, tree)
         return read.logprobs, read.entropies
 
 
 def settings(learner: LearnerConfig, *, bfloat16: bool) -> dict[str, Any]:
-    """DeepSpeed's configuration."""
+    """Write DeepSpeed's configuration."""
     sharded: dict[str, Any] = {"stage": learner.deepspeed.stage, "overlap_comm": False}
     if learner.deepspeed.offload:
         sharded["offload_optimizer"] = {"device": "cpu"}
@@ -70,18 +70,18 @@ def start_ranks(device: str) -> None:
 
 
 def open_engine(
-    trainee: model.Trainee, learner: LearnerConfig, *, bfloat16: bool
+    trainee: model.Trainee, learner: LearnerConfig, rate: float, *, bfloat16: bool
 ) -> "DeepSpeedEngine":
-    """The engine around the model's trained parameters, at AdamW's beginning."""
+    """Put the engine around the model's trained parameters, at AdamW's beginning."""
     reader = Reader(trainee)
     parameters = model.trained_parameters(trainee)
     masters: dict[str, Tensor] = {}
     if bfloat16:
-        # On the CPU: a GPU may have no room for them beside what they are made from.
+        # On the CPU: a GPU may have no room for both them and what they are made from.
         masters = {name: p.detach().to("cpu", copy=True) for name, p in parameters.items()}
     engine, *_ = deepspeed.initialize(
         model=reader,
-        optimizer=optimizer.build(parameters, {}, learner),
+        optimizer=optimizer.build(parameters, {}, learner, rate),
         config=settings(learner, bfloat16=bfloat16),
     )
     if learner.deepspeed.stage == WEIGHTS_STAGE:
@@ -93,13 +93,6 @@ def open_engine(
     for name, master in masters.items():
         safe_set_full_fp32_param(parameters[name], master.to(parameters[name].device))
     return engine
-
-
-def set_rate(engine: "DeepSpeedEngine", rate: float) -> None:
-    """The learning rate of the next step."""
-    sharded: Any = engine.optimizer
-    for group in sharded.param_groups:
-        group["lr"] = rate
 
 
 def restore_moments(
@@ -129,7 +122,7 @@ def restore_moments(
 
 
 def _shards(sharded: Any) -> Sequence[Tensor]:  # noqa: ANN401 (any of DeepSpeed's optimizers)
-    """This rank's part of the float32 weights, by group; each optimizer has its own name for it."""
+    """Find this rank's float32 weights, by group; each optimizer has its own name for them."""
     names = (
         "fp32_partitioned_groups_flat",  # stage 3
         "fp32_groups_flat_partition",  # stage 1 in bfloat16
@@ -139,7 +132,7 @@ def _shards(sharded: Any) -> Sequence[Tensor]:  # noqa: ANN401 (any of DeepSpeed
 
 
 def weights(parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, Tensor]:
-    """The whole float32 weights; all ranks must ask, and the first one is answered."""
+    """Gather the whole float32 weights on the first rank; all ranks must call it."""
     found: dict[str, Tensor] = {}
     for name, parameter in parameters.items():
         _keep_on_first(found, name, safe_get_full_fp32_param(parameter))
@@ -149,7 +142,7 @@ def weights(parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, Tensor]:
 def moments(
     engine: "DeepSpeedEngine", parameters: Mapping[str, torch.nn.Parameter]
 ) -> dict[str, Tensor]:
-    """AdamW's state by moment and parameter; all ranks must ask, and the first one is answered.
+    """Gather AdamW's state by moment and parameter on the first rank; all ranks must call it.
 
     Empty before a step.
     """
@@ -168,6 +161,6 @@ def moments(
 
 
 def _keep_on_first(found: dict[str, Tensor], name: str, whole: object) -> None:
-    """Copies on every rank would take a machine's memory once for each."""
+    """Copy to the first rank; on every one it would take a machine's memory once for each."""
     if distributed.get_rank() == 0:
         found[name] = cast(Tensor, whole).detach().to("cpu", copy=True)

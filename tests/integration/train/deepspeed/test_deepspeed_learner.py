@@ -1,4 +1,4 @@
-"""The same batch gives the same loss, gradients and next weights, whoever computes it.
+"""The same batch gives the same loss, gradients and next weights on every learner.
 
 After a first AdamW step from nothing, the first moment is (1 - beta1) times the gradient: what the
 checkpoints hold is compared, on gloo, rank by rank and stage by stage.
@@ -29,14 +29,20 @@ from mappa_core.train.config import (
     LearnerConfig,
     LoraConfig,
 )
-from mappa_core.train.learners.checkpoint_learner import Lesson
+from mappa_core.train.learners.checkpoint_learner import UpdateJob
 from mappa_core.train.learners.torch_learner import TorchLearner
 from mappa_core.train.protocols import Learner
 from tests.integration.train.learner.samples import BASE, actions, samples
 from tests.tiny_model import save_tiny_model
 
 pytest.importorskip("deepspeed", reason="DeepSpeed is not installed here")
-from mappa_core.train.learners.deepspeed import DeepspeedLearner, jobs, launch
+from mappa_core.train.learners.deepspeed import DeepspeedLearner
+from mappa_core.train.learners.deepspeed.exchange import (
+    RankTask,
+    read_reply,
+    written_task,
+)
+from mappa_core.train.learners.deepspeed.launch import run_ranks
 
 ADVANTAGES = [1.0, -1.0, 0.5, -0.5, 0.0, 2.0, -2.0]
 CONFIG = LearnerConfig(
@@ -127,29 +133,15 @@ def test_a_job_that_takes_too_long_is_given_up(tiny_model: Path, tmp_path: Path)
         learner.update(BASE, batch(), AlgorithmConfig(), total_steps=4, seed=3)
 
 
-def test_several_nodes_are_reached_by_deepspeeds_launcher(tmp_path: Path) -> None:
-    job = tmp_path / "job.json"
-    words = launch.command(DeepspeedConfig(ranks=8, nodes=("a", "b")), job)
-    assert words[1:3] == ["-m", "deepspeed.launcher.runner"]
-    assert words[3:] == [
-        "--hostfile",
-        str(tmp_path / "job.hosts"),
-        "--num_gpus=8",
-        "--module",
-        launch.WORKER,
-        str(job),
-    ]
-
-
 LONG_MS = 120_000
 PARENT = """
 import sys
 from pathlib import Path
-from mappa_core.train.learners.deepspeed import launch
+from mappa_core.train.learners.deepspeed.launch import run_ranks
 from mappa_core.train.config import DeepspeedConfig
 
 job = Path(sys.argv[1])
-launch.run(DeepspeedConfig(ranks=1), job, job.with_suffix(".log"), 1)
+run_ranks(DeepspeedConfig(ranks=1), job, job.with_suffix(".log"), 1)
 """
 
 
@@ -164,8 +156,8 @@ def test_ranks_do_not_outlive_a_process_that_is_killed(tmp_path: Path) -> None:
         assert gone.poll(LONG_MS) == [(rank.fileno(), select.POLLERR)]
 
 
-def lesson_of(policy: PolicyVersion, directory: Path) -> jobs.Job:
-    lesson = Lesson(
+def task_of(policy: PolicyVersion, directory: Path) -> RankTask:
+    update = UpdateJob(
         policy=policy,
         samples=tuple(batch()),
         algorithm=AlgorithmConfig(),
@@ -173,32 +165,39 @@ def lesson_of(policy: PolicyVersion, directory: Path) -> jobs.Job:
         seed=3,
         directory=str(directory),
     )
-    return jobs.Job(base_model="", policy=policy, learner=spread(2, 1), lesson=lesson)
+    return RankTask(base_model="", policy=policy, learner=spread(2, 1), update=update)
 
 
 def test_an_update_taken_up_again_takes_the_job_from_an_earlier_attempt(tmp_path: Path) -> None:
-    mine = lesson_of(BASE, tmp_path)
-    another = lesson_of(replace(BASE, id=policy_version_id(BASE.run_id, "critic", 0)), tmp_path)
-    with jobs.handed_out(tmp_path, mine) as earlier, jobs.handed_out(tmp_path, another) as other:
-        with jobs.handed_out(tmp_path, mine) as again:
-            assert [jobs.wanted(file) for file in (earlier, other, again)] == [False, True, True]
-        assert not jobs.wanted(again)
+    mine = task_of(BASE, tmp_path)
+    another = task_of(replace(BASE, id=policy_version_id(BASE.run_id, "critic", 0)), tmp_path)
+    with (
+        written_task(tmp_path, mine) as earlier,
+        written_task(tmp_path, another) as other,
+    ):
+        with written_task(tmp_path, mine) as again:
+            assert [file.exists() for file in (earlier, other, again)] == [
+                False,
+                True,
+                True,
+            ]
+        assert not again.exists()
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
 def test_ranks_whose_job_is_gone_save_nothing(tiny_model: Path, tmp_path: Path) -> None:
-    job = replace(lesson_of(BASE, tmp_path / "saved"), base_model=str(tiny_model))
+    job = replace(task_of(BASE, tmp_path / "saved"), base_model=str(tiny_model))
     os.mkfifo(file := tmp_path / "job.json")
     with ThreadPoolExecutor() as learner:
-        running = learner.submit(launch.run, job.learner.deepspeed, file, tmp_path / "ranks.log", 1)
+        running = learner.submit(run_ranks, job.learner.deepspeed, file, tmp_path / "ranks.log", 1)
         with file.open("wb") as rank:
-            rank.write(TypeAdapter(jobs.Job).dump_json(job))
+            rank.write(TypeAdapter(RankTask).dump_json(job))
             file.unlink()
         running.result()
-    answer = jobs.read_answer(file)
-    assert answer is not None
-    assert "nothing was saved" in str(answer.error)
+    reply = read_reply(file)
+    assert reply is not None
+    assert "nothing was saved" in str(reply.error)
     assert not (tmp_path / "saved").exists()
 
 

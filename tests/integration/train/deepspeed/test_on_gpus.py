@@ -1,4 +1,4 @@
-"""What only a GPU can show: `pytest -m gpu tests/integration/deepspeed`."""
+"""What only a GPU can show: `pytest -m gpu tests/integration/train/deepspeed`."""
 
 from pathlib import Path
 
@@ -35,9 +35,9 @@ def test_nccl_and_bfloat16_learn_what_the_torch_learner_learns(
     ours = DeepspeedLearner(base, tmp_path / "zero", config)
     theirs = TorchLearner(base, tmp_path / "torch", config)
     spread = ours.update(BASE, batch, algorithm, total_steps=2, seed=1)
-    alone = theirs.update(BASE, batch, algorithm, total_steps=2, seed=1)
-    assert spread.metrics["loss"] == pytest.approx(alone.metrics["loss"], abs=0.05)
-    assert spread.metrics["grad_norm"] == pytest.approx(alone.metrics["grad_norm"], rel=0.1)
+    single = theirs.update(BASE, batch, algorithm, total_steps=2, seed=1)
+    assert spread.metrics["loss"] == pytest.approx(single.metrics["loss"], abs=0.05)
+    assert spread.metrics["grad_norm"] == pytest.approx(single.metrics["grad_norm"], rel=0.1)
     after = ours.logprobs(spread.policy, given)
-    for mine, other in zip(after, theirs.logprobs(alone.policy, given), strict=True):
+    for mine, other in zip(after, theirs.logprobs(single.policy, given), strict=True):
         assert mine == pytest.approx(other, abs=0.1)

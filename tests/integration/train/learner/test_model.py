@@ -15,10 +15,10 @@ from mappa_core.core.errors import LearnerError
 from mappa_core.core.records.scores import ScoredAction
 from mappa_core.core.records.updates import TrainingSample
 from mappa_core.train.batches import micro_batched
+from mappa_core.train.clipped_objective import loss_of
 from mappa_core.train.config import AlgorithmConfig, LearnerConfig, LoraConfig, MismatchConfig
 from mappa_core.train.learners import model
-from mappa_core.train.learners.metrics import Tally
-from mappa_core.train.learners.steps import loss_of
+from mappa_core.train.metrics import Tally
 from mappa_core.train.prefix_tree import build
 from tests.integration.train.learner.samples import actions, samples
 from tests.tiny_model import save_adapter

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mappa_core.train.learners.lora_linear import lora_linear
+from mappa_core.train.learners.lora import lora_linear
 
 SCALING = 0.5
 

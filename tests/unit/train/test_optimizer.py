@@ -2,14 +2,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.train.schedule import cosine
+from mappa_core.train.config import LearnerConfig
+from mappa_core.train.learners.optimizer import learning_rate
 
 
 def rates(total: int, warmup: float) -> list[float]:
-    return [
-        cosine(step, total, peak=1.0, warmup_fraction=warmup, final_fraction=0.1)
-        for step in range(total + 1)
-    ]
+    learner = LearnerConfig(learning_rate=1.0, warmup_fraction=warmup, final_fraction=0.1)
+    return [learning_rate(learner, step, total) for step in range(total + 1)]
 
 
 def test_cosine_by_hand() -> None:

@@ -5,36 +5,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.train.objective import (
+from mappa_core.train.clipped_objective import (
     clipped_surrogate,
     k2,
     k3,
     sequence_ratios,
     token_ratios,
-    token_weights,
 )
-
-LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=12)
-
-
-def test_weights_over_samples_by_hand() -> None:
-    weights = token_weights([1, 4], "samples")
-    assert weights.tolist() == [0.5, 0.125, 0.125, 0.125, 0.125]
-
-
-def test_weights_over_tokens_by_hand() -> None:
-    assert token_weights([1, 4], "tokens").tolist() == [0.2] * 5
-
-
-def test_weights_over_a_budget_by_hand() -> None:
-    assert token_weights([1, 4], "budget", 10).tolist() == [0.05] * 5
-
-
-@given(LENGTHS, st.sampled_from(["samples", "tokens"]))
-def test_weights_sum_to_one(lengths: list[int], over: str) -> None:
-    weights = token_weights(lengths, over)
-    assert weights.shape == (sum(lengths),)
-    assert weights.sum().item() == pytest.approx(1.0)
 
 
 def surrogate_at(ratio: float, advantage: float) -> tuple[float, float, bool]:
@@ -110,3 +87,10 @@ def test_k2_as_a_loss_pulls_towards_the_base() -> None:
     k2(new, torch.tensor([-2.0, -2.0])).sum().backward()
     assert new.grad is not None
     assert new.grad.tolist() == [1.0, -1.0]  # descent lowers the first, raises the second
+
+
+def test_the_samplers_kl_by_hand() -> None:
+    # Trainer over sampler: ratios r of 4, 0.5, 1; r - 1 - ln r
+    sampler, trainer = torch.tensor([0.2, 0.4, 0.5]).log(), torch.tensor([0.8, 0.2, 0.5]).log()
+    expected = [3 - math.log(4), -0.5 + math.log(2), 0.0]
+    assert k3(sampler, trainer).tolist() == pytest.approx(expected, abs=1e-6)

@@ -1,0 +1,103 @@
+"""Counts a decoder's weights and what it keeps per token, from its shape alone."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """A decoder with grouped queries and a gated feed-forward layer."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_width: int
+    intermediate: int
+    vocabulary: int
+    tied: bool
+    head_norms: bool = False
+    """Queries and keys are normalised per head (Qwen3)."""
+
+    @property
+    def parameters(self) -> int:
+        """Count all weights."""
+        attention = 2 * self.hidden * (self._queries + self._keys)
+        norms = 2 * self.hidden + (2 * self.head_width if self.head_norms else 0)
+        layer = attention + 3 * self.hidden * self.intermediate + norms
+        embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
+        return self.layers * layer + embeddings + self.hidden
+
+    def adapter_parameters(self, rank: int) -> int:
+        """Count the weights of a LoRA on every linear layer but the output."""
+        ends = 2 * (self.hidden + self._queries) + 2 * (self.hidden + self._keys)
+        return self.layers * rank * (ends + 3 * (self.hidden + self.intermediate))
+
+    @property
+    def cache_bytes_per_token(self) -> int:
+        """Measure keys and values of one token in bfloat16."""
+        return 2 * 2 * self.layers * self._keys
+
+    @property
+    def layer_bytes_per_token(self) -> int:
+        """Measure what one layer keeps of a token for its backward pass, in bfloat16.
+
+        Inputs of both norms (also as float32) and of the linear layers, queries, keys, values,
+        gate, up and their product; the attention's copies of keys are apart.
+        """
+        widths = 4 * self.hidden + 2 * self._queries + 2 * self._keys + 4 * self.intermediate
+        return 2 * widths + 8 * self.hidden
+
+    @property
+    def _queries(self) -> int:
+        return self.heads * self.head_width
+
+    @property
+    def _keys(self) -> int:
+        return self.kv_heads * self.head_width
+
+
+QWEN3_4B = ModelShape(
+    layers=36,
+    hidden=2560,
+    heads=32,
+    kv_heads=8,
+    head_width=128,
+    intermediate=9728,
+    vocabulary=151_936,
+    tied=True,
+    head_norms=True,
+)
+KNOWN: Mapping[str, ModelShape] = {
+    "Qwen/Qwen3-4B": QWEN3_4B,
+    "Qwen/Qwen3-4B-Thinking-2507": QWEN3_4B,
+    "Qwen/Qwen3-4B-Instruct-2507": QWEN3_4B,
+}
+"""Models of the presets, so that a plan needs no download."""
+
+
+def shape_of(config: Mapping[str, object]) -> ModelShape:
+    """Read the shape from a model's `config.json`.
+
+    Raises:
+        KeyError: It names its sizes in another way.
+    """
+
+    def size(name: str) -> int:
+        value = config[name]
+        if not isinstance(value, int):
+            raise KeyError(name)
+        return value
+
+    heads = size("num_attention_heads")
+    return ModelShape(
+        layers=size("num_hidden_layers"),
+        hidden=size("hidden_size"),
+        heads=heads,
+        kv_heads=size("num_key_value_heads"),
+        head_width=size("head_dim") if config.get("head_dim") else size("hidden_size") // heads,
+        intermediate=size("intermediate_size"),
+        vocabulary=size("vocab_size"),
+        tied=bool(config.get("tie_word_embeddings")),
+        head_norms=config.get("model_type") == "qwen3",
+    )

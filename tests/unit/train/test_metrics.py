@@ -1,0 +1,14 @@
+from mappa_core.train.config import GuardConfig
+from mappa_core.train.metrics import out_of_band
+
+
+def test_the_guard_names_the_figure_and_its_bound() -> None:
+    guard = GuardConfig(mismatch_kl_max=0.1, entropy_min=0.5)
+    assert out_of_band({"mismatch_kl": 0.05, "entropy": 0.6, "grad_norm": 99.0}, guard) is None
+    assert out_of_band({"mismatch_kl": 0.25}, guard) == (
+        "mismatch_kl 0.25 is above algorithm.guard.mismatch_kl_max=0.1"
+    )
+    assert out_of_band({"entropy": 0.25}, guard) == (
+        "entropy 0.25 is below algorithm.guard.entropy_min=0.5"
+    )
+    assert out_of_band({"entropy": 0.25, "mismatch_kl": 9.0}, GuardConfig()) is None
