@@ -28,6 +28,7 @@ from mappa_core.core.settings import Settings
 from mappa_core.core.text import counted
 from mappa_core.evaluate.comparison import Comparison, compare
 from mappa_core.evaluate.report import Report, report, skills_of, successes_of
+from mappa_core.evaluate.steps import last_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +116,8 @@ async def evaluate(
         check_recorder_load(config, port.team)
         run = await asyncio.to_thread(port.store.runs.get_run, run_name)
         check_same_weights(run, config, "an evaluation")
-        last = await asyncio.to_thread(last_step, run)
+        policies = await asyncio.to_thread(port.store.policies.list_policy_versions, run.id)
+        last = last_step(policies)
         after = last if step is None else step
         if not 0 < after <= last:
             raise NotFound(
@@ -141,12 +143,3 @@ async def _evaluated(run: Run, after: int, config: TrainConfig) -> Evaluation:
 def _config_of(run_name: str) -> TrainConfig:
     with opened_store(Settings()) as store:
         return TrainConfig.model_validate(store.runs.get_run(run_name).config)
-
-
-def last_step(run: Run) -> int:
-    """How many updates every agent of a run has finished."""
-    port = services()
-    steps_of = {agent.name: 0 for agent in port.team.agents}
-    for policy, _ in port.store.policies.list_checkpoints(run.id):
-        steps_of[policy.agent] = max(steps_of[policy.agent], policy.step)
-    return min(steps_of.values())

@@ -6,14 +6,13 @@ from prefect import flow
 from prefect.artifacts import acreate_markdown_artifact
 
 from mappa_core.app.databases import Records, opened_records
-from mappa_core.audit.records import Finding
 from mappa_core.audit.run_audit import audit_run
 from mappa_core.audit.statistics.verdicts import MARGIN_POINTS
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.runs import Run
 from mappa_core.core.settings import Settings
 from mappa_core.evaluate import promotion as promoting
-from mappa_core.evaluate.promotion import Case
+from mappa_core.evaluate.promotion import Case, CoachAudit
 
 
 @flow(name="promote", flow_run_name="promote {run}", persist_result=False)
@@ -54,16 +53,16 @@ def considered(records: Records, run: str, agent: str | None) -> Case:
         agent,
         store=records.store,
         registry=records.registry,
-        findings=_findings(records, stored),
+        audit=_audit(records, stored),
     )
 
 
-def _findings(records: Records, run: Run) -> tuple[Finding, ...]:
-    """Of an audit made now: stored findings may be of fewer iterations, or of a wider margin."""
+def _audit(records: Records, run: Run) -> CoachAudit | None:
+    """An audit made now: stored findings may be of fewer iterations, or of a wider margin."""
     if not records.store.policies.list_checkpoints(run.id):
-        return ()
+        return None
     audited = audit_run(records.audit, str(run.id), MARGIN_POINTS, record=True, simulations=0)
-    return audited.result.findings
+    return CoachAudit(verdict=audited.result.verdict, biased_for=audited.result.biased)
 
 
 def summary(case: Case, override: str | None) -> str:

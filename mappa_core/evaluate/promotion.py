@@ -2,7 +2,7 @@
 
     candidates (last update of a run) ─┐
     champions (or the run's base)     ─┴▶ paired on held-out problems ─┐
-    findings of the audit             ─────────────────────────────────┴▶ objections ─▶ alias
+    verdict of the audit              ─────────────────────────────────┴▶ objections ─▶ alias
 
 Teams are measured as wholes, so the champions of a team are compared as they were measured: all
 from one run, after the same update.
@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from mappa_core.audit.records import Finding
 from mappa_core.core.errors import ConfigError, NotFound, PromotionRefused
 from mappa_core.core.records.runs import Run
 from mappa_core.core.records.updates import RegisteredVersion
@@ -20,6 +19,7 @@ from mappa_core.core.text import counted
 from mappa_core.evaluate.comparison import Comparison, compare
 from mappa_core.evaluate.registration import registered_name
 from mappa_core.evaluate.report import successes_of
+from mappa_core.evaluate.steps import last_step
 from mappa_core.store.store import Store
 from mappa_core.tracking.protocols import ModelRegistry
 
@@ -45,6 +45,15 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CoachAudit:
+    """What an audit of the moment says of the candidate's coach."""
+
+    verdict: str
+    biased_for: tuple[str, ...]
+    """Task types."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """What there is to decide, and what speaks against it."""
 
@@ -67,7 +76,7 @@ def build_case(
     *,
     store: Store,
     registry: ModelRegistry,
-    findings: Sequence[Finding],
+    audit: CoachAudit | None,
 ) -> Case:
     """Compare a run's last registered team with the champions.
 
@@ -76,14 +85,18 @@ def build_case(
         agent: Only this agent's; None for the whole team.
         store: Where the held-out episodes are.
         registry: Where the versions are.
-        findings: Of the run's audit.
+        audit: Of the run's coach; None where there was none.
 
     Raises:
         NotFound: The run has no finished update, or it is not registered, or no such agent.
         ConfigError: The candidates are the champions already.
     """
-    candidate = Side(run=run, step=_last_step(run, store))
-    versions = {name: registry.versions(name) for name in _names(run, store)}
+    policies = store.policies.list_policy_versions(run.id)
+    candidate = Side(run=run, step=last_step(policies))
+    if not candidate.step:
+        raise NotFound(f"run {run.name} has not finished an update yet: nothing to promote")
+    names = dict.fromkeys(registered_name(run.team, policy.agent) for policy in policies)
+    versions = {name: registry.versions(name) for name in names}
     candidates = [_registered(candidate, name, found) for name, found in versions.items()]
     moved = _moved(candidates, agent)
     champion, objections = _champion(versions, candidate, moved, store)
@@ -91,14 +104,13 @@ def build_case(
     if champion is not None:
         comparison, against = _compared(candidate, champion, store)
         objections = (*objections, *against)
-    verdict = _verdict(findings)
     return Case(
         candidate=candidate,
         champion=champion,
         moved=moved,
         comparison=comparison,
-        verdict=verdict,
-        objections=(*objections, *_audit_objections(run, findings, verdict)),
+        verdict="cannot tell" if audit is None else audit.verdict,
+        objections=(*objections, *_audit_objections(run, audit)),
     )
 
 
@@ -111,7 +123,7 @@ def promote(case: Case, registry: ModelRegistry, *, override: str | None) -> Non
         override: Why to promote in spite of objections; kept with the versions.
 
     Raises:
-        PromotionRefused: There are objections, and nobody overrides them.
+        PromotionRefused: There are objections, and no reason to override them.
     """
     if case.objections and override is None:
         raise PromotionRefused(
@@ -141,20 +153,6 @@ def roll_back(registry: ModelRegistry, name: str, version: str) -> str:
         raise ConfigError(f"version {version} of {name} is the champion already")
     registry.point(name, CHAMPION, version, {f"{NOTE}rolled_back_from": current.version})
     return current.version
-
-
-def _names(run: Run, store: Store) -> tuple[str, ...]:
-    agents = dict.fromkeys(policy.agent for policy, _ in store.policies.list_checkpoints(run.id))
-    return tuple(registered_name(run.team, agent) for agent in agents)
-
-
-def _last_step(run: Run, store: Store) -> int:
-    steps: dict[str, int] = {}
-    for policy, _ in store.policies.list_checkpoints(run.id):
-        steps[policy.agent] = max(policy.step, steps.get(policy.agent, 0))
-    if not steps:
-        raise NotFound(f"run {run.name} has not finished an update yet: nothing to promote")
-    return min(steps.values())
 
 
 def _registered(side: Side, name: str, versions: Sequence[RegisteredVersion]) -> RegisteredVersion:
@@ -268,21 +266,12 @@ def _only(
     return {problem: outcomes[problem] for problem in problems}
 
 
-def _verdict(findings: Sequence[Finding]) -> str:
-    """The audit's verdict on the coach: that of its task-type family."""
-    found = [each.verdict for each in findings if each.kind == "task_type"]
-    if "biased" in found:
-        return "biased"
-    return "equivalent" if found and set(found) == {"equivalent"} else "cannot tell"
-
-
-def _audit_objections(run: Run, findings: Sequence[Finding], verdict: str) -> Sequence[str]:
-    if not findings:
+def _audit_objections(run: Run, audit: CoachAudit | None) -> Sequence[str]:
+    if audit is None:
         return (f"the coach of {run.name} was not audited: `mappa audit {run.name}`",)
-    if verdict != "biased":
+    if audit.verdict != "biased":
         return ()
-    subjects = dict.fromkeys(each.subject for each in findings if each.verdict == "biased")
-    return (f"the audit says that its coach is biased for {', '.join(subjects)}",)
+    return (f"the audit says that its coach is biased for {', '.join(audit.biased_for)}",)
 
 
 def _notes(case: Case, override: str | None) -> dict[str, str]:

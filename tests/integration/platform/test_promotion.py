@@ -2,16 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from uuid import UUID
 
 import pytest
 
-from mappa_core.audit.records import Finding
-from mappa_core.core import ids
 from mappa_core.core.errors import ConfigError, NotFound, PromotionRefused
 from mappa_core.core.records.episodes import Outcome, StopReason
 from mappa_core.core.records.runs import Run
-from mappa_core.evaluate.promotion import CHAMPION, Case, build_case, promote, roll_back
+from mappa_core.evaluate.promotion import CHAMPION, Case, CoachAudit, build_case, promote, roll_back
 from mappa_core.evaluate.registration import register_policies
 from mappa_core.store.store import Store
 from tests.builders import make_episode, make_policy, make_problem, make_run, make_turn, make_update
@@ -54,36 +51,14 @@ class World:
             closed = episode.with_turn(turn).closed(StopReason.ANSWERED, outcome=outcome)
             self.store.episodes.close_episode(closed)
 
-    def case(self, run: Run, *verdicts: str, agent: str | None = None) -> Case:
-        findings = [finding(run.id, verdict) for verdict in verdicts or ("cannot tell",)]
-        return build_case(run, agent, store=self.store, registry=self.registry, findings=findings)
+    def case(self, run: Run, *biased_for: str, agent: str | None = None) -> Case:
+        audit = CoachAudit(verdict="biased" if biased_for else "cannot tell", biased_for=biased_for)
+        return build_case(run, agent, store=self.store, registry=self.registry, audit=audit)
 
     def champions(self) -> dict[str, str]:
         return {
             name: at for (name, alias), at in self.registry.aliases.items() if alias == CHAMPION
         }
-
-
-def finding(run_id: UUID, verdict: str) -> Finding:
-    return Finding(
-        id=ids.content_id("finding", run_id, verdict),
-        run_id=run_id,
-        kind="task_type",
-        subject="addition",
-        against="others",
-        stratum="all",
-        verdict=verdict,
-        estimate=1.0,
-        unit="points",
-        low=0.5,
-        high=1.5,
-        p_value=0.01,
-        margin=0.5,
-        actions=100,
-        problems=20,
-        iteration=None,
-        sql="SELECT 1",
-    )
 
 
 @pytest.fixture
@@ -122,7 +97,7 @@ def test_the_next_one_is_paired_with_the_champion_problem_by_problem(world: Worl
 
 def test_a_biased_coach_is_refused_and_an_override_is_kept_with_the_version(world: World) -> None:
     run = world.run("biased", before=(), after=range(15))
-    case = world.case(run, "equivalent", "biased")
+    case = world.case(run, "addition")
     with pytest.raises(PromotionRefused, match="coach is biased for addition"):
         promote(case, world.registry, override=None)
     assert world.champions() == {}
@@ -135,7 +110,7 @@ def test_a_biased_coach_is_refused_and_an_override_is_kept_with_the_version(worl
 
 def test_a_run_that_was_not_audited_is_refused(world: World) -> None:
     run = world.run("unknown", before=(), after=range(15))
-    case = build_case(run, None, store=world.store, registry=world.registry, findings=())
+    case = build_case(run, None, store=world.store, registry=world.registry, audit=None)
     assert case.objections == ("the coach of unknown was not audited: `mappa audit unknown`",)
 
 
@@ -175,6 +150,13 @@ def test_a_run_without_updates_or_registration_is_not_found(world: World) -> Non
     run = world.run("lost", before=(), after=range(15))
     world.registry = MemoryRegistry()
     with pytest.raises(NotFound, match="resume the run"):
+        world.case(run)
+
+
+def test_a_team_with_an_agent_that_was_never_updated_is_not_promoted(world: World) -> None:
+    run = world.run("partly", before=(), after=range(15))
+    world.store.policies.add_policy_version(make_policy(run, "executor"))
+    with pytest.raises(NotFound, match="has not finished an update"):
         world.case(run)
 
 

@@ -5,7 +5,13 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from mappa_core.audit.statistics.regression import Estimate
-from mappa_core.audit.statistics.verdicts import equivalence_p, judge, more_actions
+from mappa_core.audit.statistics.verdicts import (
+    Verdict,
+    equivalence_p,
+    judge,
+    more_actions,
+    overall,
+)
 
 
 def estimate(value: float, error: float, freedom: float = 1e6) -> Estimate:
@@ -64,3 +70,16 @@ def test_a_verdict_has_no_sign(value: float, error: float, margin: float) -> Non
 def test_no_margin_is_refused() -> None:
     with pytest.raises(ValueError, match="above 0"):
         judge([estimate(1, 1)], [1], margin=0)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        (["equivalent", "biased"], "biased"),
+        (["equivalent", "equivalent"], "equivalent"),
+        (["equivalent", "cannot tell"], "cannot tell"),
+        ([], "cannot tell"),
+    ],
+)
+def test_one_verdict_of_a_family(verdicts: list[Verdict], expected: Verdict) -> None:
+    assert overall(verdicts) == expected
