@@ -64,11 +64,11 @@ def opened_audit(settings: Settings, database: str | None = None) -> Generator[A
         if database is None:
             store = open_store(settings, databases_of(settings, stack), OutageRetry())
             stack.callback(store.close)
-            audit = AuditStore.open(store.address, store.outage_retry)
+            yield AuditStore(store.database)
         else:
             audit = AuditStore.open(database)
-        stack.callback(audit.close)
-        yield audit
+            stack.callback(audit.close)
+            yield audit
 
 
 def database_url(settings: Settings) -> str:
@@ -109,8 +109,7 @@ def opened_records(settings: Settings) -> Generator[Records]:
         databases = databases_of(settings, stack)
         store = open_store(settings, databases, OutageRetry())
         stack.callback(store.close)
-        audit = AuditStore.open(store.address, store.outage_retry)
-        stack.callback(audit.close)
+        audit = AuditStore(store.database)
         yield Records(store=store, audit=audit, registry=MlflowRegistry(databases.mlflow))
 
 

@@ -56,10 +56,8 @@ async def open_learning(
         )
         store = await asyncio.to_thread(open_store, settings, databases, outage_retry)
         stack.callback(store.close)
-        audit = AuditStore.open(store.address, store.outage_retry)
-        stack.callback(audit.close)
         learner = await asyncio.to_thread(open_learner, model, settings, config)
-        yield Learning(learner=learner, store=store, audit=audit)
+        yield Learning(learner=learner, store=store, audit=AuditStore(store.database))
 
 
 def open_learner(model: str, settings: Settings, config: TrainConfig) -> Learner:

@@ -176,11 +176,5 @@ async def _build(
         registry=MlflowRegistry(databases.mlflow, outage_retry),
         progress=progress,
         files=open_files(team, problems, settings.workspaces),
-        audit=_audit_of(store, stack),
+        audit=AuditStore(store.database),
     )
-
-
-def _audit_of(store: Store, stack: AsyncExitStack) -> AuditStore:
-    audit = AuditStore.open(store.address, store.outage_retry)
-    stack.callback(audit.close)
-    return audit

@@ -21,11 +21,9 @@ _CSV = csv.ConvertOptions(
         "agent": _WORDS,
         "tool_status": _WORDS,
         "unscored_reason": _WORDS,
-        "coach": pa.string(),
-        "coach_model": pa.string(),
-        "coach_model_version": pa.string(),
-        "rubric_version": pa.string(),
+        "scorer": _WORDS,
         "score": pa.float64(),
+        "label": pa.float64(),
         "advantage": pa.float64(),
         "weight": pa.float64(),
         "iteration": pa.int64(),
@@ -35,6 +33,7 @@ _CSV = csv.ConvertOptions(
         "repeat_index": pa.int64(),
         "success": pa.string(),
         "trained": pa.string(),
+        "at_random": pa.string(),
     },
     # An absent word is '', never a null.
     strings_can_be_null=False,
@@ -54,7 +53,7 @@ def copied(connection: Connection, query: str) -> ArrowTable:
 
 
 def frame(table: ArrowTable) -> Frame:
-    """The audit's frame, (N,) each, from the columns of `audit_queries.FRAME`."""
+    """The audit's frame, (N,) each, from the columns that the reader copies."""
     status = factor(table, "tool_status")
     success = factor(table, "success")
     truth = np.array([{"t": 1.0, "f": 0.0}.get(name, np.nan) for name in success.names])

@@ -142,7 +142,7 @@ def test_what_advantages_are_relative_to_is_that_of_the_estimator(
     assert audit.run(RUN.name).baseline is None
 
 
-def test_repeats_are_opinions(audit: AuditStore) -> None:
+def test_repeats_are_ratings(audit: AuditStore) -> None:
     ratings = audit.ratings(RUN.id)
     assert len(ratings) == 8
     (scorer,) = ratings.scorer.names
@@ -233,7 +233,7 @@ def test_an_audit_is_stored_once(audit: AuditStore) -> None:
     assert {finding.kind for finding in stored} <= set(KINDS)
 
 
-def test_the_time_machine_reads_second_scores(audit: AuditStore, store: Store) -> None:
+def test_updates_under_another_coach_read_its_stored_scores(audit: AuditStore, store: Store) -> None:
     with pytest.raises(NotFound, match="mappa rescore"):
         updates_under(audit, RUN.name, Scorer(name="other"))
     identity = replace(make_score(EPISODE, 0, 1.0).identity, coach="other")

@@ -1,0 +1,284 @@
+"""What audits read, from the views of the schema `audit` alone, and the SQL they read it with.
+
+It works as `mappa_auditor` and on a restored dump. A million rows come through COPY as CSV and
+become columns without passing through Python objects.
+"""
+
+# ruff: noqa: S608 (the words are ours; values are bound)
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Self, TypeVar
+from uuid import UUID
+
+import numpy as np
+from sqlalchemy import Connection, Executable, RowMapping, Text, cast, or_, select, text
+
+from mappa_core.audit.columns import ArrowTable, copied, factor, flags, floats, frame, integers
+from mappa_core.audit.frame import Frame, LabelledScores, Ratings
+from mappa_core.audit.records import (
+    Anchor,
+    AnchorScore,
+    AuditedRun,
+    Candidate,
+    Correction,
+    Finding,
+    HumanLabel,
+    ToLabel,
+)
+from mappa_core.audit.sql import SCORER
+from mappa_core.core.errors import NotFound
+from mappa_core.core.outage import OutageRetry
+from mappa_core.store import tables
+from mappa_core.store.connection import connect
+from mappa_core.store.database import Database, Repository
+from mappa_core.store.mapping import record_of
+
+T = TypeVar("T")
+
+# Sums depend on the order of what is summed in their last digit, so rows come in one of their own,
+# and a restored database gives the very figures of the old one.
+_FRAME = """
+SELECT action_id, score, unscored_reason, task_type, agent, problem_id, iteration, turn_index,
+    level, sampled_tokens, tool_status, success, advantage, weight
+FROM audit.action_scores
+WHERE run_id = '{run}' AND trained AND phase = 'train' {only}
+ORDER BY action_id
+"""
+_SEVERAL = "audit.action_scores WHERE run_id = :run AND NOT trained"
+_RATINGS = f"""
+SELECT action_id, {SCORER} AS scorer, repeat_index, trained, score, problem_id
+FROM audit.action_scores
+WHERE run_id = '{{run}}' AND phase = 'train' AND action_id IN (
+    SELECT action_id FROM audit.action_scores WHERE run_id = '{{run}}' AND NOT trained)
+ORDER BY score_id
+"""
+_LABELLED = """
+SELECT score, label, at_random FROM (
+    SELECT action_id, score FROM audit.action_scores
+    WHERE run_id = '{run}' AND trained AND phase = 'train' AND score IS NOT NULL) AS scored
+LEFT JOIN (
+    SELECT action_id, avg(label_score) AS label, bool_or(picked = 'random') AS at_random
+    FROM audit.human_labels WHERE run_id = '{run}' GROUP BY action_id) AS labels USING (action_id)
+ORDER BY action_id
+"""
+_SCORED = """
+FROM audit.action_scores
+WHERE run_id = :run AND phase = 'train' AND score IS NOT NULL"""
+_CANDIDATE = "action_id, episode_id, turn_index, agent, task_type"
+_CONTESTED = f"""
+SELECT {_CANDIDATE} {_SCORED}
+GROUP BY {_CANDIDATE} HAVING max(score) - min(score) >= 2
+ORDER BY max(score) - min(score) DESC, action_id LIMIT :limit
+"""
+_UNSURE = f"""
+SELECT {_CANDIDATE} {_SCORED} AND trained AND task_type IN (
+    SELECT unnest(ARRAY[subject, against]) FROM audit.findings
+    WHERE run_id = :run AND kind = 'task_type' AND verdict = 'cannot tell')
+ORDER BY md5('unsure' || action_id) LIMIT :limit
+"""
+# Every stratum is walked through at the same pace from a start of its own, so that the beginning
+# of this order is a sample in which each action has the same chance (systematic sampling).
+_AT_RANDOM = f"""
+SELECT {_CANDIDATE} FROM (
+    SELECT {_CANDIDATE},
+        (row_number() OVER (PARTITION BY agent, task_type ORDER BY md5(action_id::text))
+            - (hashtext(agent || '/' || task_type) & 1023) / 1024.0)
+        / count(*) OVER (PARTITION BY agent, task_type) AS place
+    {_SCORED} AND trained) AS placed
+ORDER BY place, action_id LIMIT :limit
+"""
+
+
+class AuditReader(Repository):
+    """Reads what audits look at; safe to share between threads.
+
+    All methods raise `StoreError` where Postgres is unreachable or refuses.
+    """
+
+    @classmethod
+    def open(cls, url: str, outage_retry: OutageRetry | None = None) -> Self:
+        """Connect; what the database holds is found out when it is asked.
+
+        Args:
+            url: Any spelling of a Postgres address.
+            outage_retry: For when Postgres goes away. None has none.
+
+        Raises:
+            StoreError: `url` is not the address of a Postgres.
+        """
+        return cls(Database(connect(url, pool_size=2), outage_retry or OutageRetry()))
+
+    def close(self) -> None:
+        """Give connections back; safe to call twice."""
+        self.database.engine.dispose()
+
+    def run(self, name_or_id: str) -> AuditedRun:
+        """One run by name, id or unambiguous prefix of either.
+
+        Raises:
+            NotFound: None matches, or several do.
+        """
+        query = (
+            "SELECT run_id AS id, run AS name, team, baseline FROM audit.runs "
+            "WHERE run = :name OR run_id::text = :name "
+            "OR starts_with(run, :name) OR starts_with(run_id::text, :name) "
+            "ORDER BY (run = :name OR run_id::text = :name) DESC LIMIT 2"
+        )
+        rows = self._rows(query, name=name_or_id)
+        exact = [row for row in rows if name_or_id in (row["name"], str(row["id"]))]
+        found = exact or rows
+        if len(found) != 1:
+            what = "several runs begin with" if found else "no run is called"
+            raise NotFound(f"{what} {name_or_id}: see `mappa runs`")
+        return AuditedRun(**found[0])
+
+    def frame(self, run_id: UUID, iteration: int | None = None) -> Frame:
+        """A run's training actions with the score that trained them, in the order of their ids.
+
+        Args:
+            run_id: The run.
+            iteration: Only this one's; None for all.
+        """
+        return frame(self._frame_columns(run_id, iteration))
+
+    def frame_with_ids(
+        self, run_id: UUID, iteration: int | None = None
+    ) -> tuple[tuple[UUID, ...], Frame]:
+        """The same, with the action of each row."""
+        table = self._frame_columns(run_id, iteration)
+        return tuple(UUID(value) for value in table["action_id"].to_pylist()), frame(table)
+
+    def ratings(self, run_id: UUID) -> Ratings:
+        """Every score of the run's actions that have several."""
+        # Most runs have none, and finding that out is cheap.
+        query = _RATINGS.format(run=run_id) + ("" if self._any(_SEVERAL, run_id) else "LIMIT 0")
+        table = self._copied(query)
+        return Ratings(
+            action=factor(table, "action_id"),
+            scorer=factor(table, "scorer"),
+            repeat=integers(table, "repeat_index"),
+            trained=flags(table, "trained").astype(np.int64),
+            score=floats(table, "score"),
+            problem=factor(table, "problem_id"),
+        )
+
+    def labelled(self, run_id: UUID) -> LabelledScores:
+        """People's labels beside the coach's scores; nothing where there are no labels."""
+        there = self._any("audit.human_labels WHERE run_id = :run", run_id)
+        table = self._copied(_LABELLED.format(run=run_id) + ("" if there else "LIMIT 0"))
+        return LabelledScores(
+            scores=floats(table, "score"),
+            labels=floats(table, "label"),
+            at_random=flags(table, "at_random"),
+        )
+
+    def to_label(self, run_id: UUID, limit: int) -> ToLabel:
+        """What a person could look at, each list in an order that never changes by itself."""
+
+        def candidates(query: str) -> tuple[Candidate, ...]:
+            return tuple(Candidate(**row) for row in self._rows(query, run=run_id, limit=limit))
+
+        return ToLabel(
+            contested=candidates(_CONTESTED) if self._any(_SEVERAL, run_id) else (),
+            unsure=candidates(_UNSURE),
+            at_random=candidates(_AT_RANDOM),
+        )
+
+    def labels(self, run_id: UUID, labeller: str) -> tuple[HumanLabel, ...]:
+        """One person's labels of a run, oldest first."""
+        query = (
+            "SELECT action_id, labeller, label_score AS score, note, picked "
+            "FROM audit.human_labels WHERE run_id = :run AND labeller = :labeller "
+            "ORDER BY labelled_at, action_id"
+        )
+        rows = self._rows(query, run=run_id, labeller=labeller)
+        return tuple(HumanLabel(**row) for row in rows)
+
+    def findings(self, run_id: UUID, kind: str | None = None) -> tuple[Finding, ...]:
+        """What was found about a run, of one kind or of all, in the order it was found."""
+        names = ", ".join(field.name for field in fields(Finding) if field.name != "id")
+        only = "" if kind is None else "AND kind = :kind"
+        query = text(
+            f"SELECT finding_id AS id, {names} FROM audit.findings "
+            f"WHERE run_id = :run {only} ORDER BY found_at, iteration, finding_id"
+        ).columns(**{column.name: column.type for column in tables.AUDIT_FINDING.c})
+        return tuple(Finding(**row) for row in self._rows(query, run=run_id, kind=kind))
+
+    def candidates(self, run_id: UUID, iteration: int) -> tuple[Candidate, ...]:
+        """The scored actions of one training iteration, in a fixed order."""
+        query = (
+            f"SELECT {_CANDIDATE} {_SCORED} AND iteration = :iteration AND trained "
+            "ORDER BY action_id"
+        )
+        return tuple(Candidate(**row) for row in self._rows(query, run=run_id, iteration=iteration))
+
+    def anchors(self, run_id: UUID) -> tuple[Anchor, ...]:
+        """A run's anchors, in a fixed order."""
+        query = (
+            "SELECT anchor_id AS id, run_id, action_id, episode_id, turn_index, known_score "
+            "FROM audit.anchors WHERE run_id = :run ORDER BY anchor_id"
+        )
+        return tuple(Anchor(**row) for row in self._rows(query, run=run_id))
+
+    def anchor_scores(self, run_id: UUID) -> tuple[AnchorScore, ...]:
+        """All scores of a run's anchors, by iteration, anchor and repeat."""
+        query = (
+            "SELECT anchor_id, iteration, repeat_index, score, unscored_reason, coach, "
+            "model_version, rubric_sha256 FROM audit.anchor_scores WHERE run_id = :run "
+            "ORDER BY iteration, anchor_id, repeat_index"
+        )
+        return tuple(AnchorScore(**row) for row in self._rows(query, run=run_id))
+
+    def trainer(self, run_id: UUID) -> tuple[str, str]:
+        """The coach and the hash of the rubric behind most of a run's training scores.
+
+        Raises:
+            NotFound: Nothing was scored.
+        """
+        query = (
+            "SELECT coach, rubric_sha256 FROM audit.action_scores WHERE run_id = :run AND trained "
+            "GROUP BY coach, rubric_sha256 ORDER BY count(*) DESC LIMIT 1"
+        )
+        rows = self._rows(query, run=run_id)
+        if not rows:
+            raise NotFound(f"run {run_id} has no scored training actions yet: nothing to correct")
+        return rows[0]["coach"], rows[0]["rubric_sha256"]
+
+    def correction(self, id_or_run: str) -> Correction:
+        """A correction by its id, or the latest one estimated on a run.
+
+        Raises:
+            NotFound: There is none.
+        """
+        columns = tables.CORRECTION.c
+        named = select(tables.RUN.c.id).where(tables.RUN.c.name == id_or_run)
+        query = select(tables.CORRECTION).where(
+            or_(cast(columns.id, Text) == id_or_run, columns.run_id.in_(named))
+        )
+        rows = self._rows(query.order_by(columns.made_at.desc()).limit(1))
+        if not rows:
+            raise NotFound(f"no correction {id_or_run}: make one with `mappa audit RUN --debias`")
+        return record_of(Correction, rows[0])
+
+    def _frame_columns(self, run_id: UUID, iteration: int | None) -> ArrowTable:
+        only = "" if iteration is None else f"AND iteration = {int(iteration)}"
+        return self._copied(_FRAME.format(run=run_id, only=only))
+
+    def _any(self, rows: str, run_id: UUID) -> bool:
+        (row,) = self._rows(f"SELECT EXISTS (SELECT FROM {rows}) AS any", run=run_id)
+        return bool(row["any"])
+
+    def _rows(self, query: str | Executable, **values: object) -> Sequence[RowMapping]:
+        statement = text(query) if isinstance(query, str) else query
+        return self._read(lambda connection: connection.execute(statement, values).mappings().all())
+
+    def _copied(self, query: str) -> ArrowTable:
+        return self._read(lambda connection: copied(connection, query))
+
+    def _read(self, work: Callable[[Connection], T]) -> T:
+        def read(connection: Connection) -> T:
+            connection.execute(text("SET TRANSACTION READ ONLY"))
+            return work(connection)
+
+        return self.database.transaction(read)
