@@ -7,7 +7,6 @@ score, no outcome, no expected answer.
 
 import getpass
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Annotated
@@ -51,10 +50,8 @@ def label(
     name = (reviewer or getpass.getuser()).strip()
     if not name:
         raise ConfigError("--reviewer is a name: labels without one cannot be compared")
-    with (
-        opened_store(Settings()) as store,
-        closing(AuditStore.open(store.address, store.outage_retry)) as audit,
-    ):
+    with opened_store(Settings()) as store:
+        audit = AuditStore(store.database)
         found = audit.run(run)
         sitting = _Sitting(store=store, audit=audit, run_id=found.id, reviewer=name)
         given = sitting.run_through(_picked(only), limit)

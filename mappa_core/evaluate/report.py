@@ -1,7 +1,7 @@
 """One team on the held-out problems: what it came to, with the failures beside every mean.
 
     success     share of episodes that succeeded
-    pass@k      chance that one of k samples of a problem succeeds (`samples`)
+    pass@k      chance that one of k samples of a problem succeeds (`pass_at_k`)
     majority    share of problems whose most frequent answer is right; where answers can be compared
     skill       mean over problems of the mean skill of their episodes; where tasks are measured
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from mappa_core.core.records.runs import AgentFigures, EpisodeSummary
-from mappa_core.evaluate.samples import majority, pass_at_k
+from mappa_core.evaluate.pass_at_k import majority, pass_at_k
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

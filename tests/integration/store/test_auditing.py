@@ -233,7 +233,7 @@ def test_an_audit_is_stored_once(audit: AuditStore) -> None:
     assert {finding.kind for finding in stored} <= set(KINDS)
 
 
-def test_updates_under_another_coach_read_its_stored_scores(audit: AuditStore, store: Store) -> None:
+def test_updates_under_another_coach_read_its_scores(audit: AuditStore, store: Store) -> None:
     with pytest.raises(NotFound, match="mappa rescore"):
         updates_under(audit, RUN.name, Scorer(name="other"))
     identity = replace(make_score(EPISODE, 0, 1.0).identity, coach="other")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.evaluate.samples import majority, pass_at_k
+from mappa_core.evaluate.pass_at_k import majority, pass_at_k
 
 ONE, OTHER = UUID(int=1), UUID(int=2)
 
