@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from mappa_cli.commands.options import Json
-from mappa_cli.printing.console import open_console
+from mappa_cli.commands.running import as_yaml, stored_run
+from mappa_cli.printing.console import make_table, open_console
 from mappa_core.app.config_files import differences, load_config
-from mappa_core.core.settings import Settings
 
 config = typer.Typer(help="What a run is, or was, told to do.", no_args_is_help=True)
 
@@ -21,7 +20,7 @@ Which = Annotated[str, typer.Argument(help="A run (name, id or prefix), or a YAM
 def show(what: Which, as_json: Json = False) -> None:
     """Print a stored run's configuration, or a file's with every default filled in."""
     values = _values(what)
-    typer.echo(json.dumps(values) if as_json else _as_yaml(values))
+    typer.echo(json.dumps(values) if as_json else as_yaml(values))
 
 
 @config.command("diff")
@@ -34,10 +33,8 @@ def diff(one: Which, other: Which, as_json: Json = False) -> None:
     if not found:
         typer.echo("no difference")
         return
-    table = Table("key", one, other)
-    for key, before, after in found:
-        table.add_row(key, json.dumps(before), json.dumps(after))
-    open_console().print(table)
+    rows = [(key, json.dumps(before), json.dumps(after)) for key, before, after in found]
+    open_console().print(make_table("", ("key", one, other), rows))
 
 
 @config.command("docs")
@@ -52,13 +49,4 @@ def _values(what: str) -> dict[str, object]:
     """What a file says, resolved; or what was recorded with a run, as it was recorded."""
     if Path(what).is_file():
         return load_config(Path(what)).model_dump(mode="json")
-    from mappa_core.app.databases import opened_store
-
-    with opened_store(Settings()) as store:
-        return dict(store.runs.get_run(what).config)
-
-
-def _as_yaml(values: dict[str, object]) -> str:
-    from omegaconf import OmegaConf
-
-    return OmegaConf.to_yaml(OmegaConf.create(values)).rstrip()
+    return dict(stored_run(what).config)

@@ -7,10 +7,10 @@ import typer
 
 from flows.ending import run_flow
 from mappa_cli.commands.options import Json, Overrides, RunName
+from mappa_cli.commands.running import stored_run, watched
 from mappa_cli.printing.console import open_console
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import with_overrides
-from mappa_core.core.records.runs import Run
 from mappa_core.core.settings import Settings
 
 
@@ -23,24 +23,12 @@ def evaluate_command(
     as_json: Json = False,
 ) -> None:
     """Compare a run's trained team with its base on held-out problems."""
-    settings = Settings()
-    stored = _stored_run(run, settings)
-    config = with_overrides(TrainConfig.model_validate(stored.config), overrides or ())
-    from flows.recorder import check_recorder_load
-    from mappa_cli.printing.progress import TerminalProgress
-    from mappa_cli.servers import prefect_server
-    from mappa_core.app.checks import check_inputs, check_same_weights
-    from mappa_core.app.services import reporting_to
-    from mappa_core.rollout.engines.opening import warming
+    from mappa_core.app.checks import check_same_weights
 
+    stored = stored_run(run)
+    config = with_overrides(TrainConfig.model_validate(stored.config), overrides or ())
     check_same_weights(stored, config, "an evaluation")
-    check_recorder_load(config, check_inputs(config, settings))
-    with (
-        warming(config, settings),
-        prefect_server(settings),
-        TerminalProgress(open_console(stderr=True)) as progress,
-        reporting_to(progress),
-    ):
+    with watched(config, Settings(), open_console(stderr=True)):
         from flows.evaluate import evaluate as evaluate_flow
 
         found = run_flow(evaluate_flow(stored.name, config, step))
@@ -50,10 +38,3 @@ def evaluate_command(
         typer.echo(json.dumps(evaluation_json(found)))
     else:
         print_evaluation(open_console(), found)
-
-
-def _stored_run(name: str, settings: Settings) -> Run:
-    from mappa_core.app.databases import opened_store
-
-    with opened_store(settings) as store:
-        return store.runs.get_run(name)

@@ -9,7 +9,7 @@ import getpass
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 import typer
@@ -18,12 +18,14 @@ from rich.console import Console
 from mappa_cli.commands.options import RunName
 from mappa_cli.printing.console import open_console, print_heading
 from mappa_core.audit.records import Candidate, HumanLabel, Picked
-from mappa_core.audit.store import AuditStore
 from mappa_core.core.errors import ConfigError, NotFound
 from mappa_core.core.records.episodes import Episode, Turn
 from mappa_core.core.records.tools import ToolResult
 from mappa_core.core.settings import Settings
-from mappa_core.store.store import Store
+
+if TYPE_CHECKING:
+    from mappa_core.audit.store import AuditStore
+    from mappa_core.store.store import Store
 
 AT_MOST = 1_000
 """Actions one sitting can have in its queue, of each reason."""
@@ -73,8 +75,8 @@ def _picked(only: str | None) -> Picked | None:
 class _Sitting:
     """A person labels one action after another."""
 
-    store: Store
-    audit: AuditStore
+    store: "Store"
+    audit: "AuditStore"
     run_id: UUID
     reviewer: str
     console: Console = field(default_factory=open_console)

@@ -4,11 +4,10 @@ import json
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from flows.ending import run_flow
 from mappa_cli.commands.options import Json
-from mappa_cli.printing.console import open_console
+from mappa_cli.printing.console import make_table, open_console
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.updates import RegisteredVersion
 from mappa_core.core.settings import Settings
@@ -70,14 +69,20 @@ def _list(as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps([_as_json(each) for each in found]))
         return
-    table = Table("model", "version", "run", "updates", "aliases", "promotion")
-    for each in found:
-        if not each.aliases and not _notes(each):
-            continue
-        notes = ", ".join(f"{key} {value}" for key, value in _notes(each).items())
-        aliases = " ".join(each.aliases)
-        table.add_row(each.name, each.version, str(each.run_id)[:8], str(each.step), aliases, notes)
-    open_console().print(table)
+    rows = [
+        (
+            each.name,
+            each.version,
+            str(each.run_id)[:8],
+            str(each.step),
+            " ".join(each.aliases),
+            ", ".join(f"{key} {value}" for key, value in _notes(each).items()),
+        )
+        for each in found
+        if each.aliases or _notes(each)
+    ]
+    columns = ("model", "version", "run", "updates", "aliases", "promotion")
+    open_console().print(make_table("", columns, rows))
 
 
 def _roll_back(model: str, version: str) -> None:

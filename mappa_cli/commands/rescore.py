@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,7 +18,9 @@ from mappa_core.core.records.runs import Run
 from mappa_core.core.settings import Settings
 from mappa_core.core.text import counted
 from mappa_core.rollout.teams.base import Team
-from mappa_core.store.store import Store
+
+if TYPE_CHECKING:
+    from mappa_core.store.store import Store
 
 
 def rescore(
@@ -72,7 +74,7 @@ async def rescored_run(
 
 
 async def _rescored(
-    store: Store,
+    store: "Store",
     run: Run,
     team: Team,
     config: CoachConfig,

@@ -3,23 +3,19 @@
 import shutil
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from flows.ending import INTERRUPTED, TERMINATED, run_flow
 from mappa_cli.commands.options import Overrides
+from mappa_cli.commands.running import as_yaml, stored_run, watched
 from mappa_cli.printing.console import open_console
 from mappa_core.app.config import RESUMABLE, TrainConfig
 from mappa_core.app.config_files import load_config, with_overrides
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
-
-if TYPE_CHECKING:
-    from mappa_core.evaluate.comparison import Comparison
 
 WHERE_NEXT = """\
 where to look next:
@@ -62,11 +58,11 @@ def train_command(
     if resume is not None:
         if dry_run:
             raise ConfigError("--dry-run takes no --resume")
-        _train(*_resumed(resume, changes, settings), settings)
+        _train(*_resumed(resume, changes), settings)
         return
     resolved = _new_config(config, fork, step, changes, settings)
     if dry_run:
-        typer.echo(_as_yaml(resolved))
+        typer.echo(as_yaml(resolved.model_dump(mode="json")))
         _print_forecast(resolved, settings, like)
     else:
         _train(resolved, None, settings)
@@ -117,7 +113,7 @@ def forked_config(
     return forked
 
 
-def _resumed(name: str, overrides: Sequence[str], settings: Settings) -> tuple[TrainConfig, str]:
+def _resumed(name: str, overrides: Sequence[str]) -> tuple[TrainConfig, str]:
     """The configuration of a stored run and its id."""
     resumable = tuple(f"{section}.{key}" for section, keys in RESUMABLE.items() for key in keys)
     if not all(each.startswith(resumable) for each in overrides):
@@ -126,10 +122,8 @@ def _resumed(name: str, overrides: Sequence[str], settings: Settings) -> tuple[T
             f"{', '.join(resumable)}; --fork takes any"
         )
     from mappa_core.app.checks import check_trains
-    from mappa_core.app.databases import opened_store
 
-    with opened_store(settings) as store:
-        run = store.runs.get_run(name)
+    run = stored_run(name)
     check_trains(run)
     return with_overrides(TrainConfig.model_validate(run.config), overrides), str(run.id)
 
@@ -158,48 +152,19 @@ def _print_forecast(config: TrainConfig, settings: Settings, like: str | None) -
 
 def _train(config: TrainConfig, resume: str | None, settings: Settings) -> None:
     console = open_console()
-    with ExitStack() as stack:
-        comparison, run_name = _trained(config, resume, settings, console, stack)
+    with watched(config, settings, console) as progress:
+        from flows.train import train as train_flow
+
+        try:
+            comparison, run_name = run_flow(train_flow(config, resume)), progress.run_name or ""
+        except (KeyboardInterrupt, SystemExit) as stop:
+            if progress.run_name is not None:
+                said = f"stopped; go on with: mappa train --resume {progress.run_name}"
+                console.print(said, soft_wrap=True)
+            raise typer.Exit(TERMINATED if isinstance(stop, SystemExit) else INTERRUPTED) from None
     from mappa_cli.printing.evaluations import comparison_table, gain
 
     mappa = Path(sys.argv[0]).name if shutil.which("mappa") else sys.argv[0]
     console.print(comparison_table(comparison))
     console.print(gain(comparison))
     console.print(WHERE_NEXT.format(mappa=mappa, run=run_name), soft_wrap=True)
-
-
-def _trained(
-    config: TrainConfig,
-    resume: str | None,
-    settings: Settings,
-    console: Console,
-    stack: ExitStack,
-) -> "tuple[Comparison, str]":
-    """Before against after, and the run's name."""
-    from flows.recorder import check_recorder_load
-    from mappa_cli.printing.progress import TerminalProgress
-    from mappa_cli.servers import prefect_server
-    from mappa_core.app.checks import check_inputs
-    from mappa_core.app.services import reporting_to
-    from mappa_core.rollout.engines.opening import warming
-
-    check_recorder_load(config, check_inputs(config, settings))
-    stack.enter_context(warming(config, settings))
-    stack.enter_context(prefect_server(settings))
-    progress = stack.enter_context(TerminalProgress(console))
-    stack.enter_context(reporting_to(progress))
-    from flows.train import train as train_flow
-
-    try:
-        return run_flow(train_flow(config, resume)), progress.run_name or ""
-    except (KeyboardInterrupt, SystemExit) as stop:
-        if progress.run_name is not None:
-            said = f"stopped; go on with: mappa train --resume {progress.run_name}"
-            console.print(said, soft_wrap=True)
-        raise typer.Exit(TERMINATED if isinstance(stop, SystemExit) else INTERRUPTED) from None
-
-
-def _as_yaml(config: TrainConfig) -> str:
-    from omegaconf import OmegaConf
-
-    return OmegaConf.to_yaml(OmegaConf.create(config.model_dump(mode="json"))).rstrip()

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from mappa_cli.commands.report import tell
 from mappa_core.core.records.episodes import Outcome, StopReason
 from mappa_core.core.records.runs import Run
 from mappa_core.core.records.scores import CoachScore, Unscored
 from mappa_core.evaluate.run_page import html
+from mappa_core.evaluate.run_story import read_story
 from mappa_core.store.store import Store
 from tests.builders import (
     RULE_COACH,
@@ -73,7 +73,7 @@ def run(store: Store) -> Run:
 
 
 def test_the_story_is_what_the_rows_say(store: Store, run: Run) -> None:
-    story = tell(store, run)
+    story = read_story(store, run)
     first, second = story.iterations
     assert (first.success_rate, second.success_rate) == (1 / 3, 1 / 4)
     assert [each.agents[0].mean_score for each in story.iterations] == [6.0, 6.0]
@@ -103,7 +103,7 @@ def test_the_page_stands_alone_and_escapes_what_models_write(
 
 def test_a_run_without_episodes_has_a_page_too(store: Store) -> None:
     store.runs.add_run(make_run("empty"))
-    page = html(tell(store, store.runs.get_run("empty")))
+    page = html(read_story(store, store.runs.get_run("empty")))
     assert "No action was scored." in page
 
 
@@ -118,7 +118,7 @@ def test_a_phone_shows_it_without_scrolling_sideways(
     measure = (
         f"<script>document.title = 'over ' + ({root}.scrollWidth - {root}.clientWidth)</script>"
     )
-    file.write_text(html(tell(store, run)).replace("</body>", f"{measure}</body>"))
+    file.write_text(html(read_story(store, run)).replace("</body>", f"{measure}</body>"))
     shown = subprocess.run(
         [
             "chromium",

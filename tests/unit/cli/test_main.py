@@ -1,5 +1,6 @@
 """Bad input is one line and an exit code, before anything is written."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -100,3 +101,14 @@ def test_a_dry_run_prints_the_resolved_configuration(
     assert left.value.code == 0
     assert "seed: 7" in capsys.readouterr().out
     assert not home.exists()
+
+
+def test_what_takes_long_to_import_waits_for_the_command_that_needs_it() -> None:
+    program = (
+        "import sys, mappa_cli.main; "
+        "print({'torch', 'prefect', 'mlflow', 'sqlalchemy', 'numpy', 'google'} & set(sys.modules))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (ran.stdout, ran.stderr) == ("set()\n", "")

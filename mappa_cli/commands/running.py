@@ -1,0 +1,59 @@
+"""Shared by commands that read a stored run or start a flow."""
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from mappa_core.app.config import TrainConfig
+from mappa_core.core.records.runs import Run
+from mappa_core.core.settings import Settings
+
+if TYPE_CHECKING:
+    from mappa_cli.printing.progress import TerminalProgress
+
+
+def stored_run(name: str) -> Run:
+    """Read a run by its name, its id or a prefix of either.
+
+    Raises:
+        NotFound: No such run.
+    """
+    from mappa_core.app.databases import opened_store
+
+    with opened_store(Settings()) as store:
+        return store.runs.get_run(name)
+
+
+@contextmanager
+def watched(
+    config: TrainConfig, settings: Settings, console: Console
+) -> "Generator[TerminalProgress]":
+    """Check a configuration, then start its servers and show its progress for the block.
+
+    Raises:
+        UserError: It cannot be run.
+    """
+    from flows.recorder import check_recorder_load
+    from mappa_cli.printing.progress import TerminalProgress
+    from mappa_cli.servers import prefect_server
+    from mappa_core.app.checks import check_inputs
+    from mappa_core.app.services import reporting_to
+    from mappa_core.rollout.engines.opening import warming
+
+    check_recorder_load(config, check_inputs(config, settings))
+    with (
+        warming(config, settings),
+        prefect_server(settings),
+        TerminalProgress(console) as progress,
+        reporting_to(progress),
+    ):
+        yield progress
+
+
+def as_yaml(values: Mapping[str, object]) -> str:
+    """A configuration as people write it."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_yaml(OmegaConf.create(dict(values))).rstrip()

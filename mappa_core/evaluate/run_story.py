@@ -1,0 +1,88 @@
+"""Reads back from the store what the page of a run shows."""
+
+from collections.abc import Iterator
+
+from mappa_core.core import ids
+from mappa_core.core.records.episodes import Episode, Turn
+from mappa_core.core.records.runs import IterationFigures, Run
+from mappa_core.core.records.scores import CoachScore
+from mappa_core.evaluate.run_page import Example, RunStory, extremes
+from mappa_core.store.store import Store
+
+EXAMPLES = 3
+"""Of each kind."""
+
+
+def read_story(store: Store, run: Run) -> RunStory:
+    """Read everything the page shows."""
+    summaries = store.episodes.list_episodes(run.id)
+    trained = sorted({each.iteration for each in summaries if each.phase == "train"})
+    measured = sorted({each.iteration for each in summaries if each.phase == "held_out"})
+    iterations = tuple(
+        store.figures.get_iteration_figures(run.id, "train", iteration) for iteration in trained
+    )
+    held_out = {
+        step: store.figures.get_iteration_figures(run.id, "held_out", step).success_rate
+        for step in measured
+    }
+    newest = max(trained, default=0)
+    last = [each for each in summaries if (each.phase, each.iteration) == ("train", newest)]
+    scored = (
+        example
+        for each in last
+        for example in _examples(store, store.episodes.get_episode(str(each.id)))
+    )
+    return RunStory(
+        run=run,
+        iterations=iterations,
+        held_out={step: rate for step, rate in held_out.items() if rate is not None},
+        kl=_kl(store, run, iterations),
+        cost_usd=store.figures.get_coach_costs(run.id),
+        examples=extremes(list(scored), EXAMPLES),
+    )
+
+
+def _kl(
+    store: Store, run: Run, iterations: tuple[IterationFigures, ...]
+) -> dict[str, dict[int, float]]:
+    found: dict[str, dict[int, float]] = {}
+    for figures in iterations:
+        for agent in figures.agents:
+            update = store.updates.get_update(run.id, agent.agent, figures.iteration)
+            if update is not None and "kl_base" in update.metrics:
+                values = found.setdefault(agent.agent, {})
+                values[figures.iteration] = update.metrics["kl_base"]
+    return found
+
+
+def _examples(store: Store, episode: Episode) -> Iterator[Example]:
+    """The scored actions of an episode with all that was said about them."""
+    entries = store.scores.scores_of_episode(episode.id)
+    for turn in episode.turns:
+        action = ids.action_id(episode.id, turn.index)
+        said = sorted(
+            (each for each in entries if each.action_id == action), key=lambda e: not e.trained
+        )
+        scores = tuple(
+            (each.identity.model or each.identity.coach, each.score.value, each.score.rationale)
+            for each in said
+            if isinstance(each.score, CoachScore)
+        )
+        if scores:
+            yield Example(
+                why="",
+                episode_id=str(episode.id),
+                agent=turn.agent,
+                task_type=episode.problem.task_type,
+                statement=episode.problem.statement,
+                text=turn.action.text,
+                output=_output(turn),
+                scores=scores,
+            )
+
+
+def _output(turn: Turn) -> str | None:
+    result = turn.tool_result
+    if result is None:
+        return None
+    return f"{result.status.value}\n{result.stdout}{result.stderr}"
