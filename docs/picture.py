@@ -12,11 +12,11 @@ from rich.console import CONSOLE_SVG_FORMAT, Console
 from mappa_cli.printing.evaluations import comparison_table, gain
 from mappa_cli.printing.runs import iterations_table
 from mappa_core.app.config import TrainConfig
-from mappa_core.app.databases import opened_store
 from mappa_core.core.records.runs import Run
 from mappa_core.core.settings import Settings
 from mappa_core.evaluate.comparison import compare
 from mappa_core.evaluate.report import successes_of
+from mappa_core.store.opening import opened_store
 from mappa_core.store.store import Store
 
 COLUMNS = 64

@@ -17,7 +17,7 @@ from prefect.runtime import flow_run
 from pydantic import Field
 
 from mappa_core.app.config import TrainConfig
-from mappa_core.app.databases import opened_audit, opened_store
+from mappa_core.app.databases import opened_audit
 from mappa_core.app.learning import Learning
 from mappa_core.app.services import Services, services
 from mappa_core.audit.config import AuditConfig
@@ -35,6 +35,7 @@ from mappa_core.core.records.runs import Run
 from mappa_core.core.records.scores import CoachCase, LabelVisibility, ScoredAction
 from mappa_core.core.settings import Settings
 from mappa_core.rollout.teams.base import duties_of
+from mappa_core.store.opening import opened_store
 from mappa_core.store.store import Store
 from mappa_core.train.update import Correct, UpdateRequest
 

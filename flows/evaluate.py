@@ -20,7 +20,6 @@ from flows.recorder import check_recorder_load
 from flows.rollout import rollout
 from mappa_core.app.checks import check_same_weights
 from mappa_core.app.config import TrainConfig
-from mappa_core.app.databases import opened_store
 from mappa_core.app.services import open_services, services
 from mappa_core.core.errors import NotFound
 from mappa_core.core.records.runs import Run

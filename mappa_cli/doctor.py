@@ -4,14 +4,15 @@ import asyncio
 import os
 import shutil
 import subprocess
-from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from mappa_core.app.databases import ping_mlflow, ping_store
+from mappa_core.app.databases import ping_mlflow
 from mappa_core.app.machine import sandbox_tier
 from mappa_core.core.errors import MappaError
 from mappa_core.core.settings import Settings
+from mappa_core.store.connection import ping
+from mappa_core.store.opening import opened_databases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +115,8 @@ def _docker(_: Settings) -> Finding:
 def _database(settings: Settings) -> Finding:
     where = "MAPPA_DATABASE_URL" if settings.database_url else f"embedded in {settings.postgres}"
     try:
-        with ExitStack() as stack:
-            found = ping_store(settings, stack)
+        with opened_databases(settings) as databases:
+            found = f"PostgreSQL {ping(databases.store)}"
     except MappaError as error:
         return Finding(name="database", works=False, found=str(error), advice="see the message")
     return Finding(name="database", works=True, found=f"{found}, {where}")

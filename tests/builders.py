@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from uuid import UUID
 
+from mappa_core.coach.scoring import score_id
 from mappa_core.core import ids
 from mappa_core.core.records.episodes import (
     Action,
@@ -158,7 +159,7 @@ def make_score(
     if isinstance(score, float):
         score = CoachScore(value=score, rationale="as the evidence says", seconds=0.125)
     return ScoreEntry(
-        id=ids.content_id("score", action_id, identity, repeat_index),
+        id=score_id(action_id, identity, repeat_index, 0),
         action_id=action_id,
         identity=identity,
         repeat_index=repeat_index,

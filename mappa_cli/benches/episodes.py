@@ -9,6 +9,7 @@ from array import array
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from mappa_core.coach.scoring import score_id
 from mappa_core.core import ids
 from mappa_core.core.records.episodes import (
     Action,
@@ -119,7 +120,7 @@ class Material:
         action_id = ids.action_id(episode.id, turn.index)
         number = action_id.int
         return ScoreEntry(
-            id=ids.content_id("score", action_id, COACH, 0),
+            id=score_id(action_id, COACH, 0, 0),
             action_id=action_id,
             identity=COACH,
             repeat_index=0,

@@ -16,7 +16,7 @@ def import_run(
     folder: Annotated[Path, typer.Argument(help="What `mappa export` wrote.")],
 ) -> None:
     """Bring a run back from an export, bit for bit."""
-    from mappa_core.app.databases import opened_store
+    from mappa_core.store.opening import opened_store
 
     with opened_store(Settings()) as store:
         manifest = store.import_run(folder)
@@ -29,9 +29,11 @@ def backup(
     file: Annotated[Path, typer.Argument(help="A new file.")],
 ) -> None:
     """Write the whole store to one file; checkpoints and MLflow's records are not in it."""
-    from mappa_core.app.databases import backup_database
+    from mappa_core.store import backup
+    from mappa_core.store.opening import opened_databases
 
-    backup_database(Settings(), file)
+    with opened_databases(Settings()) as databases:
+        backup.backup(databases.store, file)
     typer.echo(f"{file}: {file.stat().st_size / 2**20:.1f} MiB")
 
 
@@ -40,9 +42,11 @@ def restore(
     file: Annotated[Path, typer.Argument(help="What `mappa db backup` wrote.")],
 ) -> None:
     """Fill a store that holds no runs with a backup."""
-    from mappa_core.app.databases import opened_store, restore_database
+    from mappa_core.store import backup
+    from mappa_core.store.opening import opened_databases, opened_store
 
-    restore_database(Settings(), file)
+    with opened_databases(Settings()) as databases:
+        backup.restore(databases.store, file)
     with opened_store(Settings()) as store:
         typer.echo(f"{counted(len(store.runs.list_runs(limit=1_000_000)), 'run')} restored")
 
@@ -50,16 +54,18 @@ def restore(
 @database.command("vacuum")
 def vacuum() -> None:
     """Give space back and bring the planner's statistics up to date."""
-    from mappa_core.app.databases import vacuum_database
+    from mappa_core.store import backup
+    from mappa_core.store.opening import opened_databases
 
-    vacuum_database(Settings())
+    with opened_databases(Settings()) as databases:
+        backup.vacuum(databases.store)
     typer.echo("done")
 
 
 @database.command("url")
 def url() -> None:
     """Print the connection string of the store in use (psql understands it)."""
-    from mappa_core.app.databases import database_url
+    from mappa_core.store.opening import database_url
 
     typer.echo(database_url(Settings()))
 
@@ -67,7 +73,11 @@ def url() -> None:
 @database.command("upgrade")
 def upgrade() -> None:
     """Bring the store's schema up to this version."""
-    from mappa_core.app.databases import upgrade_database
+    from mappa_core.store import schema
+    from mappa_core.store.opening import opened_databases
 
-    before, after = upgrade_database(Settings())
+    with opened_databases(Settings()) as databases:
+        before = schema.current_revision(databases.store)
+        schema.upgrade(databases.store)
+        after = schema.current_revision(databases.store)
     typer.echo(f"schema {after}" if before == after else f"schema {before or 'empty'} -> {after}")

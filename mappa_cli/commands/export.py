@@ -29,8 +29,8 @@ def export(
     ] = None,
 ) -> None:
     """Write a run's trajectories, with scores and rationales, and all its rows for `db import`."""
-    from mappa_core.app.databases import opened_store
     from mappa_core.evaluate.trajectories import write_trajectories
+    from mappa_core.store.opening import opened_store
 
     with opened_store(Settings()) as store:
         found = store.runs.get_run(run)

@@ -46,8 +46,8 @@ def label(
     ] = 50,
 ) -> None:
     """Score a run's actions yourself, blind to the coach; stop and go on as you like."""
-    from mappa_core.app.databases import opened_store
     from mappa_core.audit.store import AuditStore
+    from mappa_core.store.opening import opened_store
 
     name = (reviewer or getpass.getuser()).strip()
     if not name:

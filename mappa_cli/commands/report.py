@@ -16,9 +16,9 @@ def report_command(
     ] = None,
 ) -> None:
     """Write one self-contained HTML page about a run: curves, costs, actions worth reading."""
-    from mappa_core.app.databases import opened_store
     from mappa_core.evaluate.run_page import html
     from mappa_core.evaluate.run_story import read_story
+    from mappa_core.store.opening import opened_store
 
     if to is not None:
         check_file(to, "--to")

@@ -60,9 +60,9 @@ async def rescored_run(
         NotFound: No such run.
         ConfigError: The coach cannot be asked.
     """
-    from mappa_core.app.databases import opened_store
     from mappa_core.coach.rescore import coach_overrides
     from mappa_core.rollout.teams import load_team
+    from mappa_core.store.opening import opened_store
 
     with opened_store(settings) as store:
         stored = store.runs.get_run(run)

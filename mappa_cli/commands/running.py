@@ -20,7 +20,7 @@ def stored_run(name: str) -> Run:
     Raises:
         NotFound: No such run.
     """
-    from mappa_core.app.databases import opened_store
+    from mappa_core.store.opening import opened_store
 
     with opened_store(Settings()) as store:
         return store.runs.get_run(name)

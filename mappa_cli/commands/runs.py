@@ -12,7 +12,7 @@ from mappa_core.core.settings import Settings
 def runs(as_json: Json = False) -> None:
     """List the runs in the store, newest first."""
     from mappa_cli.printing.runs import runs_json, runs_table
-    from mappa_core.app.databases import opened_store
+    from mappa_core.store.opening import opened_store
 
     with opened_store(Settings()) as store:
         found, claimed = store.runs.list_runs(), store.runs.list_claimed_runs()

@@ -18,7 +18,7 @@ def show(
     """Print a run's iterations and episodes, or an episode's whole conversation with scores."""
     from mappa_cli.printing.episode import print_episode
     from mappa_cli.printing.runs import print_run
-    from mappa_core.app.databases import opened_store
+    from mappa_core.store.opening import opened_store
 
     console = open_console()
     with opened_store(Settings()) as store:

@@ -97,7 +97,7 @@ def forked_config(
         LearnerError: The weights after `step` updates are missing or damaged.
     """
     from mappa_core.app.checks import check_same_weights, check_weights
-    from mappa_core.app.databases import opened_store
+    from mappa_core.store.opening import opened_store
     from mappa_core.train.forking import check_fork, newest_whole_step
 
     with opened_store(settings) as store:
@@ -140,7 +140,7 @@ def _print_forecast(config: TrainConfig, settings: Settings, like: str | None) -
 
     habits = None
     if like is not None:
-        from mappa_core.app.databases import opened_store
+        from mappa_core.store.opening import opened_store
 
         with opened_store(settings) as store:
             habits = habits_of(store, store.runs.get_run(like))

@@ -6,13 +6,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from mappa_core.app.config import TrainConfig
-from mappa_core.app.databases import databases_of, open_store
 from mappa_core.app.machine import check_space
 from mappa_core.app.progress import Log, LogProgress
 from mappa_core.audit.store import AuditStore
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.outage import OutageRetry
 from mappa_core.core.settings import Settings
+from mappa_core.store.opening import open_store, opened_databases
 from mappa_core.store.store import Store
 from mappa_core.train.protocols import Learner
 
@@ -48,7 +48,7 @@ async def open_learning(
     check_space(settings.home)
     model = str(await asyncio.to_thread(resolve_model, config.model, settings.models))
     async with AsyncExitStack() as stack:
-        databases = await asyncio.to_thread(databases_of, settings, stack)
+        databases = await asyncio.to_thread(stack.enter_context, opened_databases(settings))
         outage_retry = OutageRetry(
             seconds=settings.outage_seconds,
             tell=LogProgress(log).on_waiting,

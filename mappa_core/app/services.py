@@ -7,7 +7,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from mappa_core.app.config import TrainConfig
-from mappa_core.app.databases import databases_of, open_store
 from mappa_core.app.learning import Learning, open_learner
 from mappa_core.app.machine import check_space
 from mappa_core.app.progress import Log, LogProgress, ProgressListener
@@ -24,6 +23,7 @@ from mappa_core.rollout.sandboxes.choose import choose_sandbox
 from mappa_core.rollout.teams import load_team
 from mappa_core.rollout.teams.base import Team
 from mappa_core.rollout.tools.opening import open_tools
+from mappa_core.store.opening import open_store, opened_databases
 from mappa_core.store.store import Store
 from mappa_core.tracking.mlflow.registry import MlflowRegistry
 from mappa_core.tracking.opening import open_tracker
@@ -151,7 +151,7 @@ async def _build(
     stack.push_async_callback(sandbox.close)
     team, toolbox = await open_tools(team, config.tools, settings, stack)
     progress.on_starting("database")
-    databases = await asyncio.to_thread(databases_of, settings, stack)
+    databases = await asyncio.to_thread(stack.enter_context, opened_databases(settings))
     outage_retry = OutageRetry(
         seconds=settings.outage_seconds, tell=progress.on_waiting, revive=databases.revive
     )

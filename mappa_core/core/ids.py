@@ -5,22 +5,48 @@ two runs with one configuration and one seed sample the same tokens.
 """
 
 import hashlib
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import TypeAlias
 from uuid import UUID, uuid5
 
 NAMESPACE = UUID("6d617070-6100-5000-8000-636f61636865")
 
 
-def content_id(kind: str, *parts: object) -> UUID:
+Part: TypeAlias = "str | int | UUID | tuple[Part, ...] | None"
+"""What identity is made of; a record is given field by field, for its `repr` may change."""
+
+
+def content_id(kind: str, *parts: Part) -> UUID:
     """The uuid5 of `kind` and `parts`; injective in the parts' text.
 
     Args:
         kind: What is named, e.g. `episode`; keeps equal parts of different kinds apart.
         parts: What identifies it, in a fixed order.
+
+    Raises:
+        TypeError: A part has no canonical text, e.g. a float or a record.
     """
+    return uuid5(NAMESPACE, _encoded((kind, *parts)).decode("latin-1"))
+
+
+def _encoded(parts: Sequence[Part]) -> bytes:
+    return _joined(parts).encode("utf-8", "surrogatepass")
+
+
+def _joined(parts: Sequence[Part]) -> str:
     # Each part is preceded by its length, so ("a", "bc") and ("ab", "c") differ.
-    name = "".join(f"{len(text)}:{text};" for text in (kind, *map(str, parts)))
-    return uuid5(NAMESPACE, name.encode("utf-8", "surrogatepass").decode("latin-1"))
+    return "".join(f"{len(text)}:{text};" for text in map(_text, parts))
+
+
+def _text(part: Part) -> str:
+    """The canonical text of a part; what is stored under it must be found again."""
+    match part:
+        case None | str() | int() | UUID():
+            return str(part)
+        case tuple():
+            return f"({_joined(part)})"
+    raise TypeError(f"no part of an id: {part!r}")
 
 
 def problem_id(statement: str) -> UUID:
@@ -53,8 +79,7 @@ SEEDS = 2**31
 """How many seeds there are."""
 
 
-def derive_seed(*parts: object) -> int:
+def derive_seed(*parts: Part) -> int:
     """A seed in [0, `SEEDS`) that depends on every part and on nothing else."""
-    name = "".join(f"{len(text)}:{text};" for text in map(str, parts))
-    digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=4).digest()
+    digest = hashlib.blake2b(_encoded(parts), digest_size=4).digest()
     return int.from_bytes(digest, "big") % SEEDS

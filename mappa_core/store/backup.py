@@ -27,7 +27,7 @@ SCHEMAS = (tables.SCHEMA, "audit")
 _ASIDE = "_before_restore"
 _COUNT_RUNS = "SELECT count(*) FROM mappa.run"
 # Our own `audit` holds nothing but views.
-_SOMEBODY_ELSES = """
+_FOREIGN = """
 SELECT nspname FROM pg_namespace LEFT JOIN pg_class ON relnamespace = pg_namespace.oid
 WHERE nspname = 'audit' AND (NOT :migrated OR relkind <> 'v')
    OR nspname = 'mappa' AND NOT :migrated AND relkind IS NOT NULL
@@ -124,7 +124,7 @@ def _check_database(connection: Connection) -> None:
             "the database holds runs, and a backup is restored into an empty one only: "
             "set MAPPA_HOME to a new folder, or MAPPA_DATABASE_URL to a new database"
         )
-    theirs = connection.scalar(text(_SOMEBODY_ELSES), {"migrated": migrated})
+    theirs = connection.scalar(text(_FOREIGN), {"migrated": migrated})
     if theirs is not None:
         raise ArchiveError(
             f"the database has a schema {theirs} that is not MAPPA's: set MAPPA_DATABASE_URL to a "
@@ -149,8 +149,8 @@ def vacuum(url: str) -> None:
     engine = connect(url, pool_size=1)
     try:
         with boundary(engine.url), engine.connect() as connection:
-            alone = connection.execution_options(isolation_level="AUTOCOMMIT")
-            alone.execute(text("VACUUM (ANALYZE)"))
+            outside = connection.execution_options(isolation_level="AUTOCOMMIT")
+            outside.execute(text("VACUUM (ANALYZE)"))
     finally:
         engine.dispose()
 

@@ -1,4 +1,4 @@
-"""Who is at work on what right now: an advisory lock per run, and per update, held meanwhile.
+"""Keeps two processes off one run, or one update: an advisory lock, held while it is at work.
 
 The lock belongs to a connection, so Postgres lets go of it however the process ends. A pool of
 connections between here and Postgres must therefore leave sessions alone (PgBouncer: session mode).
@@ -21,7 +21,7 @@ from sqlalchemy.exc import DBAPIError
 from mappa_core.core.errors import RunBusy, StoreError
 from mappa_core.store.connection import boundary
 
-PATIENCE_SECONDS = 5.0
+TAKE_SECONDS = 5.0
 """A process that was killed a moment ago still has its lock until Postgres notices."""
 CHECK_SECONDS = 10.0
 """How often the connection is looked after; a server that was restarted has forgotten the lock."""
@@ -54,8 +54,8 @@ class Claim:
         self._engine, self._run_id = engine, run_id
         self._connection = self._taken()
         self._over, self._lost = Event(), Event()
-        self._keeper = Thread(target=self._keep, name="claim", daemon=True)
-        self._keeper.start()
+        self._watcher = Thread(target=self._watch, name="claim", daemon=True)
+        self._watcher.start()
 
     def __enter__(self) -> Self:
         return self
@@ -67,7 +67,7 @@ class Claim:
         traceback: TracebackType | None,
     ) -> None:
         self._over.set()
-        self._keeper.join()
+        self._watcher.join()
         if not self._connection.closed:
             self._connection.invalidate()
             self._connection.close()
@@ -78,7 +78,7 @@ class Claim:
         return self._over.is_set()
 
     def check(self) -> None:
-        """Refuse to go on with a run that is somebody else's by now.
+        """Refuse to go on with a run that was lost.
 
         Raises:
             RunBusy: Another process took it during an outage.
@@ -101,7 +101,7 @@ class Claim:
             return connection
 
     def _take(self, connection: Connection) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + TAKE_SECONDS
         while not connection.execute(_TAKE, {"run": str(self._run_id)}).scalar_one():
             if time.monotonic() > deadline:
                 raise RunBusy(
@@ -110,7 +110,7 @@ class Claim:
                 )
             time.sleep(_PAUSE_SECONDS)
 
-    def _keep(self) -> None:
+    def _watch(self) -> None:
         """Take it again after an outage; where another was faster, it is lost."""
         while not self._over.wait(CHECK_SECONDS):
             try:

@@ -18,7 +18,7 @@ from mappa_core.store.places import SOCKET_NAME, Cluster, make_owned, socket_fol
 SUPERUSER = "postgres"
 CACHE = "512MB"
 """Holds the indices that the audit walks, of a million actions; taken only as it fills."""
-_PATIENCE_SECONDS = 120
+_START_SECONDS = 120
 # The builtin locale sorts the same on every machine; the socket's folder keeps strangers out.
 _INITDB_OPTIONS = (
     "--encoding=UTF8",
@@ -54,7 +54,7 @@ def running_socket(cluster: Cluster) -> Path | None:
     process, *rest = lock.read_text().splitlines() or [""]
     if os.fsencode(cluster.data) in _command_line(process.strip()):
         return Path(rest[3]) if len(rest) > 3 else socket_folder(cluster)
-    # After a crash the number of the dead server can be a zombie's or anybody's, and Postgres
+    # After a crash the number of the dead server can be a zombie's or another one's, and Postgres
     # would refuse to start. Its shared memory still keeps two servers off one folder.
     lock.unlink()
     (socket_folder(cluster) / f"{SOCKET_NAME}.lock").unlink(missing_ok=True)
@@ -96,7 +96,7 @@ def stop(cluster: Cluster) -> None:
 
 
 def _pg_ctl_options(cluster: Cluster) -> list[str]:
-    return ["-D", str(cluster.data), "-w", "-t", str(_PATIENCE_SECONDS)]
+    return ["-D", str(cluster.data), "-w", "-t", str(_START_SECONDS)]
 
 
 def _run(cluster: Cluster, command: list[str]) -> None:

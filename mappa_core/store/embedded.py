@@ -2,10 +2,10 @@
 
     <data directory>/
         cluster/        the data (what initdb made) and server.log
-        socket/         the Unix socket; closed to everybody but this user and root
+        socket/         the Unix socket; closed to all but this user and root
         software-*/     a copy of the programs, where the installed ones cannot be reached
-        change.lock     held while somebody starts or stops the server
-        use.lock        shared by every process that uses it; who gets it alone is the last
+        change.lock     held while a process starts or stops the server
+        use.lock        shared by every process that uses it; the last one gets it for itself
 
 The kernel gives a dead process's locks back, so a SIGKILL leaves nothing to clean up: the server
 goes on, the next command finds it, and the last one to leave stops it.
@@ -87,7 +87,7 @@ class EmbeddedPostgres:
         try:
             with _changing(self._cluster.home):
                 socket_folder = postgres.running_socket(self._cluster)
-                if socket_folder and _alone(use_lock) and not _has_guests(socket_folder):
+                if socket_folder and _is_last(use_lock) and not _has_guests(socket_folder):
                     postgres.stop(self._cluster)
         finally:
             os.close(use_lock)
@@ -149,7 +149,7 @@ def _open_lock(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
-def _alone(use_lock: int) -> bool:
+def _is_last(use_lock: int) -> bool:
     try:
         fcntl.flock(use_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

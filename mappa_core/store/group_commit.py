@@ -6,7 +6,7 @@
     thread 4 ─ write ─▶ waits               ┘  ─▶ returns
 
 There is no queue to fill and no thread to lose: a writer waits until its own rows are durable,
-which is the back-pressure, and whoever comes first next commits for all who wait.
+which is the back-pressure, and the first writer after that commits for all that wait.
 """
 
 from collections.abc import Callable, Sequence

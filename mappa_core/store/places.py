@@ -35,7 +35,7 @@ class Cluster:
     programs: Path
     """Folder of `initdb`, `pg_ctl` and `postgres`."""
     account: str | None
-    """Who runs them; None for the caller, who is not root then."""
+    """The account that runs them; None for the caller's own, which is not root then."""
 
     @property
     def data(self) -> Path:
@@ -166,7 +166,7 @@ def socket_folder(cluster: Cluster) -> Path:
     if not folder.exists():
         make_owned(folder, cluster.account)
     if folder.is_symlink() or folder.stat().st_uid != cluster.data.stat().st_uid:
-        raise StoreError(f"{folder} belongs to somebody else; remove it, then try again")
+        raise StoreError(f"{folder} belongs to another user; remove it, then try again")
     return folder
 
 

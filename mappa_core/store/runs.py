@@ -1,4 +1,4 @@
-"""Runs: who trains (or measures) what, where it stands, and which problems it draws from."""
+"""Runs: what is trained or measured, where it stands, and which problems it draws from."""
 
 from collections.abc import Sequence
 from uuid import UUID

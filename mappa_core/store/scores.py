@@ -1,7 +1,6 @@
 """Scores: what coaches said about actions, and the actions with the score that trains them."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple
 from functools import cache
 from uuid import UUID
 
@@ -107,7 +106,14 @@ def score_rows(entries: Iterable[ScoreEntry]) -> Rows:
 @cache
 def coach_id(identity: CoachIdentity) -> UUID:
     """The id of a coach with its model and rubric."""
-    return ids.content_id("coach", *astuple(identity))
+    return ids.content_id(
+        "coach",
+        identity.coach,
+        identity.model,
+        identity.model_version,
+        identity.rubric_version,
+        identity.rubric_sha256,
+    )
 
 
 _JUDGEMENT = dict.fromkeys(("score", "rationale", "criteria", "blamed", "correction"))

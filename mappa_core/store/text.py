@@ -37,7 +37,7 @@ def unescape(stored: str) -> str:
 def escape_json(value: Json) -> Json:
     """`value` with every string and key escaped, and NaN and infinities as their names.
 
-    JSON has no such numbers; who reads them back with `float` gets them again.
+    JSON has no such numbers; `float` makes them of their names again.
     """
     match value:
         case str():

@@ -23,7 +23,7 @@ def test_a_busy_run_is_left_as_it_was(
     toy_config: TrainConfig,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(claims, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(claims, "TAKE_SECONDS", 0.1)
     services = make_services(toy_config)
     run = replace(make_run("busy"), config=toy_config.model_dump(mode="json"))
     store.runs.add_run(run)

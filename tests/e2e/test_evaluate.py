@@ -126,7 +126,7 @@ def test_an_evaluation_has_the_run_that_it_writes_to_and_says_how_that_ended(
     toy_config: TrainConfig,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(claims, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(claims, "TAKE_SECONDS", 0.1)
     config = with_overrides(toy_config, ["rollout.iterations=1", "rollout.episodes_per_problem=2"])
     hotter = with_overrides(config, ["evaluation.temperature=1.5"])
     tracker = Refusing()

@@ -11,9 +11,10 @@ from statistics import fmean
 
 import pytest
 
-from mappa_core.app.databases import opened_mlflow, opened_store
+from mappa_core.app.databases import opened_mlflow
 from mappa_core.core.records.runs import Run, RunStatus
 from mappa_core.core.settings import Settings
+from mappa_core.store.opening import opened_store
 from mappa_core.store.store import Store
 from mappa_core.train.config import LearnerConfig
 from mappa_core.train.learners.torch_learner import TorchLearner

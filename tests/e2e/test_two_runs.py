@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from mappa_core.app.config import TrainConfig
-from mappa_core.app.databases import opened_store
 from mappa_core.core.records.runs import RunStatus
 from mappa_core.core.settings import Settings
+from mappa_core.store.opening import opened_store
 from mappa_core.store.store import Store
 from tests.e2e.conftest import MakeServices
 from tests.e2e.test_killed import Victim, play_here, weights

@@ -46,7 +46,7 @@ def correction(
         for subject in subjects
         for term in _terms([effect for effect in effects if effect.subject == subject])
     )
-    content = [(term.task_type, term.stratum, round(term.points, 6)) for term in terms]
+    content = tuple((term.task_type, term.stratum, f"{term.points:.6f}") for term in terms)
     return Correction(
         id=ids.content_id("correction", run_id, iteration, coach, rubric_sha256, content),
         run_id=run_id,

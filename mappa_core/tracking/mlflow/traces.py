@@ -50,7 +50,7 @@ def trace_id(episode_id: UUID) -> str:
     return f"tr-{episode_id.hex}"
 
 
-def span_id(*parts: object) -> str:
+def span_id(*parts: ids.Part) -> str:
     """A span's id: 16 hexadecimal digits, a function of what it shows."""
     return ids.content_id("span", *parts).hex[:16]
 

@@ -2,13 +2,12 @@
 
 import json
 import socket
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from mappa_core.app.databases import databases_of
 from mappa_core.core.settings import Settings
+from mappa_core.store.opening import opened_databases
 from tests.integration.platform.conftest import Mappa
 
 
@@ -20,8 +19,8 @@ def mlflow(mappa: Mappa) -> dict[str, str | bool]:
 
 
 def tracking_uri() -> str:
-    with ExitStack() as stack:
-        return databases_of(Settings(), stack).mlflow
+    with opened_databases(Settings()) as databases:
+        return databases.mlflow
 
 
 def test_a_database_for_the_store_leaves_mlflow_in_a_file_and_that_is_said(

@@ -48,7 +48,7 @@ def opened(store: Store) -> Store:
 def test_a_run_has_one_process_at_a_time(
     opened: Store, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(claims, "TAKE_SECONDS", 0.1)
     other = Store.open(database_url)
     with opened.runs.claim_run(RUN.id):
         assert other.runs.list_claimed_runs() == {RUN.id}
@@ -106,7 +106,7 @@ def test_who_lost_a_run_in_an_outage_writes_no_more(
     opened: Store, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "CHECK_SECONDS", 0.05)
-    monkeypatch.setattr(claims, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(claims, "TAKE_SECONDS", 0.1)
     other, taken, done = Store.open(database_url), Event(), Event()
 
     def take_over() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from mappa_core.coach.scoring import score_id
 from mappa_core.core import ids
 from mappa_core.core.records.episodes import Outcome, StopReason
 from mappa_core.core.records.scores import Unscored
@@ -125,7 +126,7 @@ def test_an_absence_counts_as_it_ended(store: Store, connection: psycopg.Connect
     first = make_score(episode, 0, Unscored(reason="timeout", detail="30 s"))
 
     def asked_again(attempt: int, score: float | Unscored) -> None:
-        again = ids.content_id("score", first.action_id, first.identity, 0, attempt)
+        again = score_id(first.action_id, first.identity, 0, 1 + attempt)
         store.scores.add_scores([replace(make_score(episode, 0, score), id=again)])
 
     def unscored() -> list[Row]:

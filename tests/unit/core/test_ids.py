@@ -2,6 +2,7 @@
 
 from uuid import UUID
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -32,6 +33,11 @@ def test_where_a_text_is_cut_matters(text: str, data: st.DataObject) -> None:
     assert ids.derive_seed(*cut) != ids.derive_seed(*moved)
 
 
+def test_where_a_tuple_ends_matters() -> None:
+    nested = [("a", "b"), (("a", "b"),), (("a",), "b"), ("a", ("b",)), ("a", "b", ())]
+    assert len({ids.content_id("x", *parts) for parts in nested}) == len(nested)
+
+
 def test_text_that_looks_like_the_separator_is_no_separator() -> None:
     assert ids.content_id("x", "a;1:b") != ids.content_id("x", "a", "b")
     assert ids.content_id("x", "") != ids.content_id("x")
@@ -44,6 +50,15 @@ def test_ids_do_not_change_between_versions_of_this_code() -> None:
         "8e7f2694-a485-520b-bf1c-0f766fe213ac"
     )
     assert ids.derive_seed(1, "train") == 1511268827
+    assert ids.content_id("x", "a", 1, RUN, None, ("b", (2,), ())) == UUID(
+        "87e23aee-c87a-541f-a9f0-0cbb0e020b2e"
+    )
+
+
+@pytest.mark.parametrize("part", [0.5, b"a", ["a"], {"a": 1}, RuntimeError("a")])
+def test_what_has_no_canonical_text_is_refused(part: object) -> None:
+    with pytest.raises(TypeError, match="no part of an id"):
+        ids.content_id("x", part)
 
 
 def test_a_problem_is_its_words() -> None:
