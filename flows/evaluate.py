@@ -28,6 +28,7 @@ from mappa_core.core.text import counted
 from mappa_core.evaluate.comparison import Comparison, compare
 from mappa_core.evaluate.report import Report, report, skills_of, successes_of
 from mappa_core.evaluate.steps import last_step
+from mappa_core.store.opening import opened_store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

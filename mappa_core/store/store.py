@@ -62,16 +62,6 @@ class Store:
             raise
         return cls(engine, outage_retry or OutageRetry())
 
-    @property
-    def address(self) -> str:
-        """Where the store is, password included; for other adapters, never for people."""
-        return self.database.engine.url.render_as_string(hide_password=False)
-
-    @property
-    def outage_retry(self) -> OutageRetry:
-        """For another reader of the same database."""
-        return self.database.outage_retry
-
     def lock(self, identity: UUID) -> AbstractContextManager[None]:
         """Wait until no other process holds this lock, and hold it until the block ends."""
         return lock(self.database.engine, identity)

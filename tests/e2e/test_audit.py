@@ -64,9 +64,7 @@ def test_drift_stops_the_run_where_the_configuration_says_so(
     rollout = toy_config.rollout.model_copy(update={"iterations": 6, "episodes_per_problem": 4})
     watched = AuditConfig(anchors=4, repeats=2, stop_on=("coach",))
     config = toy_config.model_copy(update={"rollout": rollout, "audit": watched})
-    services = replace(
-        make_services(config, Hardening()), audit=AuditStore.open(store.address, store.outage_retry)
-    )
+    services = replace(make_services(config, Hardening()), audit=AuditStore(store.database))
 
     async def body() -> None:
         await services.engine.start()

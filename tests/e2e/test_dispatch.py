@@ -124,7 +124,7 @@ def test_a_bias_is_taken_off_elsewhere_as_it_is_here(
     make_remote: MakeServices,
     elsewhere: TrainConfig,
 ) -> None:
-    audit = AuditStore.open(store.address, store.outage_retry)
+    audit = AuditStore(store.database)
     correction = proven_bias(store, audit)
     config = elsewhere.model_copy(
         update={"audit": AuditConfig(anchors=0, correction=str(correction.id))}

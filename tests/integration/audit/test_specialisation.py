@@ -98,7 +98,7 @@ class World:
     """One store and learner in which runs are trained."""
 
     def __init__(self, store: Store, model: Path, directory: Path) -> None:
-        self.store, self.audit = store, AuditStore.open(store.address, store.outage_retry)
+        self.store, self.audit = store, AuditStore(store.database)
         self.tokenizer = ChatTokenizer(model)
         self.learner = TorchLearner(model, directory, CONFIG.learner, threads=1)
         self.problems = [_problem(kind, cue) for kind, cues in CUES.items() for cue in cues]

@@ -115,7 +115,7 @@ def test_a_correction_travels_with_its_run_and_with_those_that_trained_with_it(
         store.export_run(run, tmp_path / run.name, lambda _: None)
         manifest = empty.import_run(tmp_path / run.name)
         assert manifest.tables["correction"].rows == 1
-    imported = AuditStore.open(empty.address, empty.outage_retry)
+    imported = AuditStore(empty.database)
     assert imported.correction(str(correction.id)) == correction
     for opened in (store, audit, imported):
         opened.close()
