@@ -36,7 +36,7 @@ class AuditConfig(Section):
         description="Entropy of an agent's scores below which an alert is raised.",
     )
     most_unparsed: Fraction = Field(
-        default=0.05, description="Share of replies nobody could read that raises an alert."
+        default=0.05, description="Share of unreadable replies that raises an alert."
     )
     divergence: float = Field(
         default=0.1,

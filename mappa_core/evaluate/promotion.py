@@ -10,6 +10,7 @@ from one run, after the same update.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 from uuid import UUID
 
 from mappa_core.core.errors import ConfigError, NotFound, PromotionRefused
@@ -27,6 +28,8 @@ CHAMPION = "champion"
 NOTE = "mappa.promotion."
 """Prefix of the tags that say on a model version why it was promoted."""
 RESAMPLES = 10_000
+Step: TypeAlias = tuple[UUID, int]
+"""A run, and the updates its policies had had."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,18 +102,26 @@ def build_case(
     versions = {name: registry.versions(name) for name in names}
     candidates = [_registered(candidate, name, found) for name, found in versions.items()]
     moved = _moved(candidates, agent)
-    champion, objections = _champion(versions, candidate, moved, store)
-    comparison = None
-    if champion is not None:
-        comparison, against = _compared(candidate, champion, store)
-        objections = (*objections, *against)
+    champions = {
+        each.name: _step(each)
+        for found in versions.values()
+        for each in found
+        if CHAMPION in each.aliases
+    }
+    champion, apart = _champion(champions, len(names), candidate, store)
+    comparison, uncertified = _compared(candidate, champion, store)
     return Case(
         candidate=candidate,
         champion=champion,
         moved=moved,
         comparison=comparison,
         verdict="cannot tell" if audit is None else audit.verdict,
-        objections=(*objections, *_audit_objections(run, audit)),
+        objections=(
+            *_team_objections(champions, candidates, moved),
+            *apart,
+            *uncertified,
+            *_audit_objections(run, audit),
+        ),
     )
 
 
@@ -155,9 +166,13 @@ def roll_back(registry: ModelRegistry, name: str, version: str) -> str:
     return current.version
 
 
+def _step(version: RegisteredVersion) -> Step:
+    return version.run_id, version.step
+
+
 def _registered(side: Side, name: str, versions: Sequence[RegisteredVersion]) -> RegisteredVersion:
     for version in versions:
-        if (version.run_id, version.step) == (side.run.id, side.step):
+        if _step(version) == (side.run.id, side.step):
             return version
     raise NotFound(
         f"{name} has no version of {side}: resume the run, which registers its checkpoints"
@@ -177,41 +192,46 @@ def _moved(
 
 
 def _champion(
-    versions: Mapping[str, Sequence[RegisteredVersion]],
-    candidate: Side,
-    moved: Sequence[RegisteredVersion],
-    store: Store,
+    champions: Mapping[str, Step], agents: int, candidate: Side, store: Store
 ) -> tuple[Side | None, tuple[str, ...]]:
-    """The team to beat, and what is wrong with comparing to it."""
+    """The team to beat, and why there may be none.
+
+    Args:
+        champions: By model.
+        agents: Of the team.
+        candidate: The team that would replace them.
+        store: Where runs are.
+    """
     ours = (candidate.run.id, candidate.step)
-    champions = {
-        name: (each.run_id, each.step)
-        for name, found in versions.items()
-        for each in found
-        if CHAMPION in each.aliases
-    }
-    staying = set(versions) - {each.name for each in moved}
-    strangers = sorted(name for name in staying if champions.get(name) != ours)
-    objections: tuple[str, ...] = ()
-    if strangers:
-        objections = (
-            f"the team was measured as a whole, not beside the {', '.join(strangers)} that would "
-            "stay",
-        )
     to_beat = set(champions.values()) - {ours}
     if not to_beat:
-        return Side(run=candidate.run, step=0), objections
-    if len(to_beat) > 1 or len(champions) < len(versions):
-        apart = "the champions come from several runs and were never measured together"
-        return None, (*objections, apart)
+        return Side(run=candidate.run, step=0), ()
+    if len(to_beat) > 1 or len(champions) < agents:
+        return None, ("the champions come from several runs and were never measured together",)
     ((run_id, step),) = to_beat
-    return Side(run=store.runs.get_run(str(run_id)), step=step), objections
+    return Side(run=store.runs.get_run(str(run_id)), step=step), ()
+
+
+def _team_objections(
+    champions: Mapping[str, Step],
+    candidates: Sequence[RegisteredVersion],
+    moved: Sequence[RegisteredVersion],
+) -> Sequence[str]:
+    """Whether agents that would stay are others than the candidates were measured with."""
+    staying = [each for each in candidates if each not in moved]
+    strangers = sorted(each.name for each in staying if champions.get(each.name) != _step(each))
+    if not strangers:
+        return ()
+    names = ", ".join(strangers)
+    return (f"the team was measured as a whole, not beside the {names} that would stay",)
 
 
 def _compared(
-    candidate: Side, champion: Side, store: Store
+    candidate: Side, champion: Side | None, store: Store
 ) -> tuple[Comparison | None, tuple[str, ...]]:
     """The paired comparison, and why it does not certify a gain."""
+    if champion is None:
+        return None, ()
     after, before = (
         successes_of(store.episodes.list_episodes(side.run.id, "held_out", side.step))
         for side in (candidate, champion)

@@ -105,31 +105,16 @@ def _batches(actions: Iterable[ExportedAction]) -> Iterator[Sequence[ExportedAct
 
 
 def _row(action: ExportedAction) -> dict[str, object]:
-    prompt = [_message(message.role, message.content) for message in action.messages]
+    """The action as the schema has it; what has the schema's name goes in as it is."""
     return {
-        "prompt": prompt,
+        **{name: getattr(action, name) for name in SCHEMA.names if hasattr(action, name)},
+        "prompt": [_message(message.role, message.content) for message in action.messages],
         "completion": [_message("assistant", action.text)],
-        "score": action.score,
         "rationale": _text(action.rationale),
-        "unscored_reason": action.unscored_reason,
-        "coach": action.coach,
-        "advantage": action.advantage,
-        "weight": action.weight,
-        "left_out": action.left_out,
-        "success": action.success,
-        "agent": action.agent,
-        "policy_step": action.policy_step,
-        "phase": action.phase,
-        "iteration": action.iteration,
-        "task_type": action.task_type,
-        "rollout_index": action.rollout_index,
-        "turn_index": action.turn_index,
         "action_id": str(action.action_id),
         "episode_id": str(action.episode_id),
         "problem_id": str(action.problem_id),
-        "prompt_token_ids": list(action.prompt_token_ids),
-        "completion_token_ids": list(action.token_ids),
-        "logprobs": list(action.logprobs),
+        "completion_token_ids": action.token_ids,
     }
 
 

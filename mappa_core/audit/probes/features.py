@@ -5,19 +5,15 @@
     paired probes   the same work, one thing changed: padding, style, praise, relabelling, rubric
                     turned round, order of turns, role, recovery, outcome hidden, shown or flipped
 
-The cases go to a real coach (`probing`); here they are made, and the answers weighed.
-Pairs share everything but the feature, so the interval is that of the mean difference.
+The cases go to a real coach (`probing`); here they are made.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
-from scipy import stats
 
-from mappa_core.audit.statistics.regression import Estimate
-from mappa_core.audit.statistics.verdicts import Judged, judge
 from mappa_core.core.records.episodes import Message, Outcome, Problem
 from mappa_core.core.records.scores import CoachCase
 from mappa_core.core.records.tools import ToolResult, ToolStatus
@@ -44,49 +40,6 @@ class Feature:
     """Whether a score may depend on it; where it may, no verdict of the coach rests on it."""
     turned_round: bool = False
     """Whether the second case goes to the coach whose rubric is turned round."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbedFeature:
-    """What one feature is worth to a coach, in points."""
-
-    feature: str
-    judged: Judged
-    pairs: int
-    may_matter: bool
-
-    def as_json(self) -> dict[str, object]:
-        """For scripts."""
-        return {
-            "feature": self.feature,
-            "points": self.judged.estimate.value,
-            "interval": self.judged.estimate.interval(),
-            "pairs": self.pairs,
-            "may_matter": self.may_matter,
-            "verdict": self.judged.verdict,
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NullScores:
-    """What a policy that does nothing earns on each task type."""
-
-    policy: str
-    means: Mapping[str, float]
-    """Mean score by task type."""
-    spread: float
-    """Largest minus smallest mean."""
-    judged: Judged
-    """Of the difference between the best and the worst paid type."""
-
-    def as_json(self) -> dict[str, object]:
-        """For scripts."""
-        return {
-            "policy": self.policy,
-            "means": dict(self.means),
-            "spread": self.spread,
-            "verdict": self.judged.verdict,
-        }
 
 
 def features() -> tuple[Feature, ...]:
@@ -135,88 +88,6 @@ def null_case(problem: Problem, agent: str, policy: str, text: str) -> CoachCase
         tool_result=_crash(text) if policy == "crashing" else None,
         earlier=(),
         task_type=problem.task_type,
-    )
-
-
-def probed(
-    pairs: Mapping[str, Sequence[tuple[float, float]]], margin: float
-) -> tuple[ProbedFeature, ...]:
-    """Judge what each feature changed; features with fewer than three pairs are left out.
-
-    Args:
-        pairs: For every feature, scores (without, with) of the same work.
-        margin: In points.
-    """
-    usable = {name: np.array(rows) for name, rows in pairs.items() if len(rows) >= 3}
-    deserved = {feature.name for feature in features() if feature.may_matter}
-    estimates = [mean_estimate(rows[:, 1] - rows[:, 0]) for rows in usable.values()]
-    verdicts = judge(estimates, [len(rows) for rows in usable.values()], margin)
-    return tuple(
-        ProbedFeature(feature=name, judged=judged, pairs=len(rows), may_matter=name in deserved)
-        for (name, rows), judged in zip(usable.items(), verdicts, strict=True)
-    )
-
-
-def null_scores(
-    scores: Mapping[str, Mapping[str, Sequence[float]]], margin: float
-) -> tuple[NullScores, ...]:
-    """Compare what null policies earn on each task type.
-
-    Args:
-        scores: By policy and task type; types with fewer than two scores are left out.
-        margin: In points.
-    """
-    found: list[tuple[str, dict[str, float], Estimate, int]] = []
-    for policy, by_type in scores.items():
-        groups = {name: np.array(s, dtype=float) for name, s in by_type.items() if len(s) >= 2}
-        if len(groups) < 2:
-            continue
-        means = {name: float(group.mean()) for name, group in groups.items()}
-        best, worst = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
-        count = sum(len(group) for group in groups.values())
-        gap = _gap(groups[best], groups[worst], len(groups))
-        found.append((policy, means, gap, count))
-    verdicts = judge([each[2] for each in found], [each[3] for each in found], margin)
-    return tuple(
-        NullScores(
-            policy=policy,
-            means=means,
-            spread=max(means.values()) - min(means.values()),
-            judged=judged,
-        )
-        for (policy, means, _, _), judged in zip(found, verdicts, strict=True)
-    )
-
-
-def mean_estimate(values: np.ndarray) -> Estimate:
-    """The mean of independent values; one that never varies is known, or 0, exactly."""
-    error = float(values.std(ddof=1)) / len(values) ** 0.5
-    value = float(values.mean())
-    return Estimate(
-        value=value,
-        standard_error=max(error, EXACT),
-        degrees_of_freedom=len(values) - 1,
-        p_value=float(2 * stats.t.sf(abs(value) / max(error, EXACT), len(values) - 1)),
-    )
-
-
-EXACT = 1e-6
-"""Standard error, in points, of a coach that always answers alike."""
-
-
-def _gap(best: np.ndarray, worst: np.ndarray, types: int) -> Estimate:
-    """The widest of all gaps, with Welch's error; p-value times the number of pairs of types."""
-    variances = best.var(ddof=1) / len(best), worst.var(ddof=1) / len(worst)
-    error = max(float(np.sqrt(sum(variances))), EXACT)
-    below = sum(v**2 / (len(g) - 1) for v, g in zip(variances, (best, worst), strict=True))
-    freedom = float(sum(variances) ** 2 / below) if below > 0 else len(best) + len(worst) - 2.0
-    value = float(best.mean() - worst.mean())
-    chance = 2 * stats.t.sf(value / error, freedom) * types * (types - 1) / 2
-    return Estimate(
-        value=value,
-        standard_error=error,
-        degrees_of_freedom=freedom,
-        p_value=float(min(chance, 1.0)),
     )
 
 

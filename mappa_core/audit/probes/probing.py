@@ -12,15 +12,8 @@ import numpy as np
 
 from mappa_core.audit.frame import Floats
 from mappa_core.audit.probes.cases import NullAction, Questions, WorkedAction
-from mappa_core.audit.probes.features import (
-    Feature,
-    NullScores,
-    Pair,
-    ProbedFeature,
-    features,
-    null_scores,
-    probed,
-)
+from mappa_core.audit.probes.features import Feature, Pair, features
+from mappa_core.audit.probes.scores import NullScores, ProbedFeature, null_scores, probed
 from mappa_core.audit.statistics.noise import Noise, noise
 from mappa_core.audit.statistics.verdicts import Verdict, overall
 from mappa_core.coach.config import CoachModelConfig

@@ -1,7 +1,7 @@
 """Findings as one HTML page that needs nothing else: plots inside, every number beside its SQL."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
 
 from mappa_core.audit import sql
 from mappa_core.audit.findings import AuditInput, AuditResult
@@ -10,31 +10,6 @@ from mappa_core.audit.report.charts import COLOURS, INK, plots
 from mappa_core.audit.report.text import TITLES, interval
 from mappa_core.audit.statistics.selftest import Rate
 from mappa_core.pages.render import render
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """A verdict in its colour."""
-
-    text: str
-    colour: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """A finding as the page prints it."""
-
-    subject: str
-    against: str
-    stratum: str
-    interval: str
-    detail: str
-    sql: str
-    unit: str
-    p_value: str
-    actions: int
-    problems: int | str
-    verdict: Verdict
 
 
 def html(seen: AuditInput, result: AuditResult, rates: Sequence[Rate], *, recorded: bool) -> str:
@@ -46,46 +21,38 @@ def html(seen: AuditInput, result: AuditResult, rates: Sequence[Rate], *, record
         rates: How often an audit of a run of this shape is wrong, by simulation.
         recorded: Whether the findings are rows in the database that was audited.
     """
+    tables = {
+        title: [finding for finding in result.findings if finding.kind == kind]
+        for kind, title in TITLES.items()
+    }
     return render(
         "audit.html",
         title=f"Audit of {seen.run.name}",
-        verdict=Verdict(text=result.verdict, colour=COLOURS[result.verdict]),
+        verdict=result.verdict,
         size=f"{len(seen.frame)} actions on {seen.frame.problem_count} problems",
         size_sql=sql.of_run(sql.SIZE, seen.run.id),
         margin=f"{seen.margin:g}",
         rates=rates,
-        plots=list(plots(seen, result)),
-        tables=list(_tables(result.findings, recorded=recorded)),
+        plots=plots(seen, result),
+        tables={title: findings for title, findings in tables.items() if findings},
+        colour=_colour,
+        subject=_subject,
+        interval=interval,
+        detail=_detail,
+        query=partial(_query, recorded=recorded),
+        hint=_hint,
         recorded=recorded,
     )
 
 
-def _tables(findings: Sequence[Finding], *, recorded: bool) -> Iterator[tuple[str, list[Row]]]:
-    for kind, title in TITLES.items():
-        rows = [_row(each, recorded=recorded) for each in findings if each.kind == kind]
-        if rows:
-            yield title, rows
+def _colour(verdict: str) -> str:
+    return COLOURS.get(verdict, INK)
 
 
-def _row(finding: Finding, *, recorded: bool) -> Row:
-    subject = finding.subject
+def _subject(finding: Finding) -> str:
     if finding.iteration is not None and finding.kind in ("update_share", "alert"):
-        subject = f"{subject}, iteration {finding.iteration}"
-    return Row(
-        subject=subject,
-        against=finding.against,
-        stratum=finding.stratum,
-        interval=interval(finding),
-        detail=_detail(finding),
-        sql=_query(finding, recorded=recorded),
-        unit=finding.unit,
-        p_value="" if finding.p_value is None else f"{finding.p_value:.3g}",
-        actions=finding.actions,
-        problems=finding.problems or "",
-        verdict=Verdict(
-            text=f"{finding.verdict}{_hint(finding)}", colour=COLOURS.get(finding.verdict, INK)
-        ),
-    )
+        return f"{finding.subject}, iteration {finding.iteration}"
+    return finding.subject
 
 
 def _detail(finding: Finding) -> str:

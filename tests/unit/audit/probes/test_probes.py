@@ -8,8 +8,9 @@ from mappa_cli.printing.audits import before_tables
 from mappa_core.app.config import TrainConfig
 from mappa_core.audit.probes import cases
 from mappa_core.audit.probes.cases import Questions
-from mappa_core.audit.probes.features import features, null_actions, null_case, null_scores, probed
+from mappa_core.audit.probes.features import features, null_actions, null_case
 from mappa_core.audit.probes.probing import ProbeResult, expected, probe_coach
+from mappa_core.audit.probes.scores import null_scores, probed
 from mappa_core.coach.opening import ProbedCoach
 from mappa_core.coach.protocols import Coach
 from mappa_core.coach.rubrics import load_rubrics, turned_round

@@ -1,0 +1,140 @@
+"""What probing's scores say: what each feature is worth, and what doing nothing earns.
+
+Pairs share everything but the feature, so the interval is that of the mean difference.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from mappa_core.audit.probes.features import features
+from mappa_core.audit.statistics.regression import Estimate
+from mappa_core.audit.statistics.verdicts import Judged, judge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedFeature:
+    """What one feature is worth to a coach, in points."""
+
+    feature: str
+    judged: Judged
+    pairs: int
+    may_matter: bool
+
+    def as_json(self) -> dict[str, object]:
+        """For scripts."""
+        return {
+            "feature": self.feature,
+            "points": self.judged.estimate.value,
+            "interval": self.judged.estimate.interval(),
+            "pairs": self.pairs,
+            "may_matter": self.may_matter,
+            "verdict": self.judged.verdict,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NullScores:
+    """What a policy that does nothing earns on each task type."""
+
+    policy: str
+    means: Mapping[str, float]
+    """Mean score by task type."""
+    judged: Judged
+    """Of the difference between the best and the worst paid type."""
+
+    @property
+    def spread(self) -> float:
+        """Largest minus smallest mean."""
+        return max(self.means.values()) - min(self.means.values())
+
+    def as_json(self) -> dict[str, object]:
+        """For scripts."""
+        return {
+            "policy": self.policy,
+            "means": dict(self.means),
+            "spread": self.spread,
+            "verdict": self.judged.verdict,
+        }
+
+
+def probed(
+    pairs: Mapping[str, Sequence[tuple[float, float]]], margin: float
+) -> tuple[ProbedFeature, ...]:
+    """Judge what each feature changed; features with fewer than three pairs are left out.
+
+    Args:
+        pairs: For every feature, scores (without, with) of the same work.
+        margin: In points.
+    """
+    usable = {name: np.array(rows) for name, rows in pairs.items() if len(rows) >= 3}
+    deserved = {feature.name for feature in features() if feature.may_matter}
+    estimates = [mean_estimate(rows[:, 1] - rows[:, 0]) for rows in usable.values()]
+    verdicts = judge(estimates, [len(rows) for rows in usable.values()], margin)
+    return tuple(
+        ProbedFeature(feature=name, judged=judged, pairs=len(rows), may_matter=name in deserved)
+        for (name, rows), judged in zip(usable.items(), verdicts, strict=True)
+    )
+
+
+def null_scores(
+    scores: Mapping[str, Mapping[str, Sequence[float]]], margin: float
+) -> tuple[NullScores, ...]:
+    """Compare what null policies earn on each task type.
+
+    Args:
+        scores: By policy and task type; types with fewer than two scores are left out.
+        margin: In points.
+    """
+    usable = {
+        policy: {name: np.array(given, float) for name, given in by_type.items() if len(given) >= 2}
+        for policy, by_type in scores.items()
+    }
+    usable = {policy: by_type for policy, by_type in usable.items() if len(by_type) >= 2}
+    counts = [sum(map(len, by_type.values())) for by_type in usable.values()]
+    verdicts = judge([_widest_gap(by_type) for by_type in usable.values()], counts, margin)
+    return tuple(
+        NullScores(policy=policy, means=_means(by_type), judged=judged)
+        for (policy, by_type), judged in zip(usable.items(), verdicts, strict=True)
+    )
+
+
+def _means(by_type: Mapping[str, np.ndarray]) -> Mapping[str, float]:
+    return {name: float(given.mean()) for name, given in by_type.items()}
+
+
+def mean_estimate(values: np.ndarray) -> Estimate:
+    """The mean of independent values; one that never varies is known, or 0, exactly."""
+    error = float(values.std(ddof=1)) / len(values) ** 0.5
+    value = float(values.mean())
+    return Estimate(
+        value=value,
+        standard_error=max(error, EXACT),
+        degrees_of_freedom=len(values) - 1,
+        p_value=float(2 * stats.t.sf(abs(value) / max(error, EXACT), len(values) - 1)),
+    )
+
+
+EXACT = 1e-6
+"""Standard error, in points, of a coach that always answers alike."""
+
+
+def _widest_gap(by_type: Mapping[str, np.ndarray]) -> Estimate:
+    """The widest of all gaps, with Welch's error; p-value times the number of pairs of types."""
+    means, types = _means(by_type), len(by_type)
+    best = by_type[max(means, key=means.__getitem__)]
+    worst = by_type[min(means, key=means.__getitem__)]
+    variances = best.var(ddof=1) / len(best), worst.var(ddof=1) / len(worst)
+    error = max(float(np.sqrt(sum(variances))), EXACT)
+    below = sum(v**2 / (len(g) - 1) for v, g in zip(variances, (best, worst), strict=True))
+    freedom = float(sum(variances) ** 2 / below) if below > 0 else len(best) + len(worst) - 2.0
+    value = float(best.mean() - worst.mean())
+    chance = 2 * stats.t.sf(value / error, freedom) * types * (types - 1) / 2
+    return Estimate(
+        value=value,
+        standard_error=error,
+        degrees_of_freedom=freedom,
+        p_value=float(min(chance, 1.0)),
+    )
