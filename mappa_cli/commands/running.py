@@ -40,11 +40,11 @@ def watched(
     from mappa_cli.servers import prefect_server
     from mappa_core.app.checks import check_inputs
     from mappa_core.app.services import reporting_to
-    from mappa_core.rollout.engines.opening import warming
+    from mappa_core.rollout.engines import prestarted
 
     check_recorder_load(config, check_inputs(config, settings))
     with (
-        warming(config, settings),
+        prestarted(config.engine, settings.logs),
         prefect_server(settings),
         TerminalProgress(console) as progress,
         reporting_to(progress),

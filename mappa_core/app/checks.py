@@ -10,7 +10,7 @@ from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.runs import Run
 from mappa_core.core.settings import Settings
-from mappa_core.rollout.engines.opening import check_engine
+from mappa_core.rollout.engines import check_engine
 from mappa_core.rollout.episode_files import open_files
 from mappa_core.rollout.problems import problem_source
 from mappa_core.rollout.problems.drawing import check_enough
@@ -102,7 +102,7 @@ def check_inputs(config: TrainConfig, settings: Settings) -> Team:
     from mappa_core.models.resolve import resolve_model
 
     resolve_model(config.model, settings.models)
-    check_engine(config)
+    check_engine(config.engine, whole_weights=config.learner.weights == "full")
     if config.learner.deployment is None:
         resolve_device(config.learner.device)
     return team

@@ -15,7 +15,8 @@ from mappa_core.coach.opening import open_coaches
 from mappa_core.coach.protocols import Coach
 from mappa_core.core.outage import OutageRetry
 from mappa_core.core.settings import Settings
-from mappa_core.rollout.engines.opening import start_engine
+from mappa_core.rollout.engines import start_engine
+from mappa_core.rollout.engines.base import EngineSetup
 from mappa_core.rollout.episode_files import EpisodeFiles, open_files
 from mappa_core.rollout.problems import problem_source
 from mappa_core.rollout.protocols import Engine, ProblemSource, Sandbox, Tokenizer, Toolbox
@@ -159,7 +160,9 @@ async def _build(
     stack.callback(store.close)
     coach, second = open_coaches(config.coach, settings, team, stack)
     progress.on_starting("engines")
-    engine = await start_engine(config, settings, team, model, tokenizer, stack)
+    engine = await start_engine(
+        _engine_setup(config, settings, team, model, tokenizer.end_token_ids), stack
+    )
     return Services(
         team=team,
         model=model,
@@ -177,4 +180,19 @@ async def _build(
         progress=progress,
         files=open_files(team, problems, settings.workspaces),
         audit=AuditStore(store.database),
+    )
+
+
+def _engine_setup(
+    config: TrainConfig, settings: Settings, team: Team, model: str, ends: tuple[int, ...]
+) -> EngineSetup:
+    return EngineSetup(
+        config=config.engine,
+        model=model,
+        agents=tuple(agent.name for agent in team.agents),
+        end_token_ids=ends,
+        work_directory=settings.home / "engine",
+        log_directory=settings.logs,
+        whole_weights=config.learner.weights == "full",
+        lora_rank=config.learner.lora.rank,
     )

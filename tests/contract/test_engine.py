@@ -1,4 +1,4 @@
-"""Every engine keeps the promise of `ports.Engine`: ids in, ids and their log-probs out."""
+"""Every engine keeps the promise of `Engine`: ids in, ids and their log-probs out."""
 
 import asyncio
 import os
@@ -25,9 +25,10 @@ from mappa_core.core.records.episodes import (
 from mappa_core.models.tokenizer import ChatTokenizer
 from mappa_core.models.weights import load_base
 from mappa_core.rollout.config import EngineConfig
+from mappa_core.rollout.engines.base import EngineSetup
 from mappa_core.rollout.engines.transformers.engine import TransformersEngine
 from mappa_core.rollout.engines.vllm.engine import VllmEngine
-from mappa_core.rollout.engines.vllm.server import open_fork_server
+from mappa_core.rollout.engines.vllm.fork_server import open_fork_server
 from mappa_core.rollout.protocols import Engine
 from tests.builders import make_policy, make_run
 from tests.tiny_model import save_adapter, save_tiny_model
@@ -86,14 +87,15 @@ def transformers_engine(model: Path, ends: tuple[int, ...], directory: Path) -> 
 
 
 def vllm_engine(model: Path, ends: tuple[int, ...], directory: Path) -> Engine:
-    return VllmEngine(
+    setup = EngineSetup(
+        config=CONFIG,
         model=model,
         agents=AGENTS,
-        config=CONFIG,
         end_token_ids=ends,
         work_directory=directory / "work",
-        fork_server=open_fork_server(CONFIG, directory / "logs"),
+        log_directory=directory / "logs",
     )
+    return VllmEngine(setup, open_fork_server(CONFIG, setup.log_directory))
 
 
 @pytest.fixture(scope="module", params=["transformers-tiny", "transformers", "vllm"])

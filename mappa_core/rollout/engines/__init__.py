@@ -1,1 +1,93 @@
-"""Engines sample actions from the agents' weights."""
+"""Engines sample actions from the agents' weights; one table says which there are."""
+
+from collections.abc import Generator, Mapping
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+
+from mappa_core.core.errors import ConfigError
+from mappa_core.rollout.config import EngineConfig
+from mappa_core.rollout.engines.base import EngineSetup, serves_whole_models
+from mappa_core.rollout.protocols import Engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineKind:
+    """One value of `engine.backend`."""
+
+    module: str
+    """In this package; its `open_engine(setup)` makes the engine."""
+    takes_sent_weights: bool = False
+    """Whether weights can reach it through a GPU's memory (`engine.weight_sync`)."""
+    prestarts: bool = False
+    """Whether its module has `prestarted(config, log_directory)`."""
+
+    def load(self) -> ModuleType:
+        """Import the engine's module, which takes seconds."""
+        return import_module(f"{__name__}.{self.module}")
+
+
+ENGINES: Mapping[str, EngineKind] = MappingProxyType(
+    {
+        "vllm": EngineKind(module="vllm.opening", takes_sent_weights=True, prestarts=True),
+        "transformers": EngineKind(module="transformers.engine"),
+    }
+)
+"""Every engine by name."""
+
+
+@contextmanager
+def prestarted(config: EngineConfig, log_directory: Path) -> Generator[None]:
+    """Begin what takes longest in starting the engine while other services are opened."""
+    kind = ENGINES[config.backend]
+    if not kind.prestarts:
+        yield
+        return
+    with kind.load().prestarted(config, log_directory):
+        yield
+
+
+def check_engine(config: EngineConfig, *, whole_weights: bool) -> None:
+    """Refuse a way of sending weights to the servers that does not exist.
+
+    Args:
+        config: The engine's.
+        whole_weights: Whether agents train all weights, not adapters.
+
+    Raises:
+        ConfigError: No whole weights are served, or there is no GPU for them to go through.
+    """
+    from mappa_core.models.device import resolve_device
+
+    device = resolve_device(config.device)
+    if config.weight_sync == "reload":
+        return
+    receivers = [name for name, kind in ENGINES.items() if kind.takes_sent_weights]
+    serves_whole = serves_whole_models(config, device, whole_weights=whole_weights)
+    if config.backend not in receivers or not serves_whole:
+        raise ConfigError(
+            f"engine.weight_sync={config.weight_sync} sends whole weights to vLLM, and none are "
+            f"served: set engine.backend={' or '.join(receivers)} and engine.serving=merged, or "
+            "leave it at reload"
+        )
+    if device == "cpu":
+        raise ConfigError(
+            f"engine.weight_sync={config.weight_sync} goes through a GPU's memory: on a CPU leave "
+            "it at reload"
+        )
+
+
+async def start_engine(setup: EngineSetup, stack: AsyncExitStack) -> Engine:
+    """The engine as configured, ready to serve; closed with `stack`.
+
+    Raises:
+        ConfigError: As `check_engine`.
+        EngineError: It does not start.
+    """
+    check_engine(setup.config, whole_weights=setup.whole_weights)
+    engine: Engine = ENGINES[setup.config.backend].load().open_engine(setup)
+    stack.push_async_callback(engine.close)
+    await engine.start()
+    return engine

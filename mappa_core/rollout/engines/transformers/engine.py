@@ -7,7 +7,6 @@ tokens bit for bit whatever else is asked for.
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from transformers import PreTrainedModel
@@ -17,6 +16,7 @@ from mappa_core.core.records.episodes import Completion, GenerationRequest, Poli
 from mappa_core.models.device import resolve_device, resolve_dtype
 from mappa_core.models.weights import is_whole_model, load_base, read_adapter
 from mappa_core.rollout.config import EngineConfig
+from mappa_core.rollout.engines.base import EngineSetup, check_served, sampling_within
 from mappa_core.rollout.engines.transformers.sampling import sample
 
 
@@ -40,7 +40,7 @@ class TransformersEngine:
         self._end_token_ids = frozenset(end_token_ids)
         self._base: PreTrainedModel | None = None
         self._served: dict[str, tuple[PolicyVersion, PreTrainedModel]] = {}
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def start(self) -> None:
         """Read the base weights.
@@ -48,7 +48,7 @@ class TransformersEngine:
         Raises:
             EngineError: They cannot be read.
         """
-        async with self._turn:
+        async with self._lock:
             if self._base is None:
                 self._base = await asyncio.to_thread(self._read_base)
 
@@ -58,7 +58,7 @@ class TransformersEngine:
         Raises:
             EngineError: The engine is not started, or the adapter does not fit.
         """
-        async with self._turn:
+        async with self._lock:
             base = self._started()
             served, _ = self._served.get(policy.agent, (None, base))
             if served is not None and served.id == policy.id:
@@ -74,13 +74,15 @@ class TransformersEngine:
         Raises:
             EngineError: Another version is served, or the prompt leaves no room for an answer.
         """
-        async with self._turn:
+        async with self._lock:
             started = time.perf_counter()
+            served, model = self._served.get(request.policy.agent, (None, self._started()))
+            check_served(request.policy, served)
             token_ids, logprobs, finish_reason = await asyncio.to_thread(
                 sample,
-                self._model_for(request.policy),
+                model,
                 request.prompt_token_ids,
-                replace(request.sampling, max_tokens=self._room(request)),
+                sampling_within(request, self._max_length),
                 seed=request.seed,
                 end_token_ids=self._end_token_ids,
             )
@@ -93,7 +95,7 @@ class TransformersEngine:
 
     async def close(self) -> None:
         """Let the memory go; safe to call twice."""
-        async with self._turn:
+        async with self._lock:
             self._served.clear()
             self._base = None
 
@@ -115,27 +117,12 @@ class TransformersEngine:
             raise EngineError(f"cannot serve the weights {adapter}: {error}") from error
         return model
 
-    def _model_for(self, policy: PolicyVersion) -> PreTrainedModel:
-        self._started()
-        served, model = self._served.get(policy.agent, (None, None))
-        if served is None or model is None or served.id != policy.id:
-            serves = "nothing" if served is None else f"step {served.step}"
-            raise EngineError(
-                f"{policy.agent} was asked for at step {policy.step} and the engine serves "
-                f"{serves} for it: load the policy first"
-            )
-        return model
-
-    def _room(self, request: GenerationRequest) -> int:
-        room = self._max_length - len(request.prompt_token_ids)
-        if room < 1:
-            raise EngineError(
-                f"a prompt of {len(request.prompt_token_ids)} tokens leaves no room in "
-                f"{self._max_length}: raise engine.max_model_length"
-            )
-        return min(room, request.sampling.max_tokens)
-
     def _started(self) -> PreTrainedModel:
         if self._base is None:
             raise EngineError("the transformers engine is not running: call start() first")
         return self._base
+
+
+def open_engine(setup: EngineSetup) -> TransformersEngine:
+    """The engine, not started yet."""
+    return TransformersEngine(setup.model, setup.config, setup.end_token_ids)

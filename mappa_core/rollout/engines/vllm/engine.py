@@ -1,20 +1,22 @@
-"""The engine on vLLM: which servers there are, and which of them serves whom."""
+"""The engine on vLLM: which servers there are, and which of them serves which agent."""
 
 import asyncio
-from collections.abc import Sequence
-from pathlib import Path
-
-import torch
 
 from mappa_core.core.errors import EngineError
 from mappa_core.core.records.episodes import Completion, GenerationRequest, PolicyVersion
 from mappa_core.models.device import resolve_device, resolve_dtype
-from mappa_core.rollout.config import EngineConfig
+from mappa_core.rollout.engines.base import EngineSetup, serves_whole_models
 from mappa_core.rollout.engines.vllm import command
-from mappa_core.rollout.engines.vllm.managed_server import Slot
-from mappa_core.rollout.engines.vllm.server import ForkServer, Server
-from mappa_core.rollout.engines.vllm.serving import Adapters, Merged, Serving, Transferred
-from mappa_core.rollout.engines.vllm.waves import Turns
+from mappa_core.rollout.engines.vllm.fork_server import ForkServer
+from mappa_core.rollout.engines.vllm.managed_server import ManagedServer
+from mappa_core.rollout.engines.vllm.server import Server
+from mappa_core.rollout.engines.vllm.waves import WaveScheduler
+from mappa_core.rollout.engines.vllm.weight_loaders import (
+    AdapterLoader,
+    FileLoader,
+    TransferLoader,
+    WeightLoader,
+)
 
 
 class VllmEngine:
@@ -23,49 +25,34 @@ class VllmEngine:
     To be used from one event loop.
     """
 
-    def __init__(
-        self,
-        *,
-        model: Path | str,
-        agents: Sequence[str],
-        config: EngineConfig,
-        end_token_ids: Sequence[int],
-        work_directory: Path,
-        fork_server: ForkServer,
-        lora_rank: int = 64,
-    ) -> None:
+    def __init__(self, setup: EngineSetup, fork_server: ForkServer) -> None:
         """Describe the engine; nothing is started.
 
         Args:
-            model: Directory of the base weights.
-            agents: Names of all agents to be served.
-            config: Device, serving and limits.
-            end_token_ids: Tokens that end a turn.
-            work_directory: Merged weights lie here while they are loaded.
+            setup: Model, agents, device, serving and limits.
             fork_server: Where the servers come from (`open_fork_server`); closed with the engine.
                 What they print is one file each beside its log.
-            lora_rank: Largest rank of an adapter (serving `adapters` only).
         """
+        config, agents = setup.config, setup.agents
         device = resolve_device(config.device)
-        merged = config.serving == "merged" or (config.serving == "auto" and device == "cpu")
-        dtype = resolve_dtype(config.dtype, device)
-        serving = _serving(model, config, work_directory, dtype) if merged else Adapters()
-        names = tuple(agents) if merged else ("adapters",)
-        flags = command.arguments(model, config, device=device, servers=len(names))
+        merged = serves_whole_models(config, device, whole_weights=setup.whole_weights)
+        names = agents if merged else ("adapters",)
+        flags = command.arguments(setup.model, config, device=device, servers=len(names))
         if not merged:
-            flags += command.adapter_arguments(len(agents), lora_rank)
+            flags += command.adapter_arguments(len(agents), setup.lora_rank)
+        loader = _whole_model_loader(setup, device) if merged else AdapterLoader()
+
+        def managed(name: str) -> ManagedServer:
+            server = Server(fork_server, flags, fork_server.log.with_name(f"vllm-{name}.log"))
+            return ManagedServer(server, loader, end_token_ids=setup.end_token_ids, config=config)
 
         self._fork_server = fork_server
-
-        def slot(name: str) -> Slot:
-            server = Server(fork_server, flags, fork_server.log.with_name(f"vllm-{name}.log"))
-            return Slot(server, serving, end_token_ids=tuple(end_token_ids), config=config)
-
         # vLLM's sleep mode is for GPUs only.
         self._sleeps = config.colocate and device != "cpu"
-        slots = tuple(map(slot, names))
-        self._turns = Turns() if device == "cpu" and len(slots) > 1 else None
-        self._slots = dict(zip(agents, slots if merged else slots * len(agents), strict=True))
+        self._servers = tuple(map(managed, names))
+        self._waves = WaveScheduler() if device == "cpu" and len(names) > 1 else None
+        serving = self._servers if merged else self._servers * len(agents)
+        self._server_of = dict(zip(agents, serving, strict=True))
 
     async def start(self) -> None:
         """Start all servers at once.
@@ -74,7 +61,7 @@ class VllmEngine:
             EngineError: One does not start; all are stopped again.
         """
         results = await asyncio.gather(
-            *(slot.start() for slot in set(self._slots.values())), return_exceptions=True
+            *(server.start() for server in self._servers), return_exceptions=True
         )
         failures = [result for result in results if isinstance(result, BaseException)]
         if failures:
@@ -87,7 +74,7 @@ class VllmEngine:
         Raises:
             EngineError: The weights cannot be loaded.
         """
-        await self._slot(policy).load(policy)
+        await self._server_for(policy).load(policy)
 
     async def generate(self, request: GenerationRequest) -> Completion:
         """Sample one action.
@@ -95,11 +82,11 @@ class VllmEngine:
         Raises:
             EngineError: The server cannot be brought back, or serves another version.
         """
-        slot = self._slot(request.policy)
-        if self._turns is None:
-            return await slot.generate(request)
-        async with self._turns.taking(request.policy.agent):
-            return await slot.generate(request)
+        server = self._server_for(request.policy)
+        if self._waves is None:
+            return await server.generate(request)
+        async with self._waves.admitted(request.policy.agent):
+            return await server.generate(request)
 
     async def sleep(self) -> None:
         """Leave a GPU's memory to the learner; on a CPU nothing is given up.
@@ -108,7 +95,7 @@ class VllmEngine:
             EngineError: A server died and cannot be brought back.
         """
         if self._sleeps:
-            await asyncio.gather(*(slot.sleep() for slot in set(self._slots.values())))
+            await asyncio.gather(*(server.sleep() for server in self._servers))
 
     async def wake(self) -> None:
         """Take the memory again.
@@ -117,24 +104,23 @@ class VllmEngine:
             EngineError: A server died and cannot be brought back.
         """
         if self._sleeps:
-            await asyncio.gather(*(slot.wake() for slot in set(self._slots.values())))
+            await asyncio.gather(*(server.wake() for server in self._servers))
 
     async def close(self) -> None:
         """Stop the servers; safe to call twice."""
-        await asyncio.gather(*(slot.close() for slot in set(self._slots.values())))
+        await asyncio.gather(*(server.close() for server in self._servers))
         self._fork_server.close()
 
-    def _slot(self, policy: PolicyVersion) -> Slot:
-        slot = self._slots.get(policy.agent)
-        if slot is None:
-            raise EngineError(f"no agent {policy.agent} here: only {', '.join(self._slots)}")
-        return slot
+    def _server_for(self, policy: PolicyVersion) -> ManagedServer:
+        server = self._server_of.get(policy.agent)
+        if server is None:
+            raise EngineError(f"no agent {policy.agent} here: only {', '.join(self._server_of)}")
+        return server
 
 
-def _serving(
-    model: Path | str, config: EngineConfig, directory: Path, dtype: torch.dtype
-) -> Serving:
-    """How whole weights reach the servers, which hold them as `dtype`."""
-    if config.weight_sync == "reload":
-        return Merged(model, directory, dtype)
-    return Transferred(model, config.weight_sync, dtype)
+def _whole_model_loader(setup: EngineSetup, device: str) -> WeightLoader:
+    """How whole weights reach the servers, which hold them in the type of the device."""
+    dtype = resolve_dtype(setup.config.dtype, device)
+    if setup.config.weight_sync == "reload":
+        return FileLoader(setup.model, setup.work_directory, dtype)
+    return TransferLoader(setup.model, setup.config.weight_sync, dtype)

@@ -1,118 +1,90 @@
-"""A process that imports vLLM once and forks servers, none of which outlives who asked for it.
+"""The process that vLLM servers are forked from, as its parent sees it."""
 
-    python fork_server.py     standard input: a socket that carries requests
-
-Importing vLLM takes a core ten seconds, and a server does it twice: for itself and for its engine.
-Forked servers start with all of it in memory, and share that memory.
-
-A request is one packet: {"arguments": [...], "log": PATH} and, with it, one end of a socket pair.
-That pair is the server's lifeline. The kernel closes the asker's end however the asker dies,
-SIGKILL included; then, or when the server ends by itself, the server's whole process group is
-ended, and then the other end closes. The fork_server itself ends when no more requests can come.
-
-A script of its own: nothing else of this project is imported.
-"""
-
-import contextlib
-import ctypes
-import gc
 import json
 import os
-import select
-import signal
 import socket
+import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-GRACE_SECONDS = 5.0
-_PR_SET_PDEATHSIG = 1
-_PACKET_BYTES = 2**17
+from mappa_core.core.errors import EngineError
+from mappa_core.models.device import resolve_device
+from mappa_core.rollout.config import EngineConfig
+from mappa_core.rollout.engines.vllm import command
 
-
-def offspring() -> list[str] | None:
-    """Fork a server for every request that comes.
-
-    Returns:
-        In each server: its arguments. In the fork_server: None, when no more requests can come.
-    """
-    control = socket.socket(fileno=os.dup(sys.stdin.fileno()))
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    gc.freeze()
-    while True:
-        packet, ends, _, _ = socket.recv_fds(control, _PACKET_BYTES, 1)
-        if not packet:
-            return None
-        if os.fork() == 0:
-            control.close()
-            request = json.loads(packet)
-            _leave_streams(request["log"])
-            _fork_guarded(ends[0])
-            return request["arguments"]
-        os.close(ends[0])
+_SCRIPT = Path(__file__).with_name("fork_server_script.py")
 
 
-def _leave_streams(log: str) -> None:
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    written = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    for ours, standard in ((nothing, 0), (written, 1), (written, 2)):
-        os.dup2(ours, standard)
+class ForkServer:
+    """Starts the process that forks servers, when the first is asked for or before."""
+
+    def __init__(self, script: Path, environment: Mapping[str, str], log: Path) -> None:
+        """Describe it: `script` with `environment`, printing to `log`."""
+        self._script = script
+        self._environment = dict(environment)
+        self.log = log
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process, if it was started."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> socket.socket:
+        """Start it, unless it runs; returns the socket that carries requests."""
+        if self._process is not None and self._control is not None and self._process.poll() is None:
+            return self._control
+        self.close()
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                # Its own directory is not on its path: there are modules with common names in it.
+                (sys.executable, "-P", str(self._script)),
+                stdin=theirs.fileno(),
+                stdout=log,
+                stderr=log,
+                env=self._environment,
+                start_new_session=True,
+            )
+        return self._control
+
+    def fork(self, arguments: Sequence[str], log: Path) -> socket.socket:
+        """Ask for a server; returns our end of its liveness socket.
+
+        The server is ended when the returned end is closed or shut down; the other end closes
+        when the server has ended.
+
+        Raises:
+            EngineError: The process ended before it could be asked.
+        """
+        control = self.start()
+        request = json.dumps({"arguments": list(arguments), "log": str(log)})
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                socket.send_fds(control, [request.encode()], [theirs.fileno()])
+            except OSError as error:
+                ours.close()
+                raise EngineError(f"what starts vLLM's servers ended: read {self.log}") from error
+        return ours
+
+    def close(self) -> None:
+        """Let it end; its servers live on. Safe to call twice."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
 
 
-def _fork_guarded(lifeline: int) -> None:
-    """Returns in a child alone; this process stays behind as its guard and never returns."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    child = os.fork()
-    if child == 0:
-        os.close(lifeline)
-        os.setpgid(0, 0)
-        # Covers the guard itself being killed; it has one thread, so this is the right parent.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        return
-    # Both set it: whoever comes second finds it done.
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.setpgid(child, child)
-    ended = os.pidfd_open(child)
-    if ended not in _wait_readable(lifeline, ended):
-        os.kill(child, signal.SIGTERM)
-        _wait_readable(ended, seconds=GRACE_SECONDS)
-    # The server has ended or was told to; this is for what it started and left behind.
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    os._exit(0)
-
-
-def _wait_readable(*files: int, seconds: float | None = None) -> list[int]:
-    return select.select(files, (), (), seconds)[0]
-
-
-def main() -> None:
-    """Import all that a server needs, then serve whoever this process turns out to be."""
-    from vllm.entrypoints.launchers.api_server import entry
-    from vllm.platforms import current_platform
-
-    if current_platform.is_cpu():
-        _fork_cpu_engines()
-    arguments = offspring()
-    if arguments is not None:
-        sys.argv = ["vllm", *arguments]
-        entry.main()
-
-
-def _fork_cpu_engines() -> None:
-    """Let a server fork its engine: vLLM would spawn it on a CPU, importing everything again.
-
-    It spawns because a forked child cannot use OpenMP threads of its parent; a server computes
-    nothing before it has its engine, and so has none.
-    """
-    import importlib
-    import multiprocessing
-
-    import vllm.v1.engine.utils as launching
-
-    importlib.import_module("vllm.v1.worker.cpu_worker")  # which the engine would import
-    forking = multiprocessing.get_context("fork")
-    launching.get_mp_context = lambda: forking  # pyright: ignore[reportPrivateImportUsage]
-
-
-if __name__ == "__main__":
-    main()
+def open_fork_server(config: EngineConfig, log_directory: Path) -> ForkServer:
+    """What the engine's servers come from; starting it before the rest is ready saves time."""
+    environment = command.environment(
+        os.environ, device=resolve_device(config.device), weight_sync=config.weight_sync
+    )
+    return ForkServer(_SCRIPT, environment, log_directory / "vllm.log")

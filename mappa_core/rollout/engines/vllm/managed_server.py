@@ -1,10 +1,12 @@
-"""A server, the policies loaded in it, and bringing both back when the server dies."""
+"""A vLLM server, the policies loaded in it, and bringing both back when the server dies."""
 
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
+
+from pydantic import BaseModel
 
 from mappa_core.core.errors import EngineError
 from mappa_core.core.records.episodes import (
@@ -15,35 +17,52 @@ from mappa_core.core.records.episodes import (
 )
 from mappa_core.core.text import counted
 from mappa_core.rollout.config import EngineConfig
-from mappa_core.rollout.engines.vllm.gate import Gate
+from mappa_core.rollout.engines.base import check_served, sampling_within
+from mappa_core.rollout.engines.vllm.read_write_lock import ReadWriteLock
 from mappa_core.rollout.engines.vllm.server import Server, ServerDied
-from mappa_core.rollout.engines.vllm.serving import Serving, Untouched
+from mappa_core.rollout.engines.vllm.weight_loaders import WeightLoader, WeightsUnchanged
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
 
-class Slot:
-    """One server and who is served from it."""
+class _Logprobs(BaseModel):
+    token_logprobs: tuple[float, ...]
+
+
+class _Choice(BaseModel):
+    token_ids: tuple[int, ...]
+    logprobs: _Logprobs
+    finish_reason: FinishReason
+
+
+class _Response(BaseModel):
+    """What is read of vLLM's answer."""
+
+    choices: tuple[_Choice]
+
+
+class ManagedServer:
+    """Keeps one server alive, with the policies of the agents that it serves."""
 
     def __init__(
         self,
         server: Server,
-        serving: Serving,
+        loader: WeightLoader,
         *,
         end_token_ids: tuple[int, ...],
         config: EngineConfig,
     ) -> None:
         self._server = server
-        self._serving = serving
+        self._loader = loader
         self._end_token_ids = end_token_ids
         self._config = config
-        self._gate = Gate()
+        self._weights_lock = ReadWriteLock()
         self._loaded: dict[str, PolicyVersion] = {}
-        # Whether the server has what `_loaded` says; where not, it is to be revived first.
-        self._whole = True
-        self._lives = 0
+        # Whether the server has what `_loaded` says; where not, it is to be restarted first.
+        self._consistent = True
+        self._generation = 0
         self._restarts_left = config.restarts
 
     async def start(self) -> None:
@@ -60,44 +79,44 @@ class Slot:
         Raises:
             EngineError: It cannot be had; later requests find the old one, or a new server's.
         """
-        await self._surviving(lambda: self._replace(policy))
+        await self._with_restarts(lambda: self._replace(policy))
         # A new policy is progress: what went wrong before it no longer counts.
         self._restarts_left = self._config.restarts
 
     async def sleep(self) -> None:
         """Leave the GPU's memory, weights to the CPU's; requests wait until `wake`."""
-        await self._surviving(lambda: self._order("/sleep?level=1"))
+        await self._with_restarts(lambda: self._post_alone("/sleep?level=1"))
 
     async def wake(self) -> None:
         """Take the memory again; a server that died meanwhile is started anew."""
-        life = self._lives
+        generation = self._generation
         try:
-            await self._order("/wake_up")
+            await self._post_alone("/wake_up")
         except ServerDied as death:
-            await self._revive(life, death)
+            await self._recover(generation, death)
 
     async def generate(self, request: GenerationRequest) -> Completion:
         """Sample, as often as the server dies of something else."""
 
         async def sample() -> Completion:
-            async with self._gate.request():
+            async with self._weights_lock.reading():
                 return await self._sample(request)
 
-        return await self._surviving(sample)
+        return await self._with_restarts(sample)
 
-    async def _surviving(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def _with_restarts(self, work: Callable[[], Awaitable[T]]) -> T:
         """The result of `work`, done again on a new server as often as one dies of it."""
         while True:
-            life = self._lives
+            generation = self._generation
             try:
                 return await work()
             except ServerDied as death:
-                await self._revive(life, death)
+                await self._recover(generation, death)
 
-    async def _revive(self, life: int, death: ServerDied) -> None:
+    async def _recover(self, generation: int, death: ServerDied) -> None:
         """Restart the server once, however many requests saw it die."""
-        async with self._gate.change():
-            while self._lives == life:
+        async with self._weights_lock.writing():
+            while self._generation == generation:
                 if self._restarts_left == 0:
                     raise EngineError(
                         f"the vLLM server died {counted(self._config.restarts + 1, 'time')} "
@@ -116,76 +135,67 @@ class Slot:
             await self._server.stop()
             await self._server.start(self._config.start_seconds)
             for policy in self._loaded.values():
-                await self._serving.load(self._server, policy, None)
-        self._lives += 1
+                await self._loader.load(self._server, policy, None)
+        self._generation += 1
 
     async def _replace(self, policy: PolicyVersion) -> None:
-        async with self._gate.change():
-            self._check_whole()
+        async with self._weights_lock.writing():
+            self._check_consistent()
             old = self._loaded.get(policy.agent)
             if old is not None and old.id == policy.id:
                 return
-            async with self._changing_weights(harmless=Untouched):
-                await self._serving.load(self._server, policy, old)
+            async with self._changing_weights(harmless=WeightsUnchanged):
+                await self._loader.load(self._server, policy, old)
                 self._loaded[policy.agent] = policy
 
-    async def _order(self, path: str) -> None:
-        async with self._gate.change():
-            self._check_whole()
+    async def _post_alone(self, path: str) -> None:
+        async with self._weights_lock.writing():
+            self._check_consistent()
             await self._server.post(path, {})
 
     @asynccontextmanager
     async def _changing_weights(
         self, *, harmless: type[EngineError] | tuple[()] = ()
     ) -> AsyncGenerator[None]:
-        """Inside, weights change: to the end, or the server is stopped until it is revived.
+        """Inside, weights change: to the end, or the server is stopped until it is restarted.
 
         An error or a cancellation at any `await` may leave it with weights that are not those of
         `_loaded`, and what they sample would be recorded as that policy's.
         """
-        self._whole = False
+        self._consistent = False
         try:
             yield
         except harmless:
-            self._whole = True
+            self._consistent = True
             raise
         except BaseException:
             await self._server.stop()
             raise
-        self._whole = True
+        self._consistent = True
 
-    def _check_whole(self) -> None:
-        if not self._whole:
+    def _check_consistent(self) -> None:
+        if not self._consistent:
             raise ServerDied("stopped half way through a change of weights")
 
     async def _sample(self, request: GenerationRequest) -> Completion:
-        policy = request.policy
-        loaded = self._loaded.get(policy.agent)
-        if loaded is None or loaded.id != policy.id:
-            serves = "nothing" if loaded is None else f"step {loaded.step}"
-            raise EngineError(
-                f"{policy.agent} was asked for at step {policy.step} and the engine serves "
-                f"{serves} for it: load the policy first"
-            )
-        self._check_whole()
+        check_served(request.policy, self._loaded.get(request.policy.agent))
+        self._check_consistent()
         started = time.perf_counter()
-        response = await self._server.post(
-            "/v1/completions", self._body(request, self._serving.model_name(policy))
-        )
-        choice = response.json()["choices"][0]
+        response = await self._server.post("/v1/completions", self._body(request))
+        (choice,) = _Response.model_validate_json(response.content).choices
         return Completion(
-            token_ids=tuple(choice["token_ids"]),
-            logprobs=tuple(choice["logprobs"]["token_logprobs"]),
-            finish_reason=FinishReason(choice["finish_reason"]),
+            token_ids=choice.token_ids,
+            logprobs=choice.logprobs.token_logprobs,
+            finish_reason=choice.finish_reason,
             seconds=time.perf_counter() - started,
         )
 
-    def _body(self, request: GenerationRequest, model: str) -> dict[str, object]:
-        sampling = request.sampling
+    def _body(self, request: GenerationRequest) -> dict[str, object]:
+        sampling = sampling_within(request, self._config.max_model_length)
         return {
-            "model": model,
+            "model": self._loader.model_name(request.policy),
             "prompt": request.prompt_token_ids,
-            "max_tokens": self._room(request),
+            "max_tokens": sampling.max_tokens,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "seed": request.seed,
@@ -194,12 +204,3 @@ class Slot:
             "logprobs": 0,
             "return_token_ids": True,
         }
-
-    def _room(self, request: GenerationRequest) -> int:
-        room = self._config.max_model_length - len(request.prompt_token_ids)
-        if room < 1:
-            raise EngineError(
-                f"a prompt of {len(request.prompt_token_ids)} tokens leaves no room in "
-                f"{self._config.max_model_length}: raise engine.max_model_length"
-            )
-        return min(room, request.sampling.max_tokens)

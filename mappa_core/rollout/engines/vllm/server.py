@@ -1,17 +1,13 @@
 """One vLLM server process: start it, wait until it answers, know when it has died, stop it.
 
 It listens on a Unix socket in a directory of this user alone: no port to collide on, and vLLM's
-development endpoints, which change weights, are out of everybody else's reach.
+development endpoints, which change weights, are out of every other user's reach.
 """
 
 import asyncio
-import json
-import os
 import select
 import shutil
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -20,9 +16,7 @@ from pathlib import Path
 import httpx
 
 from mappa_core.core.errors import EngineError
-from mappa_core.models.device import resolve_device
-from mappa_core.rollout.config import EngineConfig
-from mappa_core.rollout.engines.vllm import command
+from mappa_core.rollout.engines.vllm.fork_server import ForkServer
 
 REPLY_SECONDS = 900.0
 """A reply that takes longer means a server that hangs."""
@@ -30,85 +24,9 @@ REPLY_SECONDS = 900.0
 _STOP_SECONDS = 15.0
 _POLL_SECONDS = 0.25
 
-_VLLM_ZYGOTE = Path(__file__).with_name("fork_server.py")
-
 
 class ServerDied(Exception):
-    """The server is gone; what it was asked for may be asked again after a restart."""
-
-
-class ForkServer:
-    """The process that forks servers; started when the first is asked for, or before."""
-
-    def __init__(self, script: Path, environment: Mapping[str, str], log: Path) -> None:
-        """Describe it: `script` with `environment`, printing to `log`."""
-        self._script = script
-        self._environment = dict(environment)
-        self.log = log
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
-
-    @property
-    def pid(self) -> int | None:
-        """The process, if it was started."""
-        return None if self._process is None else self._process.pid
-
-    def start(self) -> socket.socket:
-        """Start it, unless it runs; returns the socket that carries requests."""
-        if self._process is not None and self._control is not None and self._process.poll() is None:
-            return self._control
-        self.close()
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                # Its own directory is not on its path: there are modules with common names in it.
-                (sys.executable, "-P", str(self._script)),
-                stdin=theirs.fileno(),
-                stdout=log,
-                stderr=log,
-                env=self._environment,
-                start_new_session=True,
-            )
-        return self._control
-
-    def fork(self, arguments: Sequence[str], log: Path) -> socket.socket:
-        """Ask for a server; returns its lifeline.
-
-        The server is ended when the returned end is closed or shut down; the other end closes
-        when the server has ended.
-
-        Raises:
-            EngineError: The fork_server ended before it could be asked.
-        """
-        control = self.start()
-        request = json.dumps({"arguments": list(arguments), "log": str(log)})
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                socket.send_fds(control, [request.encode()], [theirs.fileno()])
-            except OSError as error:
-                ours.close()
-                raise EngineError(f"what starts vLLM's servers ended: read {self.log}") from error
-        return ours
-
-    def close(self) -> None:
-        """Let it end; its servers live on. Safe to call twice."""
-        if self._control is not None:
-            self._control.close()
-            self._control = None
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-
-def open_fork_server(config: EngineConfig, log_directory: Path) -> ForkServer:
-    """What the engine's servers come from; starting it before the rest is ready saves time."""
-    environment = command.environment(
-        os.environ, device=resolve_device(config.device), weight_sync=config.weight_sync
-    )
-    return ForkServer(_VLLM_ZYGOTE, environment, log_directory / "vllm.log")
+    """The server is gone; its request may be repeated after a restart."""
 
 
 class Server:
@@ -117,7 +35,7 @@ class Server:
     def __init__(self, fork_server: ForkServer, arguments: Sequence[str], log: Path) -> None:
         self._fork_server = fork_server
         self._arguments = tuple(arguments)
-        self._lifeline: socket.socket | None = None
+        self._liveness: socket.socket | None = None
         self._directory: Path | None = None
         self._client: httpx.AsyncClient | None = None
         self.log = log
@@ -151,13 +69,13 @@ class Server:
         )
         self.log.parent.mkdir(parents=True, exist_ok=True)
         arguments = (*self._arguments, "--uds", str(self.address))
-        self._lifeline = self._fork_server.fork(arguments, self.log)
-        await self._until_healthy(self._lifeline, seconds)
+        self._liveness = self._fork_server.fork(arguments, self.log)
+        await self._until_healthy(self._liveness, seconds)
 
-    async def _until_healthy(self, lifeline: socket.socket, seconds: float) -> None:
+    async def _until_healthy(self, liveness: socket.socket, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while not await self.healthy():
-            if _has_ended(lifeline):
+            if _has_ended(liveness):
                 raise EngineError(
                     f"the vLLM server ended while starting: read {self.log}, or, where that is "
                     f"missing, {self._fork_server.log}"
@@ -206,11 +124,11 @@ class Server:
         """End the process and all it started; safe to call twice, or before `start`."""
         # Forgotten before anything is waited for: cancelled here, it is stopped all the same.
         client, self._client = self._client, None
-        lifeline, self._lifeline = self._lifeline, None
+        liveness, self._liveness = self._liveness, None
         directory, self._directory = self._directory, None
         try:
-            if lifeline is not None:
-                await asyncio.to_thread(_end, lifeline)
+            if liveness is not None:
+                await asyncio.to_thread(_end, liveness)
             if client is not None:
                 await client.aclose()
         finally:
@@ -218,14 +136,14 @@ class Server:
                 shutil.rmtree(directory, ignore_errors=True)
 
 
-def _has_ended(lifeline: socket.socket, *, within_seconds: float = 0) -> bool:
+def _has_ended(liveness: socket.socket, *, within_seconds: float = 0) -> bool:
     # Not `select.select`: it refuses descriptors from 1024 on.
     poll = select.poll()
-    poll.register(lifeline, select.POLLIN)
+    poll.register(liveness, select.POLLIN)
     return bool(poll.poll(within_seconds * 1000))
 
 
-def _end(lifeline: socket.socket) -> None:
-    with lifeline:
-        lifeline.shutdown(socket.SHUT_WR)
-        _has_ended(lifeline, within_seconds=_STOP_SECONDS)
+def _end(liveness: socket.socket) -> None:
+    with liveness:
+        liveness.shutdown(socket.SHUT_WR)
+        _has_ended(liveness, within_seconds=_STOP_SECONDS)

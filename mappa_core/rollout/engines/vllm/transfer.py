@@ -30,7 +30,7 @@ from mappa_core.models.weights import ServedWeights
 _TRAINER_AND_SERVER = 2
 
 
-class OverSocket(HTTPVLLMWeightSyncClient):
+class UnixSocketClient(HTTPVLLMWeightSyncClient):
     """vLLM's client, through a server's Unix socket."""
 
     def __init__(self, address: Path, seconds: float) -> None:
@@ -51,7 +51,7 @@ class OverSocket(HTTPVLLMWeightSyncClient):
         self._http.post(f"/{path}", json=json).raise_for_status()
 
 
-class OnDevice(WeightSource):
+class CheckpointSource(WeightSource):
     """A checkpoint's tensors, one by one, in the server's type on a device of this process."""
 
     def __init__(self, weights: ServedWeights, device: torch.device) -> None:
@@ -83,9 +83,9 @@ def send(
         RuntimeError: CUDA or NCCL refuses, likewise.
     """
     device = sender_of(sync, torch.cuda.device_count())
-    with closing(OverSocket(address, seconds)) as client, torch.cuda.device(device):
+    with closing(UnixSocketClient(address, seconds)) as client, torch.cuda.device(device):
         trainer = WeightTransferTrainerFactory.trainer_init(
-            _terms(sync), client=client, source=OnDevice(weights, device)
+            _terms(sync), client=client, source=CheckpointSource(weights, device)
         )
         trainer.send_weights()
         trainer.shutdown()

@@ -1,9 +1,9 @@
-"""Servers that share a few cores take turns, so that each computes large batches.
+"""Servers that share a few cores are used in waves, so that each computes large batches.
 
 A decoding step costs a small model nearly the same for one sequence as for forty, and two servers
 that compute at once wait for each other's threads. So requests go in waves: all that one agent
-waits for enter together, and the next wave, of whoever waits most, begins when only stragglers of
-the last ones are left.
+waits for enter together, and the next wave, of the agent that waits for most, begins when only
+stragglers of the last ones are left.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ STRAGGLERS = 8
 """A wave may begin beside those left of the earlier ones where it is this many times as many."""
 
 
-class Turns:
+class WaveScheduler:
     """Lets requests through in waves of one agent each."""
 
     def __init__(self) -> None:
@@ -24,10 +24,10 @@ class Turns:
         self._inside = 0
         self._wave = 0
         self._open_to: str | None = None
-        """Whose wave it is, until the first of it leaves."""
+        """The agent of the wave, until its first request leaves."""
 
     @asynccontextmanager
-    async def taking(self, agent: str) -> AsyncGenerator[None]:
+    async def admitted(self, agent: str) -> AsyncGenerator[None]:
         """Inside, the agent's server has the cores, but for stragglers."""
         wave = await self._enter(agent)
         try:

@@ -10,7 +10,8 @@ import torch
 from mappa_core.core.errors import EngineError
 from mappa_core.models.weights import ServedWeights, load_base
 from mappa_core.rollout.engines.vllm import command
-from mappa_core.rollout.engines.vllm.server import Server, open_fork_server
+from mappa_core.rollout.engines.vllm.fork_server import open_fork_server
+from mappa_core.rollout.engines.vllm.server import Server
 from tests.integration.rollout.engines.test_vllm import (
     CONFIG,
     adapted,
@@ -26,10 +27,14 @@ from tests.tiny_model import save_adapter
 def test_a_server_answers_the_sequence_as_far_as_a_cpu_can(
     real_model: Path, tmp_path: Path
 ) -> None:
-    from mappa_core.rollout.engines.vllm.transfer import OnDevice, OverSocket, sender_of
+    from mappa_core.rollout.engines.vllm.transfer import (
+        CheckpointSource,
+        UnixSocketClient,
+        sender_of,
+    )
 
     def sequence(server: Server) -> None:
-        client = OverSocket(server.address, 60)
+        client = UnixSocketClient(server.address, 60)
         with pytest.raises(httpx.HTTPStatusError):
             client.finish_weight_update()  # nothing was started
         client.init_weight_transfer_engine({"packed": True})
@@ -57,7 +62,7 @@ def test_a_server_answers_the_sequence_as_far_as_a_cpu_can(
             await server.stop()
             fork_server.close()
 
-    source = OnDevice(ServedWeights(real_model, None, torch.float32), torch.device("cpu"))
+    source = CheckpointSource(ServedWeights(real_model, None, torch.float32), torch.device("cpu"))
     sent = [(name, tuple(tensor.shape)) for name, tensor in source]
     assert sent == [(meta.name, meta.shape) for meta in source.metadata()]
     asyncio.run(scenario())

@@ -17,8 +17,9 @@ from mappa_core.core.errors import EngineError
 from mappa_core.core.records.episodes import Completion, GenerationRequest, PolicyVersion, Sampling
 from mappa_core.models.weights import load_base
 from mappa_core.rollout.config import EngineConfig
+from mappa_core.rollout.engines.base import EngineSetup
 from mappa_core.rollout.engines.vllm.engine import VllmEngine
-from mappa_core.rollout.engines.vllm.server import open_fork_server
+from mappa_core.rollout.engines.vllm.fork_server import open_fork_server
 from tests.builders import make_policy, make_run
 from tests.tiny_model import save_adapter
 
@@ -30,16 +31,18 @@ PROMPT = (1, 4093, 198, 1780, 314, 216, 39, 1232, 216, 37, 47, 2, 198, 1, 520, 9
 PARENT = """
 import asyncio, sys
 from pathlib import Path
+from mappa_core.rollout.engines.base import EngineSetup
 from mappa_core.rollout.engines.vllm.engine import VllmEngine
-from mappa_core.rollout.engines.vllm.server import open_fork_server
+from mappa_core.rollout.engines.vllm.fork_server import open_fork_server
 from mappa_core.rollout.config import EngineConfig
 
 async def main(model, directory):
     config = EngineConfig(device="cpu")
-    engine = VllmEngine(
-        model=model, agents=("solver",), end_token_ids=(2,), config=config,
-        work_directory=directory / "work", fork_server=open_fork_server(config, directory / "logs"),
+    setup = EngineSetup(
+        config=config, model=model, agents=("solver",), end_token_ids=(2,),
+        work_directory=directory / "work", log_directory=directory / "logs",
     )
+    engine = VllmEngine(setup, open_fork_server(config, setup.log_directory))
     await engine.start()
     print("started", flush=True)
     await asyncio.sleep(600)
@@ -49,15 +52,16 @@ asyncio.run(main(sys.argv[1], Path(sys.argv[2])))
 
 
 def make_engine(model: Path, directory: Path, config: EngineConfig = CONFIG) -> VllmEngine:
-    return VllmEngine(
+    setup = EngineSetup(
+        config=config,
         model=model,
         agents=AGENTS,
-        config=config,
         end_token_ids=(0, 2),
         work_directory=directory / "work",
-        fork_server=open_fork_server(config, directory / "logs"),
+        log_directory=directory / "logs",
         lora_rank=8,
     )
+    return VllmEngine(setup, open_fork_server(config, setup.log_directory))
 
 
 def policy(agent: str, step: int, adapter: Path | None) -> PolicyVersion:

@@ -16,14 +16,15 @@ from pathlib import Path
 import pytest
 
 from mappa_core.core.errors import EngineError
-from mappa_core.rollout.engines.vllm.server import ForkServer, Server
+from mappa_core.rollout.engines.vllm.fork_server import ForkServer
+from mappa_core.rollout.engines.vllm.server import Server
 
 # In the place of vLLM: starts a child of its own, as vLLM does, and writes down both process ids.
 FAMILY = """
 import os, subprocess, sys, time
-from mappa_core.rollout.engines.vllm.fork_server import offspring
+from mappa_core.rollout.engines.vllm.fork_server_script import serve_requests
 
-arguments = offspring()
+arguments = serve_requests()
 if arguments is None:
     sys.exit(7)
 print("a server with", *arguments, flush=True)
@@ -40,10 +41,10 @@ time.sleep(600)
 PARENT = """
 import sys, time
 from pathlib import Path
-from mappa_core.rollout.engines.vllm.server import ForkServer
+from mappa_core.rollout.engines.vllm.fork_server import ForkServer
 
 fork_server = ForkServer(Path(sys.argv[1]), {}, Path(sys.argv[2]))
-line = fork_server.fork([sys.argv[3]], Path(sys.argv[2]))
+liveness = fork_server.fork([sys.argv[3]], Path(sys.argv[2]))
 time.sleep(600)
 """
 
@@ -56,7 +57,7 @@ def script(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def a_zygote(script: Path, log: Path) -> Generator[ForkServer]:
+def a_fork_server(script: Path, log: Path) -> Generator[ForkServer]:
     fork_server = ForkServer(script, os.environ, log)
     try:
         yield fork_server
@@ -95,41 +96,41 @@ def test_the_whole_family_goes_when_the_asker_is_killed(script: Path, tmp_path: 
     wait_until_gone(pids)
 
 
-def test_the_whole_family_goes_when_its_lifeline_closes(script: Path, tmp_path: Path) -> None:
-    with a_zygote(script, tmp_path / "log") as fork_server:
-        line = fork_server.fork([str(tmp_path / "pids")], tmp_path / "log")
+def test_the_family_goes_when_its_liveness_socket_closes(script: Path, tmp_path: Path) -> None:
+    with a_fork_server(script, tmp_path / "log") as fork_server:
+        liveness = fork_server.fork([str(tmp_path / "pids")], tmp_path / "log")
         other = fork_server.fork([str(tmp_path / "others")], tmp_path / "log")
         pids, others = read_pids(tmp_path / "pids"), read_pids(tmp_path / "others")
-        line.shutdown(socket.SHUT_WR)
-        assert line.recv(1) == b"", "the guard closes its end"
+        liveness.shutdown(socket.SHUT_WR)
+        assert liveness.recv(1) == b"", "the guard closes its end"
         wait_until_gone(pids)
-        assert all(map(alive, others)), "and nobody else's"
+        assert all(map(alive, others)), "and no other's"
         other.close()
         wait_until_gone(others)
 
 
 def test_the_server_goes_when_its_guard_is_killed(script: Path, tmp_path: Path) -> None:
-    with a_zygote(script, tmp_path / "log") as fork_server:
-        line = fork_server.fork([str(tmp_path / "pids")], tmp_path / "log")
+    with a_fork_server(script, tmp_path / "log") as fork_server:
+        liveness = fork_server.fork([str(tmp_path / "pids")], tmp_path / "log")
         server, child, guard = read_pids(tmp_path / "pids")
         os.kill(guard, signal.SIGKILL)
         wait_until_gone([server])
-        assert line.recv(1) == b""
+        assert liveness.recv(1) == b""
         os.kill(child, signal.SIGKILL)
 
 
 def test_a_server_that_ends_by_itself_is_noticed(script: Path, tmp_path: Path) -> None:
-    with a_zygote(script, tmp_path / "log") as fork_server:
-        line = fork_server.fork(["x", "3"], tmp_path / "server.log")
-        line.settimeout(30)
-        assert line.recv(1) == b""
+    with a_fork_server(script, tmp_path / "log") as fork_server:
+        liveness = fork_server.fork(["x", "3"], tmp_path / "server.log")
+        liveness.settimeout(30)
+        assert liveness.recv(1) == b""
     assert (tmp_path / "server.log").read_text() == "a server with x 3\n"
 
 
-def test_servers_live_on_without_the_zygote_and_the_next_gets_a_new_one(
+def test_servers_live_on_without_the_fork_server_and_the_next_gets_a_new_one(
     script: Path, tmp_path: Path
 ) -> None:
-    with a_zygote(script, tmp_path / "log") as fork_server:
+    with a_fork_server(script, tmp_path / "log") as fork_server:
         first = fork_server.fork([str(tmp_path / "first")], tmp_path / "log")
         pids = read_pids(tmp_path / "first")
         assert fork_server.pid is not None
@@ -144,7 +145,7 @@ def test_servers_live_on_without_the_zygote_and_the_next_gets_a_new_one(
 def test_a_zygote_that_fails_to_import_ends_the_wait(tmp_path: Path) -> None:
     script = tmp_path / "broken.py"
     script.write_text("import no_such_package\n")
-    with a_zygote(script, tmp_path / "vllm.log") as fork_server:
+    with a_fork_server(script, tmp_path / "vllm.log") as fork_server:
         server = Server(fork_server, (), tmp_path / "vllm-solver.log")
         with pytest.raises(EngineError, match=r"ended.*vllm\.log"):
             asyncio.run(server.start(60))
@@ -156,8 +157,8 @@ class Crowded(ForkServer):
     """In a process with thousands of open files."""
 
     def fork(self, arguments: Sequence[str], log: Path) -> socket.socket:
-        with super().fork(arguments, log) as line:
-            return socket.socket(fileno=fcntl.fcntl(line, fcntl.F_DUPFD_CLOEXEC, 2000))
+        with super().fork(arguments, log) as liveness:
+            return socket.socket(fileno=fcntl.fcntl(liveness, fcntl.F_DUPFD_CLOEXEC, 2000))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A slot survives the death of its server, and keeps requests and weights apart."""
+"""A managed server survives the death of its server, and keeps requests and weights apart."""
 
 import asyncio
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ from mappa_core.core.records.episodes import (
     Sampling,
 )
 from mappa_core.rollout.config import EngineConfig
-from mappa_core.rollout.engines.vllm.managed_server import Slot
+from mappa_core.rollout.engines.vllm.managed_server import ManagedServer
 from mappa_core.rollout.engines.vllm.server import Server, ServerDied
-from mappa_core.rollout.engines.vllm.serving import Adapters, Untouched
+from mappa_core.rollout.engines.vllm.weight_loaders import AdapterLoader, WeightsUnchanged
 from tests.builders import make_policy, make_run
 
 BASE = make_policy(make_run())
@@ -63,9 +63,9 @@ class ServerInMemory:
         return httpx.Response(200, json={"choices": [choice]})
 
 
-def make_slot(server: ServerInMemory, *, restarts: int = 3) -> Slot:
+def make_managed(server: ServerInMemory, *, restarts: int = 3) -> ManagedServer:
     config = EngineConfig(restarts=restarts, max_model_length=100)
-    return Slot(server, Adapters(), end_token_ids=(2,), config=config)
+    return ManagedServer(server, AdapterLoader(), end_token_ids=(2,), config=config)
 
 
 def request(policy: PolicyVersion, *, prompt_tokens: int = 3) -> GenerationRequest:
@@ -79,10 +79,10 @@ def request(policy: PolicyVersion, *, prompt_tokens: int = 3) -> GenerationReque
 
 def test_a_completion_is_what_the_server_sampled() -> None:
     async def scenario() -> None:
-        slot = make_slot(server := ServerInMemory())
-        await slot.start()
-        await slot.load(BASE)
-        completion = await slot.generate(request(BASE))
+        managed = make_managed(server := ServerInMemory())
+        await managed.start()
+        await managed.load(BASE)
+        completion = await managed.generate(request(BASE))
         assert completion.token_ids == (5, 2)
         assert completion.logprobs == (-0.5, -0.25)
         assert completion.finish_reason is FinishReason.STOP
@@ -95,11 +95,11 @@ def test_a_completion_is_what_the_server_sampled() -> None:
 
 def test_requests_that_see_a_death_share_one_restart_and_are_repeated() -> None:
     async def scenario() -> None:
-        slot = make_slot(server := ServerInMemory())
-        await slot.start()
-        await slot.load(STEP_1)
+        managed = make_managed(server := ServerInMemory())
+        await managed.start()
+        await managed.load(STEP_1)
         server.deaths_to_come = 1
-        completions = await asyncio.gather(*(slot.generate(request(STEP_1)) for _ in range(20)))
+        completions = await asyncio.gather(*(managed.generate(request(STEP_1)) for _ in range(20)))
         assert [completion.token_ids for completion in completions] == [(5, 2)] * 20
         assert server.starts == 2
         assert server.paths.count("/v1/load_lora_adapter") == 2
@@ -109,12 +109,12 @@ def test_requests_that_see_a_death_share_one_restart_and_are_repeated() -> None:
 
 def test_a_server_that_keeps_dying_is_given_up_with_its_log() -> None:
     async def scenario() -> None:
-        slot = make_slot(server := ServerInMemory(), restarts=2)
-        await slot.start()
-        await slot.load(BASE)
+        managed = make_managed(server := ServerInMemory(), restarts=2)
+        await managed.start()
+        await managed.load(BASE)
         server.deaths_to_come = 99
         with pytest.raises(EngineError, match=r"died 3 times .* server\.log"):
-            await slot.generate(request(BASE))
+            await managed.generate(request(BASE))
         assert server.starts == 3
 
     asyncio.run(scenario())
@@ -122,13 +122,13 @@ def test_a_server_that_keeps_dying_is_given_up_with_its_log() -> None:
 
 def test_a_new_policy_forgives_earlier_deaths() -> None:
     async def scenario() -> None:
-        slot = make_slot(server := ServerInMemory(), restarts=1)
-        await slot.start()
+        managed = make_managed(server := ServerInMemory(), restarts=1)
+        await managed.start()
         policy = BASE
         for step in range(1, 4):
-            await slot.load(policy)
+            await managed.load(policy)
             server.deaths_to_come = 1
-            await slot.generate(request(policy))
+            await managed.generate(request(policy))
             policy = make_policy(make_run(), step=step)
         assert server.starts == 4
 
@@ -137,17 +137,17 @@ def test_a_new_policy_forgives_earlier_deaths() -> None:
 
 def test_a_death_while_loading_is_survived() -> None:
     async def scenario() -> None:
-        slot = make_slot(server := ServerInMemory())
-        await slot.start()
+        managed = make_managed(server := ServerInMemory())
+        await managed.start()
         server.deaths_to_come = 1
-        await slot.load(STEP_1)
+        await managed.load(STEP_1)
         assert server.starts == 2
-        assert (await slot.generate(request(STEP_1))).token_ids == (5, 2)
+        assert (await managed.generate(request(STEP_1))).token_ids == (5, 2)
 
     asyncio.run(scenario())
 
 
-class InPlace(Adapters):
+class InPlace(AdapterLoader):
     """Weights that replace each other, as `Merged` has them, and what may go wrong on the way."""
 
     def __init__(self, *failures: Exception | None) -> None:
@@ -186,14 +186,14 @@ class ServerInPlace(ServerInMemory):
         return response
 
 
-def in_place(*failures: Exception | None) -> tuple[Slot, ServerInPlace]:
+def in_place(*failures: Exception | None) -> tuple[ManagedServer, ServerInPlace]:
     server = ServerInPlace(serving := InPlace(*failures))
     config = EngineConfig(restarts=3, max_model_length=100)
-    return Slot(server, serving, end_token_ids=(2,), config=config), server
+    return ManagedServer(server, serving, end_token_ids=(2,), config=config), server
 
 
 DIED = ServerDied("connection reset while weights were read")
-FULL = Untouched("No space left on device")
+FULL = WeightsUnchanged("No space left on device")
 
 
 @pytest.mark.parametrize(
@@ -204,15 +204,15 @@ def test_a_new_server_serves_the_policy_or_nobody(
     failure: Exception, raised: type[EngineError] | None
 ) -> None:
     async def scenario() -> None:
-        slot, server = in_place(None, failure)
-        await slot.start()
-        await slot.load(STEP_1)
+        managed, server = in_place(None, failure)
+        await managed.start()
+        await managed.load(STEP_1)
         server.deaths_to_come = 1
         if raised is not None:
             with pytest.raises(raised):
-                await slot.generate(request(STEP_1))
+                await managed.generate(request(STEP_1))
             assert not server.running
-        await slot.generate(request(STEP_1))
+        await managed.generate(request(STEP_1))
         assert (server.sampled, server.starts) == ([1], 3)
 
     asyncio.run(scenario())
@@ -220,12 +220,12 @@ def test_a_new_server_serves_the_policy_or_nobody(
 
 def test_a_server_that_dies_of_every_revival_is_given_up() -> None:
     async def scenario() -> None:
-        slot, server = in_place(None, *(DIED for _ in range(9)))
-        await slot.start()
-        await slot.load(STEP_1)
+        managed, server = in_place(None, *(DIED for _ in range(9)))
+        await managed.start()
+        await managed.load(STEP_1)
         server.deaths_to_come = 1
         with pytest.raises(EngineError, match=r"died 4 times .* server\.log"):
-            await slot.generate(request(STEP_1))
+            await managed.generate(request(STEP_1))
         assert (server.running, server.starts) == (False, 4)
 
     asyncio.run(scenario())
@@ -234,12 +234,12 @@ def test_a_server_that_dies_of_every_revival_is_given_up() -> None:
 @pytest.mark.parametrize("reviving", [True, False])
 def test_weights_whose_change_was_cancelled_are_nobodys(*, reviving: bool) -> None:
     async def scenario() -> None:
-        slot, server = in_place()
-        await slot.start()
-        await slot.load(STEP_1)
+        managed, server = in_place()
+        await managed.start()
+        await managed.load(STEP_1)
         server.serving.hold.clear()
         server.deaths_to_come = int(reviving)
-        cut_off = slot.generate(request(STEP_1)) if reviving else slot.load(STEP_2)
+        cut_off = managed.generate(request(STEP_1)) if reviving else managed.load(STEP_2)
         task = asyncio.create_task(cut_off)
         await server.serving.held.wait()
         task.cancel()
@@ -247,8 +247,8 @@ def test_weights_whose_change_was_cancelled_are_nobodys(*, reviving: bool) -> No
             await task
         assert not server.running
         server.serving.hold.set()
-        await slot.sleep()
-        await slot.generate(request(STEP_1))
+        await managed.sleep()
+        await managed.generate(request(STEP_1))
         assert server.sampled == [1, 1]
 
     asyncio.run(scenario())
@@ -259,12 +259,12 @@ def test_the_old_policy_is_served_after_a_new_one_that_cannot_be(
     failure: EngineError, starts: int
 ) -> None:
     async def scenario() -> None:
-        slot, server = in_place(None, failure)
-        await slot.start()
-        await slot.load(STEP_1)
+        managed, server = in_place(None, failure)
+        await managed.start()
+        await managed.load(STEP_1)
         with pytest.raises(EngineError):
-            await slot.load(STEP_2)
-        await slot.generate(request(STEP_1))
+            await managed.load(STEP_2)
+        await managed.generate(request(STEP_1))
         assert (server.sampled, server.starts) == ([1], starts)
 
     asyncio.run(scenario())
@@ -272,27 +272,27 @@ def test_the_old_policy_is_served_after_a_new_one_that_cannot_be(
 
 def test_only_the_loaded_policy_is_served() -> None:
     async def scenario() -> None:
-        slot = make_slot(ServerInMemory())
-        await slot.start()
+        managed = make_managed(ServerInMemory())
+        await managed.start()
         with pytest.raises(EngineError, match="serves nothing for it"):
-            await slot.generate(request(BASE))
-        await slot.load(BASE)
-        await slot.load(STEP_1)
+            await managed.generate(request(BASE))
+        await managed.load(BASE)
+        await managed.load(STEP_1)
         with pytest.raises(EngineError, match="asked for at step 0 and the engine serves step 1"):
-            await slot.generate(request(BASE))
+            await managed.generate(request(BASE))
 
     asyncio.run(scenario())
 
 
 def test_loading_waits_for_requests_under_way() -> None:
     async def scenario() -> None:
-        slot = make_slot(server := ServerInMemory())
-        await slot.start()
-        await slot.load(BASE)
+        managed = make_managed(server := ServerInMemory())
+        await managed.start()
+        await managed.load(BASE)
         server.hold.clear()
-        sampling = asyncio.create_task(slot.generate(request(BASE)))
+        sampling = asyncio.create_task(managed.generate(request(BASE)))
         await asyncio.sleep(0.01)
-        loading = asyncio.create_task(slot.load(STEP_1))
+        loading = asyncio.create_task(managed.load(STEP_1))
         await asyncio.sleep(0.01)
         assert server.paths == ["/v1/completions"]
         server.hold.set()
@@ -304,10 +304,10 @@ def test_loading_waits_for_requests_under_way() -> None:
 
 def test_loading_the_same_policy_again_does_nothing() -> None:
     async def scenario() -> None:
-        slot = make_slot(server := ServerInMemory())
-        await slot.start()
-        await slot.load(STEP_1)
-        await slot.load(STEP_1)
+        managed = make_managed(server := ServerInMemory())
+        await managed.start()
+        await managed.load(STEP_1)
+        await managed.load(STEP_1)
         assert server.paths == ["/v1/load_lora_adapter"]
 
     asyncio.run(scenario())
@@ -315,10 +315,10 @@ def test_loading_the_same_policy_again_does_nothing() -> None:
 
 def test_an_old_adapter_is_dropped_after_the_new_one_is_there() -> None:
     async def scenario() -> None:
-        slot = make_slot(server := ServerInMemory())
-        await slot.start()
-        await slot.load(STEP_1)
-        await slot.load(STEP_2)
+        managed = make_managed(server := ServerInMemory())
+        await managed.start()
+        await managed.load(STEP_1)
+        await managed.load(STEP_2)
         assert server.paths[1:] == ["/v1/load_lora_adapter", "/v1/unload_lora_adapter"]
         assert server.bodies[-1]["lora_name"] == str(STEP_1.id)
 
@@ -327,40 +327,40 @@ def test_an_old_adapter_is_dropped_after_the_new_one_is_there() -> None:
 
 def test_the_budget_is_what_the_prompt_leaves() -> None:
     async def scenario() -> None:
-        slot = make_slot(server := ServerInMemory())
-        await slot.start()
-        await slot.load(BASE)
-        await slot.generate(request(BASE, prompt_tokens=95))
+        managed = make_managed(server := ServerInMemory())
+        await managed.start()
+        await managed.load(BASE)
+        await managed.generate(request(BASE, prompt_tokens=95))
         assert server.bodies[-1]["max_tokens"] == 5
         with pytest.raises(EngineError, match=r"raise engine\.max_model_length"):
-            await slot.generate(request(BASE, prompt_tokens=100))
+            await managed.generate(request(BASE, prompt_tokens=100))
 
     asyncio.run(scenario())
 
 
 def test_a_sleeping_server_is_woken_and_keeps_its_policy() -> None:
     async def scenario() -> None:
-        slot = make_slot(server := ServerInMemory())
-        await slot.start()
-        await slot.load(STEP_1)
-        await slot.sleep()
-        await slot.wake()
+        managed = make_managed(server := ServerInMemory())
+        await managed.start()
+        await managed.load(STEP_1)
+        await managed.sleep()
+        await managed.wake()
         assert server.paths[-2:] == ["/sleep?level=1", "/wake_up"]
-        assert (await slot.generate(request(STEP_1))).token_ids == (5, 2)
+        assert (await managed.generate(request(STEP_1))).token_ids == (5, 2)
 
     asyncio.run(scenario())
 
 
 def test_a_server_that_died_asleep_is_started_with_its_policies() -> None:
     async def scenario() -> None:
-        slot = make_slot(server := ServerInMemory())
-        await slot.start()
-        await slot.load(STEP_1)
-        await slot.sleep()
+        managed = make_managed(server := ServerInMemory())
+        await managed.start()
+        await managed.load(STEP_1)
+        await managed.sleep()
         server.deaths_to_come = 1
-        await slot.wake()
+        await managed.wake()
         assert server.starts == 2
         assert server.paths[-1] == "/v1/load_lora_adapter"
-        assert (await slot.generate(request(STEP_1))).token_ids == (5, 2)
+        assert (await managed.generate(request(STEP_1))).token_ids == (5, 2)
 
     asyncio.run(scenario())

@@ -1,4 +1,4 @@
-"""Requests go in waves of one agent, and nobody waits for ever."""
+"""Requests go in waves of one agent, and no agent waits for ever."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mappa_core.rollout.engines.vllm.waves import STRAGGLERS, Turns
+from mappa_core.rollout.engines.vllm.waves import STRAGGLERS, WaveScheduler
 
 
 async def settle() -> None:
@@ -17,8 +17,8 @@ async def settle() -> None:
 class Crowd:
     """Requests that stay inside until they are let out."""
 
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
+    def __init__(self, scheduler: WaveScheduler) -> None:
+        self._scheduler = scheduler
         self.inside: list[str] = []
         self._doors: list[tuple[str, asyncio.Event]] = []
         self.tasks: list[asyncio.Task[None]] = []
@@ -35,7 +35,7 @@ class Crowd:
         await settle()
 
     async def _one(self, agent: str) -> None:
-        async with self._turns.taking(agent):
+        async with self._scheduler.admitted(agent):
             door = asyncio.Event()
             self._doors.append((agent, door))
             self.inside.append(agent)
@@ -45,7 +45,7 @@ class Crowd:
 
 def scene(play: Callable[[Crowd], Awaitable[None]]) -> None:
     async def body() -> None:
-        crowd = Crowd(Turns())
+        crowd = Crowd(WaveScheduler())
         await play(crowd)
         for task in crowd.tasks:
             task.cancel()
@@ -109,13 +109,13 @@ def test_a_cancelled_request_does_not_count() -> None:
 
 @settings(max_examples=50)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3)), max_size=40))
-def test_everybody_gets_through(requests: list[tuple[str, int]]) -> None:
+def test_every_request_gets_through(requests: list[tuple[str, int]]) -> None:
     async def body() -> int:
-        turns, done = Turns(), 0
+        scheduler, done = WaveScheduler(), 0
 
         async def one(agent: str, steps: int) -> None:
             nonlocal done
-            async with turns.taking(agent):
+            async with scheduler.admitted(agent):
                 for _ in range(steps):
                     await asyncio.sleep(0)
             done += 1

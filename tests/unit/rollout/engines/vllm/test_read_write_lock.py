@@ -2,21 +2,21 @@
 
 import asyncio
 
-from mappa_core.rollout.engines.vllm.gate import Gate
+from mappa_core.rollout.engines.vllm.read_write_lock import ReadWriteLock
 
 
 def test_requests_overlap_and_a_change_waits_for_them() -> None:
     async def scenario() -> list[str]:
-        gate, log, release = Gate(), list[str](), asyncio.Event()
+        lock, log, release = ReadWriteLock(), list[str](), asyncio.Event()
 
         async def request(name: str) -> None:
-            async with gate.request():
+            async with lock.reading():
                 log.append(f"{name} in")
                 await release.wait()
                 log.append(f"{name} out")
 
         async def change() -> None:
-            async with gate.change():
+            async with lock.writing():
                 log.append("change")
 
         async with asyncio.TaskGroup() as tasks:
@@ -38,11 +38,11 @@ def test_requests_overlap_and_a_change_waits_for_them() -> None:
 
 def test_changes_run_one_after_the_other() -> None:
     async def scenario() -> int:
-        gate, inside, most = Gate(), 0, 0
+        lock, inside, most = ReadWriteLock(), 0, 0
 
         async def change() -> None:
             nonlocal inside, most
-            async with gate.change():
+            async with lock.writing():
                 inside += 1
                 most = max(most, inside)
                 await asyncio.sleep(0.001)
@@ -56,14 +56,14 @@ def test_changes_run_one_after_the_other() -> None:
 
 def test_a_change_given_up_while_waiting_lets_requests_through() -> None:
     async def scenario() -> None:
-        gate, release = Gate(), asyncio.Event()
+        lock, release = ReadWriteLock(), asyncio.Event()
 
         async def long_request() -> None:
-            async with gate.request():
+            async with lock.reading():
                 await release.wait()
 
         async def change() -> None:
-            async with gate.change():
+            async with lock.writing():
                 raise AssertionError("a request is under way")
 
         holder = asyncio.create_task(long_request())
@@ -71,7 +71,7 @@ def test_a_change_given_up_while_waiting_lets_requests_through() -> None:
         waiting = asyncio.create_task(change())
         await asyncio.sleep(0.01)
         waiting.cancel()
-        async with asyncio.timeout(5), gate.request():
+        async with asyncio.timeout(5), lock.reading():
             release.set()
         await holder
 

@@ -1,8 +1,10 @@
 """Ways to give each agent its own weights from vLLM.
 
-    merged     one server per agent, its LoRA merged into full weights that replace the old ones,
-               read from a file or sent through a GPU's memory (`transfer`)
-    adapters   one server for all agents, each agent's LoRA beside the shared base
+    FileLoader, TransferLoader    one server per agent, its LoRA merged into full weights that
+                                  replace the old ones, read from a file or sent through a GPU's
+                                  memory (`transfer`)
+    AdapterLoader                 one server for all agents, each agent's LoRA beside the shared
+                                  base
 
 Through an adapter a CPU reads a prompt ten times slower than through merged weights; a GPU does
 not mind, and has memory for one base model rather than three.
@@ -10,10 +12,11 @@ not mind, and has memory for one base model rather than three.
 
 import asyncio
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import httpx
 import torch
@@ -25,7 +28,7 @@ from mappa_core.rollout.engines.vllm.command import BASE
 from mappa_core.rollout.engines.vllm.server import REPLY_SECONDS, Server, ServerDied
 
 
-class Untouched(EngineError):
+class WeightsUnchanged(EngineError):
     """New weights that cannot be had; the server has what it had."""
 
 
@@ -33,26 +36,26 @@ _RESET_ATTEMPTS = 20
 _RESET_PAUSE_SECONDS = 0.1
 
 
-class Serving(Protocol):
-    """How a policy gets into a server."""
+class WeightLoader(ABC):
+    """Puts a policy into a server."""
 
+    @abstractmethod
     async def load(self, server: Server, policy: PolicyVersion, old: PolicyVersion | None) -> None:
-        """Put `policy` in the place of `old`, the agent's policy so far.
+        """Put `policy` in the place of `old`, the agent's policy until now.
 
         Raises:
-            Untouched: It cannot be had; `old` is served as before.
+            WeightsUnchanged: It cannot be had; `old` is served as before.
             EngineError: The server refused, and what it has now is not known.
             ServerDied: The server is gone.
         """
-        ...
 
-    def model_name(self, policy: PolicyVersion) -> str:
+    def model_name(self, policy: PolicyVersion) -> str:  # noqa: ARG002
         """What requests for a loaded policy name as their model."""
-        ...
+        return BASE
 
 
-class Merged:
-    """Full weights, replaced in place."""
+class FileLoader(WeightLoader):
+    """Replaces full weights in place, from a file."""
 
     def __init__(self, model: Path | str, directory: Path, dtype: torch.dtype) -> None:
         """Merge in `directory`, for servers that hold their weights as `dtype`."""
@@ -74,38 +77,25 @@ class Merged:
         finally:
             shutil.rmtree(merged, ignore_errors=True)
 
-    def model_name(self, policy: PolicyVersion) -> str:  # noqa: ARG002 (one name fits all)
-        """Always the same: the weights under it change."""
-        return BASE
 
-
-class Transferred:
-    """The same weights, sent through GPU memory instead of read from a file."""
+class TransferLoader(WeightLoader):
+    """Replaces the same weights, sent through GPU memory instead of read from a file."""
 
     def __init__(self, model: Path | str, sync: Literal["ipc", "nccl"], dtype: torch.dtype) -> None:
         """Say how (`transfer`), and in which type the servers hold them."""
         self._model, self._dtype = model, dtype
         self._sync: Literal["ipc", "nccl"] = sync
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def load(self, server: Server, policy: PolicyVersion, old: PolicyVersion | None) -> None:
         """Send the weights; one server at a time."""
-        from mappa_core.rollout.engines.vllm import transfer
-
         if policy.adapter_uri is None and (old is None or old.adapter_uri is None):
             return
         checkpoint = None if policy.adapter_uri is None else Path(policy.adapter_uri)
         with _readable(policy):
             weights = await asyncio.to_thread(ServedWeights, self._model, checkpoint, self._dtype)
         try:
-            async with self._turn:
-                await asyncio.to_thread(
-                    transfer.send,
-                    weights,
-                    server.address,
-                    sync=self._sync,
-                    seconds=REPLY_SECONDS,
-                )
+            await self._send(weights, server)
         except httpx.TransportError as error:
             raise ServerDied(f"{type(error).__name__} while weights were sent") from error
         except (httpx.HTTPStatusError, OSError, RuntimeError, ValueError) as error:
@@ -115,42 +105,19 @@ class Transferred:
                 f"cannot send {policy.agent}'s weights by {self._sync} ({error}): read "
                 f"{server.log}, or set engine.weight_sync=reload"
             ) from error
-        await _forget(server)
+        await _drop_cache(server)
 
-    def model_name(self, policy: PolicyVersion) -> str:  # noqa: ARG002 (one name fits all)
-        """Always the same: the weights under it change."""
-        return BASE
+    async def _send(self, weights: ServedWeights, server: Server) -> None:
+        from mappa_core.rollout.engines.vllm import transfer
 
-
-@contextmanager
-def _readable(policy: PolicyVersion) -> Generator[None]:
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        raise Untouched(
-            f"cannot serve {policy.agent}'s weights {policy.adapter_uri}: {error}"
-        ) from error
+        async with self._lock:
+            await asyncio.to_thread(
+                transfer.send, weights, server.address, sync=self._sync, seconds=REPLY_SECONDS
+            )
 
 
-async def _reload(server: Server, weights: Path) -> None:
-    asked = {"method": "reload_weights", "kwargs": {"weights_path": str(weights)}}
-    await server.post("/collective_rpc", asked)
-    await _forget(server)
-
-
-async def _forget(server: Server) -> None:
-    """Drop cached keys and values, which are of the old weights."""
-    # vLLM refuses while a block is in use, which a request that was given up a moment ago may
-    # still hold.
-    for _ in range(_RESET_ATTEMPTS):
-        if (await server.post("/reset_prefix_cache", {})).json()["success"]:
-            return
-        await asyncio.sleep(_RESET_PAUSE_SECONDS)
-    raise EngineError(f"vLLM keeps cached blocks of the old weights: read {server.log}")
-
-
-class Adapters:
-    """LoRA adapters beside the base weights, each version under a name of its own."""
+class AdapterLoader(WeightLoader):
+    """Puts LoRA adapters beside the base weights, each version under a name of its own."""
 
     async def load(self, server: Server, policy: PolicyVersion, old: PolicyVersion | None) -> None:
         """Add the new adapter, then drop the old one."""
@@ -159,10 +126,37 @@ class Adapters:
             try:
                 await server.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": path})
             except EngineError as error:
-                raise Untouched(str(error)) from error
+                raise WeightsUnchanged(str(error)) from error
         if old is not None and old.adapter_uri is not None:
             await server.post("/v1/unload_lora_adapter", {"lora_name": self.model_name(old)})
 
     def model_name(self, policy: PolicyVersion) -> str:
         """The policy's id; step 0 is the base itself."""
         return BASE if policy.adapter_uri is None else str(policy.id)
+
+
+@contextmanager
+def _readable(policy: PolicyVersion) -> Generator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise WeightsUnchanged(
+            f"cannot serve {policy.agent}'s weights {policy.adapter_uri}: {error}"
+        ) from error
+
+
+async def _reload(server: Server, weights: Path) -> None:
+    order = {"method": "reload_weights", "kwargs": {"weights_path": str(weights)}}
+    await server.post("/collective_rpc", order)
+    await _drop_cache(server)
+
+
+async def _drop_cache(server: Server) -> None:
+    """Drop cached keys and values, which are of the old weights."""
+    # vLLM refuses while a block is in use, which a request that was given up a moment ago may
+    # still hold.
+    for _ in range(_RESET_ATTEMPTS):
+        if (await server.post("/reset_prefix_cache", {})).json()["success"]:
+            return
+        await asyncio.sleep(_RESET_PAUSE_SECONDS)
+    raise EngineError(f"vLLM keeps cached blocks of the old weights: read {server.log}")

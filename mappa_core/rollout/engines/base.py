@@ -1,0 +1,66 @@
+"""What all engines share: what they are opened with, and what they check of a request."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mappa_core.core.errors import EngineError
+from mappa_core.core.records.episodes import GenerationRequest, PolicyVersion, Sampling
+from mappa_core.rollout.config import EngineConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSetup:
+    """What an engine is opened with."""
+
+    config: EngineConfig
+    model: Path | str
+    """Directory of the base weights."""
+    agents: tuple[str, ...]
+    """Names of all agents to be served."""
+    end_token_ids: tuple[int, ...]
+    """Tokens that end a turn."""
+    work_directory: Path
+    """Merged weights lie here while they are loaded."""
+    log_directory: Path
+    whole_weights: bool = False
+    """Whether agents train all weights, not adapters."""
+    lora_rank: int = 64
+    """Largest rank of an adapter (serving `adapters` only)."""
+
+
+def serves_whole_models(config: EngineConfig, device: str, *, whole_weights: bool) -> bool:
+    """Whether each agent has a server with full weights, and not an adapter beside shared ones.
+
+    Trained whole weights need that on every device.
+    """
+    automatic = config.serving == "auto" and device == "cpu"
+    return whole_weights or automatic or config.serving == "merged"
+
+
+def check_served(policy: PolicyVersion, served: PolicyVersion | None) -> None:
+    """Refuse to sample from another version than the one asked for.
+
+    Raises:
+        EngineError: `served`, which the engine has for the agent, is not `policy`.
+    """
+    if served is None or served.id != policy.id:
+        serves = "nothing" if served is None else f"step {served.step}"
+        raise EngineError(
+            f"{policy.agent} was asked for at step {policy.step} and the engine serves "
+            f"{serves} for it: load the policy first"
+        )
+
+
+def sampling_within(request: GenerationRequest, max_model_length: int) -> Sampling:
+    """The request's sampling with no more tokens than `max_model_length` leaves for an answer.
+
+    Raises:
+        EngineError: The prompt leaves no room.
+    """
+    room = max_model_length - len(request.prompt_token_ids)
+    if room < 1:
+        raise EngineError(
+            f"a prompt of {len(request.prompt_token_ids)} tokens leaves no room in "
+            f"{max_model_length}: raise engine.max_model_length"
+        )
+    return replace(request.sampling, max_tokens=min(room, request.sampling.max_tokens))
