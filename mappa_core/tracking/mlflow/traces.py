@@ -21,7 +21,7 @@ from uuid import UUID
 from mappa_core.core import ids
 from mappa_core.core.records.episodes import Episode, StopReason, Turn
 from mappa_core.core.records.scores import CoachScore, ScoreEntry
-from mappa_core.core.records.tools import Json
+from mappa_core.core.records.tools import Json, ToolResult
 
 if TYPE_CHECKING:
     from mlflow.entities import Assessment, Span, TraceInfo
@@ -93,7 +93,7 @@ def spans(episode: Episode) -> "Iterator[Span]":
 
 def _shown(episode: Episode) -> Iterator[_Shown]:
     start, end = _episode_times(episode)
-    root = _Shown(
+    yield _Shown(
         id=span_id(episode.id),
         name="episode",
         kind="AGENT",
@@ -102,42 +102,48 @@ def _shown(episode: Episode) -> Iterator[_Shown]:
         start=start,
         end=end,
     )
-    yield root
     for turn in episode.turns:
-        action = ids.action_id(episode.id, turn.index)
-        start, end = _action_times(turn)
-        messages: list[Json] = [
-            {"role": each.role, "content": each.content} for each in turn.observation.messages
-        ]
-        yield _Shown(
-            id=span_id(action),
-            parent=root.id,
-            name=turn.agent,
-            kind="LLM",
-            inputs={"messages": messages},
-            outputs={
-                "text": turn.action.text,
-                "finish_reason": turn.action.finish_reason.value,
-            },
-            start=start,
-            end=end,
-        )
-        if (result := turn.tool_result) is not None:
-            yield _Shown(
-                id=span_id(action, "sandbox"),
-                parent=span_id(action),
-                name="sandbox",
-                kind="TOOL",
-                inputs={"code": result.code},
-                outputs={
-                    "status": result.status.value,
-                    "exit_code": result.exit_code,
-                    "stdout": result.stdout,
-                    "stderr": result.stderr,
-                },
-                start=end,
-                end=end + int(result.seconds * NANOSECONDS),
-            )
+        action = _shown_action(episode, turn)
+        yield action
+        if turn.tool_result is not None:
+            yield _shown_tool(episode, turn, turn.tool_result, began=action.end)
+
+
+def _shown_action(episode: Episode, turn: Turn) -> _Shown:
+    start, end = _action_times(turn)
+    messages: list[Json] = [
+        {"role": each.role, "content": each.content} for each in turn.observation.messages
+    ]
+    reason = turn.action.finish_reason.value
+    return _Shown(
+        id=span_id(ids.action_id(episode.id, turn.index)),
+        parent=span_id(episode.id),
+        name=turn.agent,
+        kind="LLM",
+        inputs={"messages": messages},
+        outputs={"text": turn.action.text, "finish_reason": reason},
+        start=start,
+        end=end,
+    )
+
+
+def _shown_tool(episode: Episode, turn: Turn, result: ToolResult, *, began: int) -> _Shown:
+    action = ids.action_id(episode.id, turn.index)
+    return _Shown(
+        id=span_id(action, "sandbox"),
+        parent=span_id(action),
+        name="sandbox",
+        kind="TOOL",
+        inputs={"code": result.code},
+        outputs={
+            "status": result.status.value,
+            "exit_code": result.exit_code,
+            "stdout": result.stdout,
+            "stderr": result.stderr,
+        },
+        start=began,
+        end=began + int(result.seconds * NANOSECONDS),
+    )
 
 
 def _span(episode: Episode, shown: _Shown) -> "Span":
