@@ -18,5 +18,7 @@ def runs(as_json: Json = False) -> None:
         found, claimed = store.runs.list_runs(), store.runs.list_claimed_runs()
     if as_json:
         typer.echo(json.dumps(runs_json(found, claimed)))
+    elif not found:
+        typer.echo("no runs yet: start one with mappa train --config configs/quickstart.yaml")
     else:
         open_console().print(runs_table(found, claimed))
