@@ -77,7 +77,7 @@ class Meter:
         return sum(len(completion.token_ids) for _, completion in self.generations)
 
 
-class _Replaced:
+class _WithMethods:
     """An adapter with some of its methods replaced."""
 
     def __init__(self, adapter: object, methods: dict[str, object]) -> None:
@@ -88,8 +88,9 @@ class _Replaced:
         return self._methods.get(name) or getattr(self._adapter, name)
 
 
-def _replaced(adapter: T, **methods: object) -> T:
-    return cast("T", _Replaced(adapter, methods))
+def with_methods(adapter: T, **methods: object) -> T:
+    """`adapter` with some of its methods replaced, by name."""
+    return cast("T", _WithMethods(adapter, methods))
 
 
 @asynccontextmanager
@@ -101,15 +102,17 @@ async def metered(
         engine, learner, timed = port.engine, port.learner, meter.timed
         watched = replace(
             port,
-            engine=_replaced(
+            engine=with_methods(
                 engine,
                 load=timed(engine.load),
                 generate=partial(meter.generated, engine.generate),
             ),
-            sandbox=_replaced(port.sandbox, run=timed(port.sandbox.run)),
-            coach=_replaced(port.coach, score=timed(port.coach.score)),
+            sandbox=with_methods(port.sandbox, run=timed(port.sandbox.run)),
+            coach=with_methods(port.coach, score=timed(port.coach.score)),
             learner=learner
-            and _replaced(learner, logprobs=timed(learner.logprobs), update=timed(learner.update)),
+            and with_methods(
+                learner, logprobs=timed(learner.logprobs), update=timed(learner.update)
+            ),
         )
         with use(watched):
             yield port
