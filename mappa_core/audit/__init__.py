@@ -1,6 +1,8 @@
-"""Is the coach biased, since when, and what did it do to the policy? Numerics on arrays only.
+"""Is the coach biased, since when, and what did it do to the policy?
 
-Frame ─▶ effects ─▶ verdicts        after training, clusters are problems
-anchors, stream ─▶ drift            during training, valid at every look
-simulate ─▶ selftest                how often the audit itself is wrong
+reader ─▶ frame ─▶ statistics ─▶ findings ─▶ store, report       `mappa audit RUN`: run_audit
+                                    ▲
+anchors, running sums ─▶ watch ─────┘                            while a run trains: watch.monitor
+questions ─▶ coach ─▶ probes                                     before: `mappa audit --before`
+simulation ─▶ selftest                                           how often the audit is wrong
 """

@@ -1,6 +1,7 @@
 """Rows as columns: COPY's CSV through Arrow into NumPy, without a Python object per value."""
 
 import io
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -8,7 +9,7 @@ import pyarrow as pa
 from pyarrow import csv
 from sqlalchemy import Connection
 
-from mappa_core.audit.frame import Factor, Floats, Frame, Ints
+from mappa_core.audit.frame import Factor, Floats, Frame, Ints, Mask
 
 ArrowTable: TypeAlias = Any
 """A `pyarrow.Table`; the package has no types."""
@@ -54,16 +55,12 @@ def copied(connection: Connection, query: str) -> ArrowTable:
 
 def frame(table: ArrowTable) -> Frame:
     """The audit's frame, (N,) each, from the columns that the reader copies."""
-    status = factor(table, "tool_status")
+    status, reason = factor(table, "tool_status"), factor(table, "unscored_reason")
     success = factor(table, "success")
-    truth = np.array([{"t": 1.0, "f": 0.0}.get(name, np.nan) for name in success.names])
-    used = np.array([name != "" for name in status.names], dtype=bool)
-    failed = np.array([name not in ("", "ok") for name in status.names], dtype=bool)
-    why_not = factor(table, "unscored_reason")
-    unread = np.array([name == "unparsable" for name in why_not.names], dtype=bool)
+    outcomes = np.array([{"t": 1.0, "f": 0.0}.get(name, np.nan) for name in success.names], float)
     return Frame(
         score=floats(table, "score"),
-        unparsed=unread[why_not.codes] if len(table) else np.zeros(0, dtype=bool),
+        unparsed=_where(reason, lambda name: name == "unparsable"),
         task_type=factor(table, "task_type"),
         agent=factor(table, "agent"),
         problem=factor(table, "problem_id"),
@@ -71,12 +68,17 @@ def frame(table: ArrowTable) -> Frame:
         turn=integers(table, "turn_index"),
         level=integers(table, "level"),
         tokens=integers(table, "sampled_tokens"),
-        tool_used=used[status.codes] if len(table) else np.zeros(0, dtype=bool),
-        tool_failed=failed[status.codes] if len(table) else np.zeros(0, dtype=bool),
-        success=truth[success.codes] if len(table) else np.zeros(0),
+        tool_used=_where(status, lambda name: name != ""),
+        tool_failed=_where(status, lambda name: name not in ("", "ok")),
+        success=outcomes[success.codes],
         advantage=floats(table, "advantage"),
         weight=np.nan_to_num(floats(table, "weight")),
     )
+
+
+def _where(words: Factor, matches: Callable[[str], bool]) -> Mask:
+    """(N,) whether the row's word matches."""
+    return np.array([matches(name) for name in words.names], dtype=bool)[words.codes]
 
 
 def factor(table: ArrowTable, name: str) -> Factor:

@@ -12,7 +12,12 @@ from uuid import UUID
 from mappa_core.audit import sql
 from mappa_core.audit.frame import Floats, Frame, LabelledScores, Ratings
 from mappa_core.audit.records import AuditedRun, Figure, Finding
-from mappa_core.audit.score_figures import health_figures, label_figures, scorer_figures
+from mappa_core.audit.score_figures import (
+    health_figures,
+    label_figures,
+    measured,
+    scorer_figures,
+)
 from mappa_core.audit.statistics.debias import correction, points_off, points_off_sql
 from mappa_core.audit.statistics.effects import Effect, associations, task_type_effects
 from mappa_core.audit.statistics.onset import gaps, onset
@@ -135,7 +140,7 @@ def _effect(kind: str, effect: Effect) -> Figure:
             "factor": effect.factor,
         },
     )
-    return figure.measured(effect.estimate)
+    return measured(figure, effect.estimate)
 
 
 def _onsets(frame: Frame, effects: Sequence[Effect]) -> Iterator[Figure]:
@@ -170,7 +175,7 @@ def _policy(seen: AuditInput, effects: Sequence[Effect]) -> Iterator[Figure]:
         frame = seen.frame
         grown = growth(frame, frame.task_type.names.index(term.task_type)) if term.points else None
         if grown is not None:
-            yield Figure(
+            figure = Figure(
                 kind="specialisation",
                 subject=term.task_type,
                 against="the other types",
@@ -180,7 +185,8 @@ def _policy(seen: AuditInput, effects: Sequence[Effect]) -> Iterator[Figure]:
                 actions=grown.actions,
                 problems=grown.problems,
                 sql=grown.sql,
-            ).measured(grown.estimate)
+            )
+            yield measured(figure, grown.estimate)
 
 
 def _shares(seen: AuditInput, bias: Floats, points: str) -> Iterator[Figure]:

@@ -1,13 +1,9 @@
 """What an audit writes down: findings, anchors, people's labels and corrections of scores."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, Self, TypeAlias
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 from uuid import UUID
-
-if TYPE_CHECKING:
-    # SciPy takes most of a second to import, and the command line imports these records.
-    from mappa_core.audit.statistics.regression import Estimate
 
 Stratum: TypeAlias = Literal["all", "right", "wrong"]
 Picked: TypeAlias = Literal["contested", "unsure", "random"]
@@ -58,12 +54,6 @@ class Figure:
     detail: Mapping[str, float | int | str | None] = field(
         default_factory=dict[str, float | int | str | None]
     )
-
-    def measured(self, estimate: "Estimate") -> Self:
-        """With the estimate's value, interval and, unless it has one, p-value."""
-        low, high = estimate.interval()
-        p_value = estimate.p_value if self.p_value is None else self.p_value
-        return replace(self, estimate=estimate.value, low=low, high=high, p_value=p_value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from mappa_core.audit.records import Figure
 from mappa_core.audit.statistics.agreement import Agreement, agreement, corrected_mean
 from mappa_core.audit.statistics.health import health, missing
 from mappa_core.audit.statistics.noise import noise
+from mappa_core.audit.statistics.regression import Estimate
 from mappa_core.audit.statistics.trends import divergences
 
 
@@ -19,14 +20,15 @@ def health_figures(frame: Frame) -> Iterator[Figure]:
         yield from _described(frame.task_type.names[code], rows)
         yield from _unscored(frame, code, rows)
     for each in divergences(frame):
-        yield Figure(
+        figure = Figure(
             kind="divergence",
             subject=f"{each.agent}, {each.task_type}",
             unit="change of score / 10 minus success",
             actions=each.actions,
             problems=each.problems,
             sql=each.sql,
-        ).measured(each.estimate)
+        )
+        yield measured(figure, each.estimate)
 
 
 def _described(name: str, rows: Frame) -> Iterator[Figure]:
@@ -137,3 +139,10 @@ def _agreed(kind: str, subject: str, found: Agreement, query: str) -> Figure:
         sql=query,
         detail={"kappa": found.kappa, "difference": found.difference},
     )
+
+
+def measured(figure: Figure, estimate: Estimate) -> Figure:
+    """The figure with the estimate's value, interval and, unless it has one, p-value."""
+    low, high = estimate.interval()
+    p_value = estimate.p_value if figure.p_value is None else figure.p_value
+    return replace(figure, estimate=estimate.value, low=low, high=high, p_value=p_value)

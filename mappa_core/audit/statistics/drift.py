@@ -121,22 +121,18 @@ def _played(growth: Sequence[Floats], threshold: float) -> Wealth:
     return Wealth(e_values=e_values, onset=onset, alarm=alarm, threshold=threshold)
 
 
-def known_scores(repeats: Floats) -> tuple[Floats, float]:
+def known_scores(repeats: Sequence[Floats]) -> tuple[Floats, float]:
     """Anchors' known scores from repeated scoring before training, and how sure their mean is.
 
     Args:
-        repeats: (A, K) scores of A anchors, K >= 2 times each.
+        repeats: The scores of each of A anchors; a single one is known for sure.
 
     Returns:
         (A,) means, and the standard error of their mean in points.
-
-    Raises:
-        ValueError: Fewer than two repeats.
     """
-    if repeats.ndim != 2 or repeats.shape[1] < 2:
-        raise ValueError("known scores need at least two repeats of every anchor")
-    within = float(repeats.var(axis=1, ddof=1).mean())
-    return repeats.mean(axis=1), float(np.sqrt(within / repeats.size))
+    variances = [row.var(ddof=1) / len(row) for row in repeats if len(row) > 1]
+    known = np.array([row.mean() for row in repeats])
+    return known, float(np.sqrt(sum(variances))) / len(repeats)
 
 
 def attribute(

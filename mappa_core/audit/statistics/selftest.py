@@ -203,7 +203,7 @@ def watch_drift(world: DriftWorld, rng: np.random.Generator) -> tuple[drift.Weal
     """The bets on one simulated run: on its anchors, and on its stream of scores."""
     truth = rng.uniform(2, 8, world.anchors)
     repeats = truth[:, None] + rng.normal(0, world.deviation, (world.anchors, world.repeats))
-    known, error = drift.known_scores(repeats.clip(0, 10))
+    known, error = drift.known_scores(list(repeats.clip(0, 10)))
     shift = np.zeros(world.iterations)
     if world.start is not None:
         shift[world.start :] = world.points

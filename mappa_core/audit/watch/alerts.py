@@ -106,23 +106,7 @@ def _drift(drift: DriftState, iteration: int, sums: RunningSums) -> Iterator[Ale
 
 
 def _health(agent: str, found: Health, iteration: int, config: AuditConfig) -> Iterator[Alert]:
-    bits = found.entropy_bits
-    checks = (
-        (
-            found.at_mode,
-            config.most_at_mode,
-            f"{found.at_mode:.0%} of its scores are {found.mode:g}",
-        ),
-        (found.at_ceiling, config.most_at_ceiling, f"{found.at_ceiling:.0%} of its scores are 10"),
-        (
-            found.unparsed,
-            config.most_unparsed,
-            f"{found.unparsed:.0%} of its replies are unreadable",
-        ),
-        # Turned round: entropy is to be high.
-        (-bits, -config.least_entropy_bits, f"its scores have {bits:.2f} bits of entropy"),
-    )
-    for name, (value, limit, says) in zip(_CHECKS, checks, strict=True):
+    for name, column, value, limit, says in _checks(found, config):
         if value > limit:
             where = f"agent = {sql.quoted(agent)} AND iteration = {iteration}"
             yield Alert(
@@ -135,17 +119,21 @@ def _health(agent: str, found: Health, iteration: int, config: AuditConfig) -> I
                 unit=name,
                 limit=abs(limit),
                 actions=found.actions,
-                sql=sql.health(where, estimate=_CHECKS[name]),
+                sql=sql.health(where, estimate=column),
             )
 
 
-_CHECKS = {
-    "share at the mode": "at_mode",
-    "share at the ceiling": "at_ceiling",
-    "share unparsed": "unparsed",
-    "bits of entropy": "entropy_bits",
-}
-"""What is checked, and what the query calls it."""
+def _checks(found: Health, config: AuditConfig) -> Iterator[tuple[str, str, float, float, str]]:
+    """Yield what is checked: its name, its column in the query, its value, the limit, in words."""
+    limit, mode = config.most_at_mode, f"{found.at_mode:.0%} of its scores are {found.mode:g}"
+    yield "share at the mode", "at_mode", found.at_mode, limit, mode
+    limit, ceiling = config.most_at_ceiling, f"{found.at_ceiling:.0%} of its scores are 10"
+    yield "share at the ceiling", "at_ceiling", found.at_ceiling, limit, ceiling
+    limit, unread = config.most_unparsed, f"{found.unparsed:.0%} of its replies are unreadable"
+    yield "share unparsed", "unparsed", found.unparsed, limit, unread
+    # Turned round: entropy is to be high.
+    bits = f"its scores have {found.entropy_bits:.2f} bits of entropy"
+    yield "bits of entropy", "entropy_bits", -found.entropy_bits, -config.least_entropy_bits, bits
 
 
 def _divergence(sums: RunningSums, iteration: int, config: AuditConfig) -> Iterator[Alert]:

@@ -90,10 +90,10 @@ def anchor_history(anchors: Sequence[Anchor], scores: Sequence[AnchorScore]) -> 
     later = sorted({score.iteration for score in scores if score.iteration > 0})
     if not usable or not later:
         return NO_ANCHORS
-    errors = [row.var(ddof=1) / len(row) for row in usable.values() if len(row) >= FEWEST_REPEATS]
+    known, error = drift.known_scores(list(usable.values()))
     return AnchorHistory(
-        known=np.array([row.mean() for row in usable.values()]),
-        baseline_error=float(np.sqrt(sum(errors))) / len(usable),
+        known=known,
+        baseline_error=error,
         iterations=tuple(later),
         rounds=tuple(
             np.array([float(np.mean(given[anchor, at] or np.nan)) for anchor in usable])
@@ -136,14 +136,8 @@ def drift_figures(streamed: ScoreStream, anchors: AnchorHistory) -> Iterator[Fig
     for name, wealth, query in parts:
         if not len(wealth.e_values):
             continue
-        detail = {
-            f"e_{iteration}": float(value)
-            for iteration, value in zip(
-                anchors.iterations if name == "anchors" else state.iterations,
-                wealth.e_values,
-                strict=False,
-            )
-        }
+        iterations = anchors.iterations if name == "anchors" else state.iterations
+        steps = zip(iterations, wealth.e_values, strict=False)
         yield Figure(
             kind="drift",
             subject=name,
@@ -155,7 +149,7 @@ def drift_figures(streamed: ScoreStream, anchors: AnchorHistory) -> Iterator[Fig
             actions=streamed.actions,
             problems=len(streamed.problems),
             sql=query,
-            detail=detail,
+            detail={f"e_{iteration}": float(value) for iteration, value in steps},
         )
 
 
