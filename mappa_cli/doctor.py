@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from mappa_core.app.databases import ping_mlflow
 from mappa_core.app.machine import sandbox_tier
+from mappa_core.coach.providers import PROVIDERS
 from mappa_core.core.errors import MappaError
 from mappa_core.core.settings import Settings
 from mappa_core.store.connection import ping
@@ -38,7 +39,7 @@ def examine(settings: Settings) -> tuple[Finding, ...]:
         _docker,
         _database,
         _mlflow,
-        _credentials,
+        find_credentials,
     )
     return tuple(look(settings) for look in looks)
 
@@ -132,14 +133,18 @@ def _mlflow(settings: Settings) -> Finding:
     return Finding(name="MLflow", works=True, found=found, advice=advice if of_this_machine else "")
 
 
-def _credentials(_: Settings) -> Finding:
-    names = ("GOOGLE_API_KEY", "VERTEX_PROJECT", "GOOGLE_APPLICATION_CREDENTIALS")
-    present = [name for name in names if os.environ.get(name)]
+def find_credentials(settings: Settings) -> Finding:
+    """Say which of the keys that the coach's providers need are set."""
+    rows = PROVIDERS.values()
+    names = dict.fromkeys(name for row in rows for name in (row.needs, *row.also_reads))
+    present = [name for name in names if settings.secret(name)]
+    works = any(settings.secret(row.needs) for row in rows)
+    needs = " or ".join(dict.fromkeys(row.needs for row in rows))
     return Finding(
         name="credentials",
-        works=bool(present),
+        works=works,
         found=", ".join(present) + " set" if present else "none: the rule coach needs none",
-        advice="" if present else "an LLM coach will need GOOGLE_API_KEY or Vertex credentials",
+        advice="" if works else f"an LLM coach will need {needs}",
     )
 
 

@@ -1,4 +1,4 @@
-"""The coach while calls fail in every way: who ends unscored, and whether all totals agree."""
+"""The coach while calls fail in every way: what ends unscored, and whether all totals agree."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ import httpx
 
 from mappa_cli.benches.report import Figure
 from mappa_cli.provider_stub.script import Fault, Question, score_of
+from mappa_core.coach.budget import Usage, cost
 from mappa_core.coach.config import PricesConfig
 from mappa_core.coach.llm_coach import LlmCoach
-from mappa_core.coach.prices import Usage, cost, dollars
 from mappa_core.core.records.scores import CoachCall, CoachCase, CoachScore, Unscored
 
 FAULT_SHARE = 0.3
@@ -41,7 +41,7 @@ async def under_faults(
     differences = (
         ("calls", sum(one.attempts for one in results), totals.calls),
         ("tokens", sum(_tokens(one) for one in results), totals.usage.total),
-        ("dollars", coach.spent.cost_usd, dollars(cost(totals.usage, prices))),
+        ("dollars", coach.spent.cost_usd, cost(totals.usage, prices).usd),
     )
     unscored = [one for one in results if isinstance(one, Unscored)]
     wrong = sum(one.reason not in {*RIGHT_REASONS, "unparsable"} for one in unscored)
@@ -54,7 +54,7 @@ async def under_faults(
         Figure(name="calls under 30 % faults", value=totals.calls, unit="calls"),
         Figure(name="of 1,000 actions unscored", value=len(unscored), unit="actions"),
         _zero("unscored with a wrong reason", wrong, "actions"),
-        _zero("scores that nobody gave", invented, "scores"),
+        _zero("invented scores", invented, "scores"),
         *(
             _zero(f"{name}, ours less the server's", ours - theirs, name)
             for name, ours, theirs in differences
@@ -66,8 +66,8 @@ def _zero(name: str, value: float, unit: str) -> Figure:
     return Figure(name=name, value=value, unit=unit, aim="0", met=value == 0)
 
 
-def _tokens(asked: CoachCall) -> int:
-    return sum(n or 0 for n in (asked.prompt_tokens, asked.reply_tokens, asked.thought_tokens))
+def _tokens(call: CoachCall) -> int:
+    return sum(n or 0 for n in (call.prompt_tokens, call.reply_tokens, call.thought_tokens))
 
 
 def _truth(score: CoachScore) -> float:

@@ -2,7 +2,7 @@
 
 streams        HTTP/1.1 over asyncio streams, nothing read but the length: what it reaches is what
                this machine and the stand-in allow
-google-genai   its own asynchronous calls, as anybody would make them
+google-genai   its own asynchronous calls, made as its manual says
 """
 
 import asyncio
@@ -21,10 +21,10 @@ Send = Callable[[CoachPrompt], Awaitable[None]]
 
 async def seconds_of(send: Send, prompts: Sequence[CoachPrompt], concurrency: int) -> float:
     """How long `send` takes for all prompts, on warm connections."""
-    slots = asyncio.Semaphore(concurrency)
+    calls = asyncio.Semaphore(concurrency)
 
     async def one(prompt: CoachPrompt) -> None:
-        async with slots:
+        async with calls:
             await send(prompt)
 
     await asyncio.gather(*(one(prompt) for prompt in prompts[:concurrency]))

@@ -219,17 +219,18 @@ def _before(
 
 
 async def _probed(config: "TrainConfig", margin: float, *, ask: bool) -> "ProbeResult":
+    from mappa_core.app.checks import coached_team
     from mappa_core.audit.probes.cases import questions
     from mappa_core.audit.probes.probing import expected, probe_coach
     from mappa_core.coach.forecast import lines
-    from mappa_core.coach.opening import opened_coach
+    from mappa_core.coach.opening import open_probe_coaches
     from mappa_core.rollout.problems import problem_source
     from mappa_core.rollout.teams import load_team
 
     team = load_team(config.team, config.prompts)
     problems = problem_source(config.problems).train()
     wanted = questions(team, problems, config.coach.visibility)
-    async with opened_coach(config, Settings()) as coach:
+    async with open_probe_coaches(config.coach, Settings(), coached_team(team)) as coach:
         calls = expected(wanted, coach, config.coach)
         if calls.calls:
             for line in lines([(f"{config.coach.backend} {config.coach.model}", calls)]):

@@ -69,9 +69,11 @@ def _score_again(
 ) -> None:
     """As `mappa rescore`, on all of the run's training actions."""
     from mappa_cli.commands.rescore import rescored_run
+    from mappa_core.coach.config import RULE
+    from mappa_core.coach.providers import PROVIDERS
 
     backend = coach.partition(":")[0]
-    if backend not in ("rule", "gemini", "vertex", "openai", "anthropic"):
+    if backend not in (RULE, *PROVIDERS):
         raise ConfigError(
             f"no stored second coach is called {coach}: name one, or one to ask, as backend:model"
         )

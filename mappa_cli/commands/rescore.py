@@ -83,8 +83,9 @@ async def _rescored(
     limit: int | None,
     ask: bool,
 ) -> dict[str, float]:
+    from mappa_core.app.checks import coached_team
     from mappa_core.coach.forecast import lines
-    from mappa_core.coach.opening import check_coach, open_coaches
+    from mappa_core.coach.opening import coach_rubrics, open_coaches
     from mappa_core.coach.rescore import plan_rescoring, rescore, rescore_plan
     from mappa_core.core.garbage import freeze_garbage_collector
     from mappa_core.rollout.teams.base import duties_of
@@ -92,9 +93,9 @@ async def _rescored(
     console = open_console(stderr=True)
     only = config.model_copy(update={"second": CoachConfig().second})
     async with AsyncExitStack() as stack:
-        coach, _ = open_coaches(only, settings, team, stack)
+        coach, _ = open_coaches(only, settings, coached_team(team), stack)
         plan = rescore_plan(coach, only, duties_of(team))
-        rubrics = check_coach(only, settings, team)
+        rubrics = coach_rubrics(only, coached_team(team))
         job = await asyncio.to_thread(plan_rescoring, store, run, plan, rubrics, only, limit)
         missing = counted(job.count, "action")
         console.print(f"{missing} of {run.name} without a score of this coach")

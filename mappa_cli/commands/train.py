@@ -14,6 +14,7 @@ from mappa_cli.commands.running import as_yaml, stored_run, watched
 from mappa_cli.printing.console import open_console
 from mappa_core.app.config import RESUMABLE, TrainConfig
 from mappa_core.app.config_files import load_config, with_overrides
+from mappa_core.coach.config import RULE
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
 
@@ -130,11 +131,13 @@ def _resumed(name: str, overrides: Sequence[str]) -> tuple[TrainConfig, str]:
 
 def _print_forecast(config: TrainConfig, settings: Settings, like: str | None) -> None:
     """What the coaches will take, on stderr, so that stdout stays the configuration."""
-    if config.coach.backend == "rule" and config.coach.second.backend == "rule":
+    if config.coach.backend == config.coach.second.backend == RULE:
         typer.echo("coach: the rule coach costs nothing", err=True)
         return
+    from mappa_core.app.checks import coached_team
     from mappa_core.app.forecast import forecast_run, habits_of
     from mappa_core.coach.forecast import lines
+    from mappa_core.coach.opening import check_coaches
     from mappa_core.rollout.problems import problem_source
     from mappa_core.rollout.teams import load_team
 
@@ -146,7 +149,8 @@ def _print_forecast(config: TrainConfig, settings: Settings, like: str | None) -
             habits = habits_of(store, store.runs.get_run(like))
     team = load_team(config.team, config.prompts)
     problems = problem_source(config.problems)
-    for line in lines(forecast_run(config, settings, team, problems, habits)):
+    check_coaches(config.coach, settings, coached_team(team))
+    for line in lines(forecast_run(config, team, problems, habits)):
         typer.echo(line, err=True)
 
 

@@ -5,7 +5,7 @@ import asyncio
 import sys
 
 from mappa_cli.provider_stub.script import Fault, no_faults, seeded_faults
-from mappa_cli.provider_stub.server import StandIn, serving
+from mappa_cli.provider_stub.server import ProviderStub, serving
 
 
 def main() -> None:
@@ -22,7 +22,7 @@ def main() -> None:
 async def _serve(arguments: argparse.Namespace) -> None:
     share = float(arguments.fault_share)
     script = seeded_faults(share, arguments.seed, tuple(arguments.faults)) if share else no_faults
-    stand_in = StandIn(script, latency_seconds=arguments.latency)
+    stand_in = ProviderStub(script, latency_seconds=arguments.latency)
     async with serving(stand_in, arguments.port) as address:
         sys.stdout.write(f"{address}\n")
         sys.stdout.flush()

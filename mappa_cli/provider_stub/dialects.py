@@ -11,7 +11,7 @@ Body: TypeAlias = dict[str, Any]
 """A JSON object on the wire; it never leaves the stand-in."""
 
 RETRY_SECONDS = 0.05
-VERSION_SUFFIX = "-rehearsal-001"
+VERSION_SUFFIX = "-stub-001"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ def _gemini_answer(model: str, text: str, tokens: Tokens, cut: bool) -> Body:
         ],
         "usageMetadata": _gemini_usage(tokens),
         "modelVersion": model + VERSION_SUFFIX,
-        "responseId": "rehearsal",
+        "responseId": "stub",
     }
 
 
@@ -125,7 +125,7 @@ def _openai_blocked(model: str, tokens: Tokens) -> Body:
 
 def _openai(model: str, message: Body, finish: str, tokens: Tokens) -> Body:
     return {
-        "id": "rehearsal",
+        "id": "stub",
         "object": "chat.completion",
         "created": 0,
         "model": model + VERSION_SUFFIX,
@@ -169,7 +169,7 @@ def _anthropic(model: str, text: str, stop: str, tokens: Tokens) -> Body:
     said: list[Body] = [{"type": "text", "text": text}] if text else []
     thought: Body = {"type": "thinking", "thinking": "Let me think first.", "signature": "x"}
     return {
-        "id": "rehearsal",
+        "id": "stub",
         "type": "message",
         "role": "assistant",
         "model": model + VERSION_SUFFIX,
@@ -210,6 +210,8 @@ ANTHROPIC = Dialect(
     error=_anthropic_error,
     key_header="x-api-key",
 )
+DIALECTS: Mapping[str, Dialect] = {"gemini": GEMINI, "openai": OPENAI, "anthropic": ANTHROPIC}
+"""By the name that a provider's row in `coach.providers` gives its wire format."""
 
 
 def as_bytes(body: Body) -> bytes:

@@ -74,7 +74,7 @@ class Log:
         }
 
 
-class StandIn:
+class ProviderStub:
     """Answers like Gemini, Vertex AI, OpenAI-compatible servers and Anthropic."""
 
     def __init__(
@@ -201,7 +201,7 @@ class StandIn:
 
 
 @asynccontextmanager
-async def serving(stand_in: StandIn, port: int = 0) -> AsyncGenerator[str]:
+async def serving(stand_in: ProviderStub, port: int = 0) -> AsyncGenerator[str]:
     """Serve on this machine inside the block; yields the address."""
     runner = web.AppRunner(
         stand_in.application(), handler_cancellation=True, access_log=None, shutdown_timeout=0.1

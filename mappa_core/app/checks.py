@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.machine import check_space
-from mappa_core.coach.opening import check_coach
+from mappa_core.coach.opening import CoachedTeam, check_coaches
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.runs import Run
@@ -78,6 +78,16 @@ def check_effects(config: TrainConfig, team: Team) -> None:
         raise ConfigError("audit.stop_on needs audit.anchors above 0: with 0 nothing is watched")
 
 
+def coached_team(team: Team) -> CoachedTeam:
+    """Say of a team what its coaches have to know."""
+    return CoachedTeam(
+        name=team.name,
+        agents=tuple(agent.name for agent in team.agents),
+        rules=team.rules,
+        rubrics=team.rubrics,
+    )
+
+
 def check_inputs(config: TrainConfig, settings: Settings) -> Team:
     """Refuse what the user can mend, before anything is written; returns the team.
 
@@ -94,9 +104,7 @@ def check_inputs(config: TrainConfig, settings: Settings) -> Team:
     check_tools(team, config.tools)
     check_effects(config, team)
     check_tracking(config.tracking, settings)
-    check_coach(config.coach, settings, team)
-    if config.coach.second.share:
-        check_coach(config.coach.second, settings, team)
+    check_coaches(config.coach, settings, coached_team(team))
     check_space(settings.home)
     from mappa_core.models.device import resolve_device
     from mappa_core.models.resolve import resolve_model

@@ -8,8 +8,6 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import SecretStr
-
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.forecast import forecast_run
 from mappa_core.core.errors import ConfigError
@@ -51,19 +49,12 @@ def estimate(config: TrainConfig, settings: Settings) -> tuple[Line, ...]:
     Raises:
         ConfigError: Its problems, rubrics or model's shape are not at hand.
     """
-    return (*_cost(config, settings), *_gpu_hours(config, settings), *_power(config))
+    return (*_cost(config), *_gpu_hours(config, settings), *_power(config))
 
 
-def _cost(config: TrainConfig, settings: Settings) -> list[Line]:
+def _cost(config: TrainConfig) -> list[Line]:
     team = load_team(config.team, config.prompts)
-    # No coach is called, so a key which is not there yet is no reason to stop.
-    keyed = settings.model_copy(
-        update={
-            "google_api_key": settings.google_api_key or SecretStr("none"),
-            "vertex_project": settings.vertex_project or "none",
-        }
-    )
-    found = forecast_run(config, keyed, team, problem_source(config.problems))
+    found = forecast_run(config, team, problem_source(config.problems))
     return [
         line
         for name, one in found

@@ -2,16 +2,16 @@
 
 from statistics import mean
 
+from mappa_core.app.checks import coached_team
 from mappa_core.app.config import TrainConfig
 from mappa_core.coach.case import case_of
 from mappa_core.coach.config import CoachModelConfig
 from mappa_core.coach.forecast import Forecast, Habits, assumed_turn, forecast
-from mappa_core.coach.opening import check_coach
+from mappa_core.coach.opening import coach_rubrics
 from mappa_core.core import ids
 from mappa_core.core.records.episodes import Episode, Problem
 from mappa_core.core.records.runs import Run
 from mappa_core.core.records.scores import CoachCase, LabelVisibility
-from mappa_core.core.settings import Settings
 from mappa_core.rollout.episode import new_episode
 from mappa_core.rollout.problems.drawing import problems_of_iteration
 from mappa_core.rollout.protocols import ProblemSource
@@ -49,7 +49,6 @@ def habits_of(store: Store, run: Run) -> Habits:
 
 def forecast_run(
     config: TrainConfig,
-    settings: Settings,
     team: Team,
     problems: ProblemSource,
     habits: Habits | None = None,
@@ -58,13 +57,12 @@ def forecast_run(
 
     Args:
         config: Of the run.
-        settings: Which keys there are.
         team: The agents that are trained.
         problems: What it is trained on.
         habits: Of an earlier run of this kind, where there is one.
 
     Raises:
-        ConfigError: A coach could not answer: no key, no rubric.
+        ConfigError: A rubric set or an agent's rubric is missing.
     """
     rollout, coach = config.rollout, config.coach
     planned = [
@@ -86,7 +84,7 @@ def forecast_run(
     ]
     found: list[tuple[str, Forecast]] = []
     for name, model, times in asked:
-        rubrics = check_coach(model, settings, team) if times else None
+        rubrics = coach_rubrics(model, coached_team(team)) if times else None
         if rubrics is not None:
             expected = forecast(cases, rubrics, model, habits).times(times * calls)
             found.append((f"{name} {model.model}", expected))

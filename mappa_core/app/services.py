@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+from mappa_core.app.checks import coached_team
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.learning import Learning, open_learner
 from mappa_core.app.machine import check_space
@@ -158,7 +159,7 @@ async def _build(
     )
     store = await asyncio.to_thread(open_store, settings, databases, outage_retry)
     stack.callback(store.close)
-    coach, second = open_coaches(config.coach, settings, team, stack)
+    coach, second = open_coaches(config.coach, settings, coached_team(team), stack)
     progress.on_starting("engines")
     engine = await start_engine(
         _engine_setup(config, settings, team, model, tokenizer.end_token_ids), stack

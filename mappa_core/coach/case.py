@@ -1,6 +1,6 @@
 """The case a coach judges: one action, what came before it, and the facts that follow from that.
 
-    turns, duties ─▶ who owes what, what lies where and who made it, who failed first
+    turns, duties ─▶ which agent owes what, who made each file, who failed first
     outcome       ─▶ what was measured, where the policy lets the coach know
 
 Every fact follows from the recorded turns, so a score made years later from SQL rests on the same.

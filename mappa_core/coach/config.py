@@ -1,11 +1,20 @@
-"""Who scores, what it may cost, and what it is asked."""
+"""Which coach scores, what it may cost, and what it is asked."""
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
+from mappa_core.coach.providers import PROVIDERS
 from mappa_core.core.records.scores import LabelVisibility
 from mappa_core.core.section import Fraction, Positive, Section
+
+RULE = "rule"
+"""The backend that asks no model."""
+if TYPE_CHECKING:
+    Backend: TypeAlias = str
+else:
+    # Of the table, so that a new provider is a row there and nothing here.
+    Backend = Literal[(RULE, *PROVIDERS)]
 
 
 class PricesConfig(Section):
@@ -35,10 +44,10 @@ class ContextCacheConfig(Section):
 
 
 class CoachModelConfig(Section):
-    """One coach: who it is, how it is asked, how hard."""
+    """One coach: which it is, how it is asked, how hard."""
 
-    backend: Literal["rule", "gemini", "vertex", "openai", "anthropic"] = Field(
-        default="rule",
+    backend: Backend = Field(
+        default=RULE,
         description="rule reads the evidence itself; gemini, vertex, anthropic and openai (any "
         "server that speaks its protocol) ask a model.",
     )
@@ -70,9 +79,9 @@ class CoachModelConfig(Section):
     context_cache: ContextCacheConfig = Field(
         default=ContextCacheConfig(), description="Explicit caching of the rubric."
     )
-    attempt_seconds: float = Field(default=60.0, gt=0, description="OutageRetry with one call.")
+    attempt_seconds: float = Field(default=60.0, gt=0, description="How long one call may take.")
     deadline_seconds: float = Field(
-        default=600.0, gt=0, description="OutageRetry with one score, retries and waits included."
+        default=600.0, gt=0, description="How long one score may take, retries and waits included."
     )
     concurrency: Positive = Field(default=32, description="Calls in flight at once, at most.")
     requests_per_minute: Positive | None = Field(
@@ -84,14 +93,16 @@ class CoachModelConfig(Section):
 
     @model_validator(mode="after")
     def _names_a_model(self) -> "CoachModelConfig":
-        if self.backend != "rule" and not self.model:
+        if self.backend != RULE and not self.model:
             raise ValueError(f"backend {self.backend} needs a model: set model to its name")
-        if self.context_cache.enabled and self.backend not in ("gemini", "vertex"):
+        row = PROVIDERS.get(self.backend)
+        if self.context_cache.enabled and (row is None or not row.keeps_contexts):
             raise ValueError(f"backend {self.backend} has no context_cache: leave it off")
-        if self.reasoning_effort is not None and self.backend != "openai":
+        effort = row is not None and row.thinking == "reasoning_effort"
+        if self.reasoning_effort is not None and not effort:
             raise ValueError(f"backend {self.backend} takes thinking_budget, not reasoning_effort")
-        if self.backend == "openai" and self.thinking_budget is not None:
-            raise ValueError("backend openai takes reasoning_effort, not thinking_budget")
+        if self.thinking_budget is not None and effort:
+            raise ValueError(f"backend {self.backend} takes reasoning_effort, not thinking_budget")
         return self
 
 
@@ -110,7 +121,7 @@ class BudgetConfig(Section):
 
 
 class CoachConfig(CoachModelConfig):
-    """Who scores the actions."""
+    """Which coach scores the actions."""
 
     unscored_limit: Fraction = Field(
         default=0.1, description="Unscored share of an iteration above which the run stops."

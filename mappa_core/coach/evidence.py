@@ -66,7 +66,7 @@ class EvidenceLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoachPrompt:
-    """A case in words, ready to be sent."""
+    """Puts a case in words, ready to be sent."""
 
     system: str
     user: str
@@ -118,7 +118,7 @@ def marker_of(case: CoachCase) -> str:
 
 
 def case_texts(case: CoachCase) -> tuple[str, ...]:
-    """Every text of a case that may be somebody else's words, in full."""
+    """Every text of a case that may not be ours, in full."""
     return (case.statement, *(message.content for message in case.messages), *authored(case))
 
 
@@ -218,7 +218,7 @@ def _turn_text(turn: Turn, limit: int) -> str:
 
 
 def file_trail(case: CoachCase) -> tuple[str, ...]:
-    """Who wrote which file, in order, this action's last."""
+    """Say which agent wrote which file, in order, this action's last."""
     lines = [
         f"{file.name} ({file.size_bytes} bytes, sha256 {file.sha256[:12]}): written by "
         f"{turn.agent} in turn {turn.index}"

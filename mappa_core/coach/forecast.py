@@ -1,7 +1,7 @@
 """What coaching will take, before it is asked: calls, tokens, dollars.
 
 Prompts are built as they will be sent and counted by their characters; replies are expected to
-have the configured length. What nobody can know before a run, how much agents write, is assumed
+have the configured length. What cannot be known before a run, how much agents write, is assumed
 and said: half of their token budget, one turn each, programs that print a line; or it is taken
 from the habits of a run that was.
 """
@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from uuid import UUID
 
+from mappa_core.coach.budget import CHARACTERS_PER_TOKEN, Usage, cost, estimated_tokens
 from mappa_core.coach.config import CoachModelConfig
 from mappa_core.coach.evidence import EvidenceLimits, build_prompt
-from mappa_core.coach.prices import CHARACTERS_PER_TOKEN, Usage, cost, dollars, estimated_tokens
 from mappa_core.coach.rubrics import RubricSet
 from mappa_core.core.records.episodes import Action, FinishReason, Observation, Turn
 from mappa_core.core.records.scores import CoachCase
@@ -100,7 +100,7 @@ def forecast(
                 calls=1,
                 prompt_tokens=usage.prompt,
                 reply_tokens=usage.reply + usage.thought,
-                cost_usd=dollars(cost(usage, config.prices)),
+                cost_usd=cost(usage, config.prices).usd,
             )
     return total
 

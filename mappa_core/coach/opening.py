@@ -3,135 +3,154 @@
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Protocol, cast
 
-from pydantic import SecretStr
-
-from mappa_core.app.config import TrainConfig
+from mappa_core.coach import providers
 from mappa_core.coach.budget import Budget
-from mappa_core.coach.config import CoachConfig, CoachModelConfig
+from mappa_core.coach.config import RULE, CoachConfig, CoachModelConfig
 from mappa_core.coach.llm_coach import LlmCoach
 from mappa_core.coach.protocols import Coach
+from mappa_core.coach.providers import PROVIDERS
 from mappa_core.coach.providers.provider import Provider
-from mappa_core.coach.rubrics import RubricSet, load_rubrics, turned_round
+from mappa_core.coach.rubrics import RubricSet, load_rubrics, reversed_rubrics
 from mappa_core.coach.rules.coach import RuleCoach
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
-from mappa_core.rollout.teams import load_team
-from mappa_core.rollout.teams.base import Team
 
 
-def check_coach(config: CoachModelConfig, settings: Settings, team: Team) -> RubricSet | None:
-    """Refuse a coach that could not answer; returns its rubrics, None for the rule coach.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoachedTeam:
+    """What a coach has to know of a team before it scores."""
+
+    name: str
+    agents: tuple[str, ...]
+    rules: str | None
+    """Its set in `rules.RULE_SETS`; None where the rule coach has none for it."""
+    rubrics: str
+    """Its folder of rubric sets."""
+
+
+class _ProviderModule(Protocol):
+    """A module of `providers`."""
+
+    def open_provider(self, config: CoachModelConfig, settings: Settings) -> Provider:
+        """Open a client of the provider, without asking it anything."""
+        ...
+
+
+def check_coaches(config: CoachConfig, settings: Settings, team: CoachedTeam) -> None:
+    """Refuse coaches of a run that could not answer.
+
+    Raises:
+        ConfigError: As `check_coach`.
+    """
+    check_coach(config, settings, team)
+    if config.second.share:
+        check_coach(config.second, settings, team)
+
+
+def check_coach(config: CoachModelConfig, settings: Settings, team: CoachedTeam) -> None:
+    """Refuse a coach that could not answer.
 
     Raises:
         ConfigError: A key, a rubric set or an agent's rubric is missing.
     """
-    if config.backend == "rule":
+    row = PROVIDERS.get(config.backend)
+    needs_key = row is not None and not (row.keyless_at_base_url and config.base_url)
+    if row is not None and needs_key and settings.secret(row.needs) is None:
+        raise ConfigError(f"coach backend {config.backend} needs {row.needs} in the environment")
+    coach_rubrics(config, team)
+
+
+def coach_rubrics(config: CoachModelConfig, team: CoachedTeam) -> RubricSet | None:
+    """Load the rubrics of a coach's model; None for the rule coach.
+
+    Raises:
+        ConfigError: A rubric set or an agent's rubric is missing.
+    """
+    if config.backend == RULE:
         return None
-    missing = {
-        "gemini": settings.google_api_key is None and "GOOGLE_API_KEY",
-        "vertex": settings.vertex_project is None and "VERTEX_PROJECT",
-        "anthropic": settings.anthropic_api_key is None and "ANTHROPIC_API_KEY",
-        # A server of one's own asks for no key.
-        "openai": settings.openai_api_key is None and not config.base_url and "OPENAI_API_KEY",
-    }[config.backend]
-    if missing:
-        raise ConfigError(f"coach backend {config.backend} needs {missing} in the environment")
-    rubrics = load_rubrics(team.name, config.rubric)
-    without = [agent.name for agent in team.agents if agent.name not in rubrics.rubrics]
+    rubrics = load_rubrics(team.rubrics, config.rubric)
+    without = [agent for agent in team.agents if agent not in rubrics.rubrics]
     if without:
         raise ConfigError(f"rubric set {rubrics.name} has no file for {', '.join(without)}")
     return rubrics
 
 
 def open_coaches(
-    config: CoachConfig, settings: Settings, team: Team, stack: AsyncExitStack
+    config: CoachConfig, settings: Settings, team: CoachedTeam, stack: AsyncExitStack
 ) -> tuple[Coach, Coach | None]:
-    """The coach and, where a share of the actions is to have one, the second coach.
+    """Open the coach and, where a share of the actions is to have one, the second coach.
 
     Raises:
         ConfigError: As `check_coach`.
     """
     budget = Budget(config.budget)
-    coach = open_coach(config, settings, team, budget, stack)
+    coach = _open_coach(config, settings, team, budget, stack)
     if not config.second.share:
         return coach, None
-    return coach, open_coach(config.second, settings, team, budget, stack)
+    return coach, _open_coach(config.second, settings, team, budget, stack)
 
 
-def open_coach(
+def _open_coach(
     config: CoachModelConfig,
     settings: Settings,
-    team: Team,
+    team: CoachedTeam,
     budget: Budget,
     stack: AsyncExitStack,
 ) -> Coach:
-    """One coach as configured; closed with `stack`.
-
-    Raises:
-        ConfigError: As `check_coach`.
-    """
-    rubrics = check_coach(config, settings, team)
+    check_coach(config, settings, team)
+    rubrics = coach_rubrics(config, team)
     if rubrics is None:
-        return RuleCoach()
-    coach = LlmCoach(_provider(config, settings), rubrics, config, budget)
+        return RuleCoach(team.rules)
+    return _open_llm_coach(config, settings, rubrics, budget, stack)
+
+
+def _open_llm_coach(
+    config: CoachModelConfig,
+    settings: Settings,
+    rubrics: RubricSet,
+    budget: Budget,
+    stack: AsyncExitStack,
+) -> LlmCoach:
+    coach = LlmCoach(open_provider(config, settings), rubrics, config, budget)
     stack.push_async_callback(coach.close)
     return coach
 
 
-def _provider(config: CoachModelConfig, settings: Settings) -> Provider:
-    """The provider's client; their libraries take a second each to import, so only on demand."""
-    if config.backend == "openai":
-        from mappa_core.coach.providers.openai import OpenAiProvider
-
-        return OpenAiProvider(config, _secret(settings.openai_api_key))
-    if config.backend == "anthropic":
-        from mappa_core.coach.providers.anthropic import AnthropicProvider
-
-        return AnthropicProvider(config, _secret(settings.anthropic_api_key) or "")
-    from mappa_core.coach.providers.gemini import gemini_provider, vertex_provider
-
-    if config.backend == "gemini":
-        return gemini_provider(config, _secret(settings.google_api_key) or "")
-    return vertex_provider(
-        config,
-        settings.vertex_project or "",
-        settings.vertex_location,
-        settings.google_credentials,
-    )
-
-
-def _secret(value: SecretStr | None) -> str | None:
-    return None if value is None else value.get_secret_value()
+def open_provider(config: CoachModelConfig, settings: Settings) -> Provider:
+    """Open a provider's client; their libraries take a second each to import, so on demand."""
+    module = import_module(f"{providers.__name__}.{PROVIDERS[config.backend].module}")
+    return cast("_ProviderModule", module).open_provider(config, settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProbedCoach:
-    """A coach that is questioned before it trains anybody."""
+class ProbeCoaches:
+    """The coaches that a probe asks before one of them trains a team."""
 
     coach: Coach
-    turned_round: Coach | None = None
-    """The same with its rubric in the opposite order; None where it has none."""
+    reversed: Coach | None = None
+    """The same with its rubrics in the opposite order; None where it has none."""
     rubrics: RubricSet | None = None
 
 
 @asynccontextmanager
-async def opened_coach(config: TrainConfig, settings: Settings) -> AsyncGenerator[ProbedCoach]:
-    """The coach of a configuration alone, for who only asks it.
+async def open_probe_coaches(
+    config: CoachConfig, settings: Settings, team: CoachedTeam
+) -> AsyncGenerator[ProbeCoaches]:
+    """Open the coach alone, to ask it questions outside a run.
 
     Raises:
         ConfigError: As `check_coach`.
     """
-    team = load_team(config.team, config.prompts)
-    rubrics = check_coach(config.coach, settings, team)
-    budget = Budget(config.coach.budget)
+    budget = Budget(config.budget)
     async with AsyncExitStack() as stack:
-        coach = open_coach(config.coach, settings, team, budget, stack)
+        coach = _open_coach(config, settings, team, budget, stack)
+        rubrics = coach_rubrics(config, team)
         if rubrics is None:
-            yield ProbedCoach(coach=coach)
+            yield ProbeCoaches(coach=coach)
             return
-        other = LlmCoach(
-            _provider(config.coach, settings), turned_round(rubrics), config.coach, budget
-        )
-        stack.push_async_callback(other.close)
-        yield ProbedCoach(coach=coach, turned_round=other, rubrics=rubrics)
+        backwards = reversed_rubrics(rubrics)
+        other = _open_llm_coach(config, settings, backwards, budget, stack)
+        yield ProbeCoaches(coach=coach, reversed=other, rubrics=rubrics)

@@ -1,4 +1,4 @@
-"""Who scores actions."""
+"""What a coach is to those that use it."""
 
 from typing import Protocol, runtime_checkable
 
@@ -10,7 +10,7 @@ class Coach(Protocol):
 
     @property
     def identity(self) -> CoachIdentity:
-        """Who scores, with which rubric."""
+        """Which coach scores, with which rubric."""
         ...
 
     async def score(self, case: CoachCase) -> CoachScore | Unscored:
@@ -24,7 +24,7 @@ class Coach(Protocol):
 
 @runtime_checkable
 class BudgetedCoach(Protocol):
-    """A coach that costs money, beside `Coach`."""
+    """Keeps count of what a coach costs; a `Coach` may be one."""
 
     @property
     def spent(self) -> Spending:

@@ -1,4 +1,4 @@
-"""Scores of an episode: who is asked about which action, what is missing, what the coach may know.
+"""Scores of an episode: which are missing, what each coach may know, and how they are stored.
 
     Episode + ScorePlan ─▶ scores not given yet ─▶ Coach ─▶ ScoreEntry rows, one by one
 

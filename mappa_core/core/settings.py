@@ -69,14 +69,11 @@ class Settings(BaseSettings):
         default="mappa-sandbox:local", validation_alias="MAPPA_SANDBOX_IMAGE"
     )
     prefect_api_url: str | None = Field(default=None, validation_alias="PREFECT_API_URL")
-    google_api_key: SecretStr | None = Field(default=None, validation_alias="GOOGLE_API_KEY")
     vertex_project: str | None = Field(default=None, validation_alias="VERTEX_PROJECT")
     vertex_location: str = Field(default="global", validation_alias="VERTEX_LOCATION")
     google_credentials: Path | None = Field(
         default=None, validation_alias="GOOGLE_APPLICATION_CREDENTIALS"
     )
-    openai_api_key: SecretStr | None = Field(default=None, validation_alias="OPENAI_API_KEY")
-    anthropic_api_key: SecretStr | None = Field(default=None, validation_alias="ANTHROPIC_API_KEY")
     wandb_api_key: SecretStr | None = Field(default=None, validation_alias="WANDB_API_KEY")
     wandb_mode: str = Field(default="online", validation_alias="WANDB_MODE")
     wandb_project: str = Field(default="mappa", validation_alias="WANDB_PROJECT")
@@ -92,6 +89,14 @@ class Settings(BaseSettings):
             raise ConfigError(
                 f"{name}={first['input']} in the environment: {first['msg']}"
             ) from None
+
+    @staticmethod
+    def secret(variable: str) -> str | None:
+        """Read a key from the environment by its variable, e.g. `OPENAI_API_KEY`; None where unset.
+
+        Which keys there are is known to what asks for them, such as the coach's providers.
+        """
+        return os.environ.get(variable) or None
 
     @cached_property
     def models(self) -> Path:

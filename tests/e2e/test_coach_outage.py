@@ -10,7 +10,7 @@ import yaml
 
 from flows.train import train
 from mappa_cli.provider_stub.script import Fault, Question, Script, no_faults
-from mappa_cli.provider_stub.server import StandIn, serving
+from mappa_cli.provider_stub.server import ProviderStub, serving
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import use
 from mappa_core.coach.budget import Budget
@@ -77,9 +77,9 @@ class Trainer:
 
     def __call__(
         self, script: Script, *, resume: str | None = None, deadline_seconds: float = 60.0
-    ) -> StandIn:
-        async def body() -> StandIn:
-            stand_in = StandIn(script)
+    ) -> ProviderStub:
+        async def body() -> ProviderStub:
+            stand_in = ProviderStub(script)
             async with serving(stand_in) as address:
                 settings = CoachModelConfig.model_validate(
                     {

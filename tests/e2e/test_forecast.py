@@ -5,11 +5,10 @@ import pytest
 from mappa_cli.provider_stub.script import no_faults
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.forecast import forecast_run, habits_of
+from mappa_core.coach.budget import Usage, cost
 from mappa_core.coach.config import CoachConfig
 from mappa_core.coach.forecast import Forecast, Habits
-from mappa_core.coach.prices import Usage, cost, dollars
 from mappa_core.coach.rubrics import RubricSet
-from mappa_core.core.settings import Settings
 from mappa_core.store.store import Store
 from tests.e2e.conftest import MakeServices
 from tests.e2e.test_coach_outage import Trainer, rubric_folder, rubrics
@@ -43,7 +42,7 @@ def test_a_real_run_costs_what_was_predicted(
     small, whole = (toy_run(toy_config, rubric_folder, iterations) for iterations in (1, 2))
 
     def predicted(habits: Habits | None) -> Forecast:
-        ((_, expected),) = forecast_run(whole, Settings(), Monologue(), Cues(), habits)
+        ((_, expected),) = forecast_run(whole, Monologue(), Cues(), habits)
         return expected
 
     blind = predicted(None)
@@ -51,7 +50,7 @@ def test_a_real_run_costs_what_was_predicted(
     informed = predicted(habits_of(store, store.runs.list_runs()[0]))
     log = Trainer(make_services, whole, rubrics)(no_faults).log
     counted = Usage(prompt=log.prompt_tokens, cached=log.cached_tokens, reply=log.reply_tokens)
-    paid = dollars(cost(counted, whole.coach.prices))
+    paid = cost(counted, whole.coach.prices).usd
     for name, expected in (("blind", blind), ("informed", informed)):
         assert expected.calls == pytest.approx(log.calls, rel=0.2), name
         assert expected.tokens == pytest.approx(counted.total, rel=0.2), name

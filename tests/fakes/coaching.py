@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mappa_cli.provider_stub.script import Question, judgement
-from mappa_core.coach.prices import Usage
+from mappa_core.coach.budget import Usage
+from mappa_core.coach.pacing import Clock
 from mappa_core.coach.providers.provider import ProviderError, ProviderReply
-from mappa_core.coach.retries import Time
 
 Answer = Callable[[Question, int], str | ProviderError]
 
@@ -21,7 +21,6 @@ class ScriptedProvider:
     """Answers by a function of the question and the number of the call; fills no network."""
 
     answer: Answer = agree
-    name: str = "scripted"
     seconds: float = 0.0
     usage: Usage | None = Usage(prompt=100, reply=10)  # noqa: RUF009 (frozen)
     asked: list[Question] = field(default_factory=list)
@@ -57,8 +56,8 @@ class TestClock:
     now: float = 1000.0
     slept: list[float] = field(default_factory=list)
 
-    def time(self) -> Time:
-        return Time(now=lambda: self.now, sleep=self._sleep)
+    def clock(self) -> Clock:
+        return Clock(now=lambda: self.now, sleep=self._sleep)
 
     async def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)

@@ -10,11 +10,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from pydantic import AliasChoices
 from typer.main import get_command
 
 from mappa_cli.main import app
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import load_config
+from mappa_core.coach.providers import PROVIDERS
 from mappa_core.core.records.tools import Tool, ToolCall
 from mappa_core.core.settings import Settings
 from mappa_core.rollout.tools.calls import read_call
@@ -108,9 +110,18 @@ def check_command(words: Sequence[str]) -> None:
 
 
 def check_variables(assignments: Sequence[str]) -> None:
-    ours = {field.validation_alias for field in Settings.model_fields.values()}
+    ours = {
+        name
+        for field in Settings.model_fields.values()
+        for name in (
+            field.validation_alias.choices
+            if isinstance(field.validation_alias, AliasChoices)
+            else (field.validation_alias,)
+        )
+    }
+    keys = {row.needs for row in PROVIDERS.values()}
     for assignment in assignments:
-        assert assignment.partition("=")[0] in {*ours, "PATH"}
+        assert assignment.partition("=")[0] in {*ours, *keys, "PATH"}
 
 
 def check_make(targets: Sequence[str]) -> None:

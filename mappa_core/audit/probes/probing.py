@@ -18,7 +18,7 @@ from mappa_core.audit.statistics.noise import Noise, noise
 from mappa_core.audit.statistics.verdicts import Verdict, overall
 from mappa_core.coach.config import CoachModelConfig
 from mappa_core.coach.forecast import Forecast, forecast
-from mappa_core.coach.opening import ProbedCoach
+from mappa_core.coach.opening import ProbeCoaches
 from mappa_core.coach.protocols import Coach
 from mappa_core.coach.rubrics.arithmetic import NullCap, null_caps
 from mappa_core.coach.rubrics.lint import LintFinding, lint
@@ -78,7 +78,7 @@ class ProbeResult:
         }
 
 
-def expected(questions: Questions, coach: ProbedCoach, config: CoachModelConfig) -> Forecast:
+def expected(questions: Questions, coach: ProbeCoaches, config: CoachModelConfig) -> Forecast:
     """What asking takes; nothing for a coach without a rubric."""
     if coach.rubrics is None:
         return Forecast()
@@ -89,7 +89,7 @@ def expected(questions: Questions, coach: ProbedCoach, config: CoachModelConfig)
     return forecast(cases, coach.rubrics, config)
 
 
-async def probe_coach(questions: Questions, coach: ProbedCoach, margin: float) -> ProbeResult:
+async def probe_coach(questions: Questions, coach: ProbeCoaches, margin: float) -> ProbeResult:
     """Ask a coach about null policies and changed cases.
 
     Args:
@@ -132,8 +132,8 @@ class _Calls:
         return float("nan")
 
 
-def _pairs(item: WorkedAction, coach: ProbedCoach) -> list[tuple[Feature, Pair]]:
-    usable = [each for each in features() if coach.turned_round or not each.turned_round]
+def _pairs(item: WorkedAction, coach: ProbeCoaches) -> list[tuple[Feature, Pair]]:
+    usable = [each for each in features() if coach.reversed or not each.turned_round]
     pairs = [(feature, feature.pair(item.case, item.outcome)) for feature in usable]
     return [(feature, pair) for feature, pair in pairs if pair is not None]
 
@@ -152,7 +152,7 @@ async def _null_scores(
 
 
 async def _pair_scores(
-    calls: _Calls, coach: ProbedCoach, items: Sequence[WorkedAction]
+    calls: _Calls, coach: ProbeCoaches, items: Sequence[WorkedAction]
 ) -> Mapping[str, Sequence[tuple[float, float]]]:
     """Scores without and with each feature; equal cases are asked about once."""
     wanted = [(feature, pair) for item in items for feature, pair in _pairs(item, coach)]
@@ -162,7 +162,7 @@ async def _pair_scores(
         for feature, (plain, changed) in wanted
         for key in ((False, plain), (feature.turned_round, changed))
     )
-    coaches = {False: coach.coach, True: coach.turned_round or coach.coach}
+    coaches = {False: coach.coach, True: coach.reversed or coach.coach}
     given = await asyncio.gather(*(calls.score(coaches[turned], case) for turned, case in keys))
     scores = dict(zip(keys, given, strict=True))
     pairs = defaultdict[str, list[tuple[float, float]]](list)

@@ -3,8 +3,8 @@
 import anthropic
 from anthropic.types import Message, ThinkingConfigParam
 
+from mappa_core.coach.budget import Usage
 from mappa_core.coach.config import CoachModelConfig
-from mappa_core.coach.prices import Usage
 from mappa_core.coach.providers.provider import (
     Final,
     Passing,
@@ -13,12 +13,11 @@ from mappa_core.coach.providers.provider import (
     safe,
     status_error,
 )
+from mappa_core.core.settings import Settings
 
 
 class AnthropicProvider:
     """One model of Anthropic's; the client's own retries stay off."""
-
-    name = "anthropic"
 
     def __init__(self, config: CoachModelConfig, api_key: str) -> None:
         self._config, self._key = config, api_key
@@ -65,6 +64,11 @@ class AnthropicProvider:
 
     def _safe(self, error: Exception) -> str:
         return safe(str(error), self._key)
+
+
+def open_provider(config: CoachModelConfig, settings: Settings) -> AnthropicProvider:
+    """Open a client with the key of the environment."""
+    return AnthropicProvider(config, settings.secret("ANTHROPIC_API_KEY") or "")
 
 
 def _reply(answer: Message) -> ProviderReply:

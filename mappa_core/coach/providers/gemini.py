@@ -1,63 +1,40 @@
-"""Gemini API and Vertex AI: google-genai writes and signs the requests, aiohttp carries them.
+"""Gemini API and Vertex AI through google-genai, whose own retries stay off."""
 
-The way of a request through google-genai and httpx2 takes 3 ms of a core, which 64 calls at once
-cannot afford; a copy of google-genai's own letter over aiohttp takes a tenth. Nobody but the coach
-repeats a call.
-"""
-
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import aiohttp
 import httpx2
 from google import genai
-from google.auth import exceptions as auth_errors
+from google.auth.exceptions import GoogleAuthError
 from google.genai import types
+from google.genai.errors import APIError
 from google.oauth2 import service_account
 
 from mappa_core.coach.config import CoachModelConfig
-from mappa_core.coach.providers.gemini_caches import ContextCaches, no_token
-from mappa_core.coach.providers.gemini_letters import KeepingTransport, Letter, Letters
-from mappa_core.coach.providers.gemini_replies import read_answer, read_error
-from mappa_core.coach.providers.provider import (
-    Passing,
-    ProviderError,
-    ProviderReply,
-    retry_after,
-    safe,
-    status_error,
-)
+from mappa_core.coach.providers.gemini_caches import ContextCaches
+from mappa_core.coach.providers.gemini_replies import CacheGone, provider_error, read_answer
+from mappa_core.coach.providers.provider import ProviderError, ProviderReply
 from mappa_core.coach.replies import REPLY_SCHEMA
 from mappa_core.core.errors import ConfigError
+from mappa_core.core.settings import Settings
 
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 
 
-class CacheGone(Passing):
-    """The provider no longer has the context cache it was pointed at."""
-
-
 class GeminiProvider:
-    """One model of the Gemini API or of Vertex AI."""
+    """Asks one model of the Gemini API or of Vertex AI."""
 
     def __init__(
         self,
         client: genai.Client,
-        transport: KeepingTransport,
+        http: httpx2.AsyncClient,
         config: CoachModelConfig,
         *,
         secrets: tuple[str, ...] = (),
     ) -> None:
-        self._client, self._config, self._secrets = client, config, secrets
-        self._letters = Letters(client, transport, config.model)
+        """Ask with `client`, whose calls go out through `http`."""
+        self._client, self._http, self._config, self._secrets = client, http, config, secrets
         self._caches = ContextCaches(client, config, secrets=secrets)
-        self._opened: aiohttp.ClientSession | None = None
-
-    @property
-    def name(self) -> str:
-        """`gemini` or `vertex`."""
-        return self._config.backend
 
     async def ask(self, system: str, user: str, *, seed: int) -> ProviderReply:
         """Send one request, without any retry.
@@ -67,64 +44,29 @@ class GeminiProvider:
         """
         cache, paid = await self._caches.of(system)
         try:
-            letter = await self._letter(system, seed, cache)
-            reply = read_answer(await self._sent(letter, user))
+            answer = await self._client.aio.models.generate_content(
+                model=self._config.model,
+                contents=user,
+                config=self._settings(system, seed, cache),
+            )
+            reply = read_answer(answer)
         except ProviderError as error:
-            if isinstance(error, CacheGone):
-                self._caches.forget(system)
             error.usage += paid
             raise
-        except ValueError as error:
-            detail = self._safe(f"the answer is not what Gemini sends: {error}")
-            raise Passing("error", detail, usage=paid) from None
+        except (APIError, GoogleAuthError, httpx2.HTTPError, ValueError) as error:
+            refused = provider_error(error, self._secrets)
+            if isinstance(refused, CacheGone):
+                self._caches.forget(system)
+            refused.usage += paid
+            raise refused from None
         return replace(reply, usage=reply.usage and reply.usage + paid)
-
-    async def _sent(self, letter: Letter, text: str) -> bytes:
-        try:
-            async with self._session().post(
-                letter.url,
-                data=letter.body(text),
-                headers=letter.headers,
-                proxy=letter.proxy,
-                # Wherever a redirect points, the key is not for it.
-                allow_redirects=False,
-            ) as answer:
-                body = await answer.read()
-        except TimeoutError:
-            raise Passing("timeout", "the connection timed out") from None
-        except aiohttp.ClientError as error:
-            raise Passing("error", self._safe(f"{type(error).__name__}: {error}")) from None
-        if answer.status != 200:
-            raise self._refusal(answer.status, body, answer.headers)
-        return body
 
     async def close(self) -> None:
         """Give connections back."""
-        if self._opened is not None:
-            await self._opened.close()
         await self._caches.close()
+        # google-genai leaves a client that it was given open.
         await self._client.aio.aclose()
-
-    def _session(self) -> aiohttp.ClientSession:
-        """Opened on the first call, because it belongs to the loop that runs then."""
-        if self._opened is None:
-            self._opened = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    limit=self._config.concurrency, ssl=httpx2.create_ssl_context()
-                ),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                # The coach bounds each call.
-                timeout=aiohttp.ClientTimeout(total=None),
-            )
-        return self._opened
-
-    async def _letter(self, system: str, seed: int, cache: str | None) -> Letter:
-        try:
-            return await self._letters.letter(
-                (cache or system, seed), lambda: self._settings(system, seed, cache)
-            )
-        except auth_errors.GoogleAuthError as error:
-            raise no_token(error, self._secrets) from None
+        await self._http.aclose()
 
     def _settings(self, system: str, seed: int, cache: str | None) -> types.GenerateContentConfig:
         budget = self._config.thinking_budget
@@ -141,45 +83,43 @@ class GeminiProvider:
             seed=seed,
         )
 
-    def _refusal(self, status: int, body: bytes, headers: Mapping[str, str]) -> ProviderError:
-        error = read_error(body)
-        wish = error.retry_after_seconds
-        wish = retry_after(headers.get("retry-after")) if wish is None else wish
-        detail = self._safe(f"{error.status} {error.message}")
-        if status in (403, 404) and "CachedContent" in error.message:
-            return CacheGone("error", f"HTTP {status}: {detail}")
-        return status_error(status, detail, wish)
 
-    def _safe(self, text: str) -> str:
-        return safe(text, *self._secrets)
+def open_provider(config: CoachModelConfig, settings: Settings) -> GeminiProvider:
+    """Open the Gemini API with its key, or Vertex AI with a project.
+
+    Raises:
+        ConfigError: Vertex AI's service account file cannot be read.
+    """
+    if config.backend == "vertex":
+        project, file = settings.vertex_project or "", settings.google_credentials
+        return vertex_provider(config, project, settings.vertex_location, file)
+    return gemini_provider(config, settings.secret("GOOGLE_API_KEY") or "")
 
 
 def gemini_provider(config: CoachModelConfig, api_key: str) -> GeminiProvider:
-    """The Gemini API with a key."""
-    transport = KeepingTransport()
-    client = genai.Client(
-        vertexai=False, api_key=api_key, http_options=http_options(config, transport)
-    )
-    return GeminiProvider(client, transport, config, secrets=(api_key,))
+    """Open the Gemini API with a key."""
+    http = open_http(config)
+    client = genai.Client(vertexai=False, api_key=api_key, http_options=http_options(config, http))
+    return GeminiProvider(client, http, config, secrets=(api_key,))
 
 
 def vertex_provider(
     config: CoachModelConfig, project: str, location: str, credentials: Path | None
 ) -> GeminiProvider:
-    """Vertex AI with a service account's file, or with the machine's own credentials.
+    """Open Vertex AI with a service account's file, or with the machine's own credentials.
 
     Raises:
         ConfigError: The file is no service account's.
     """
-    transport = KeepingTransport()
+    http = open_http(config)
     client = genai.Client(
         vertexai=True,
         project=project,
         location=location,
         credentials=None if credentials is None else _account(credentials),
-        http_options=http_options(config, transport),
+        http_options=http_options(config, http),
     )
-    return GeminiProvider(client, transport, config)
+    return GeminiProvider(client, http, config)
 
 
 def _account(file: Path) -> service_account.Credentials:
@@ -192,13 +132,20 @@ def _account(file: Path) -> service_account.Credentials:
         ) from None
 
 
-def http_options(
-    config: CoachModelConfig, transport: httpx2.AsyncBaseTransport
-) -> types.HttpOptions:
-    """Where and how the client connects; `retry_options` stay unset, so it never retries."""
+def open_http(config: CoachModelConfig) -> httpx2.AsyncClient:
+    """Open the connections; no redirect is followed, because the key is for one address."""
+    limits = httpx2.Limits(
+        max_connections=config.concurrency, max_keepalive_connections=config.concurrency
+    )
+    return httpx2.AsyncClient(limits=limits)
+
+
+def http_options(config: CoachModelConfig, http: httpx2.AsyncClient) -> types.HttpOptions:
+    """Say where and how google-genai connects: through `http`, once for each call."""
     return types.HttpOptions(
         base_url=config.base_url,
         api_version="v1beta1" if config.backend == "vertex" else "v1beta",
         timeout=round(config.attempt_seconds * 1000),
-        async_client_args={"transport": transport},
+        httpx_async_client=http,
+        retry_options=types.HttpRetryOptions(attempts=1),
     )

@@ -3,8 +3,8 @@
     system ─▶ long enough? ─▶ cache made, once ─▶ its name, until it is about to end
                                                 └▶ deleted when the coach closes
 
-Making one costs its tokens, which whoever made it is billed. What its storage costs by the hour is
-on the provider's bill only.
+Making one costs its tokens, billed to the score that needed it first. What its storage costs by
+the hour is on the provider's bill only.
 """
 
 import asyncio
@@ -15,27 +15,22 @@ from dataclasses import dataclass
 
 import httpx2
 from google import genai
-from google.auth import exceptions as auth_errors
-from google.genai import errors, types
+from google.auth.exceptions import GoogleAuthError
+from google.genai import types
+from google.genai.errors import APIError
 
+from mappa_core.coach.budget import Usage, estimated_tokens
 from mappa_core.coach.config import CoachModelConfig
-from mappa_core.coach.prices import Usage, estimated_tokens
-from mappa_core.coach.providers.provider import Final, Passing, ProviderError, safe, status_error
+from mappa_core.coach.providers.gemini_replies import provider_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextCache:
-    """A system text that the provider keeps."""
+    """Names a system text that the provider keeps."""
 
     name: str
     made_at: float
     """On the monotonic clock."""
-
-
-def no_token(error: auth_errors.GoogleAuthError, secrets: tuple[str, ...]) -> ProviderError:
-    """Why there is no access token to ask with."""
-    detail = safe(f"no access token: {error}", *secrets)
-    return Passing("error", detail) if error.retryable else Final("refused", detail)
 
 
 class ContextCaches:
@@ -72,7 +67,7 @@ class ContextCaches:
             return await self._make(system)
 
     def forget(self, system: str) -> None:
-        """The provider has lost it; the next one who asks makes another."""
+        """The provider has lost it; the next call makes another."""
         self._made.pop(system, None)
 
     async def close(self) -> None:
@@ -82,7 +77,7 @@ class ContextCaches:
             self.forget(system)
             if name is not None:
                 # Whatever stays ends by itself.
-                with suppress(errors.APIError, httpx2.HTTPError, auth_errors.GoogleAuthError):
+                with suppress(APIError, httpx2.HTTPError, GoogleAuthError):
                     await self._client.aio.caches.delete(name=name)
 
     def _standing(self, system: str) -> str | None:
@@ -100,20 +95,9 @@ class ContextCaches:
         )
         try:
             made = await self._client.aio.caches.create(model=self._config.model, config=settings)
-        except errors.APIError as error:
-            raise self._refused(error) from None
-        except auth_errors.GoogleAuthError as error:
-            raise no_token(error, self._secrets) from None
-        except httpx2.TimeoutException:
-            raise Passing("timeout", "no context cache: the connection timed out") from None
-        except httpx2.TransportError as error:
-            detail = f"no context cache: {type(error).__name__}: {error}"
-            raise Passing("error", safe(detail, *self._secrets)) from None
+        except (APIError, GoogleAuthError, httpx2.HTTPError, ValueError) as error:
+            raise provider_error(error, self._secrets, "no context cache: ") from None
         self._made[system] = ContextCache(name=made.name or "", made_at=made_at)
         counted = made.usage_metadata
         tokens = counted.total_token_count if counted is not None else None
         return made.name or "", Usage(prompt=tokens or 0)
-
-    def _refused(self, error: errors.APIError) -> ProviderError:
-        said = f"no context cache: {error.status or ''} {error.message or 'no message'}"
-        return status_error(error.code or 500, safe(said, *self._secrets))

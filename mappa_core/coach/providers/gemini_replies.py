@@ -1,118 +1,122 @@
-"""What Gemini answers: texts without thoughts, token counts, blocks, errors.
+"""What Gemini answers: texts without thoughts, token counts, blocks, errors."""
 
-Only the fields that are used are named; whatever else Google adds is no reason to lose a score.
-"""
+import httpx2
+from google.auth.exceptions import GoogleAuthError
+from google.genai import types
+from google.genai.errors import APIError
+from pydantic import BaseModel, Field
 
-from pydantic import BaseModel, ConfigDict
-from pydantic.alias_generators import to_camel
-
-from mappa_core.coach.prices import Usage
-from mappa_core.coach.providers.provider import Final, ProviderReply, retry_after
+from mappa_core.coach.budget import Usage
+from mappa_core.coach.providers.provider import (
+    Final,
+    Passing,
+    ProviderError,
+    ProviderReply,
+    retry_after,
+    safe,
+    status_error,
+)
 
 _BLOCKED = frozenset(
     {"SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR"}
 )
 
 
-class _Wire(BaseModel):
-    model_config = ConfigDict(alias_generator=to_camel, extra="ignore", frozen=True)
+class CacheGone(Passing):
+    """Says that the provider no longer has the context cache it was pointed at."""
 
 
-class _Part(_Wire):
-    text: str | None = None
-    thought: bool | None = None
+class _Detail(BaseModel):
+    type: str = Field(default="", alias="@type")
+    delay: str | None = Field(default=None, alias="retryDelay")
 
 
-class _Content(_Wire):
-    parts: tuple[_Part, ...] | None = None
-
-
-class _Candidate(_Wire):
-    content: _Content | None = None
-    finish_reason: str | None = None
-
-
-class _Feedback(_Wire):
-    block_reason: str | None = None
-
-
-class _Counted(_Wire):
-    prompt_token_count: int | None = None
-    cached_content_token_count: int | None = None
-    candidates_token_count: int | None = None
-    thoughts_token_count: int | None = None
-
-
-class _Response(_Wire):
-    candidates: tuple[_Candidate, ...] | None = None
-    prompt_feedback: _Feedback | None = None
-    usage_metadata: _Counted | None = None
-    model_version: str | None = None
-
-
-class _Detail(_Wire):
-    model_config = ConfigDict(alias_generator=None, extra="allow", frozen=True)
-
-    def wish(self) -> float | None:
-        """Seconds until the next call, where this says so."""
-        said = self.model_extra or {}
-        delay = said.get("retryDelay")
-        if str(said.get("@type", "")).endswith("google.rpc.RetryInfo") and isinstance(delay, str):
-            return retry_after(delay.removesuffix("s"))
-        return None
-
-
-class ApiError(_Wire):
-    """The body of an answer that is none."""
-
-    status: str = ""
-    message: str = "no message"
+class _Error(BaseModel):
     details: tuple[_Detail, ...] = ()
 
-    @property
-    def retry_after_seconds(self) -> float | None:
-        """What `RetryInfo` asks for."""
-        return next((wish for d in self.details if (wish := d.wish()) is not None), None)
+
+class _Failed(BaseModel):
+    """The body of an answer that is none."""
+
+    error: _Error = _Error()
 
 
-class _Failed(_Wire):
-    error: ApiError
-
-
-def read_error(body: bytes) -> ApiError:
-    """An error's body; a page of HTML is its own message."""
-    try:
-        return _Failed.model_validate_json(body).error
-    except ValueError:
-        return ApiError(message=body.decode(errors="replace") or "no message")
-
-
-def read_answer(body: bytes) -> ProviderReply:
-    """The reply in an answer's body.
+def read_answer(answer: types.GenerateContentResponse) -> ProviderReply:
+    """Read the reply in an answer.
 
     Raises:
         Final: Prompt or reply were blocked.
-        ValueError: This is not what Gemini sends.
     """
-    response = _Response.model_validate_json(body)
-    usage = _usage(response.usage_metadata)
-    if response.prompt_feedback is not None and response.prompt_feedback.block_reason:
-        reason = response.prompt_feedback.block_reason
+    usage = _usage(answer.usage_metadata)
+    feedback = answer.prompt_feedback
+    if feedback is not None and feedback.block_reason:
+        reason = feedback.block_reason.value
         raise Final("blocked", f"the prompt was blocked: {reason}", usage=usage)
-    if not response.candidates:
+    if not answer.candidates:
         raise Final("blocked", "the answer has no candidate", usage=usage)
-    candidate = response.candidates[0]
-    if candidate.finish_reason in _BLOCKED:
-        raise Final("blocked", f"the reply was blocked: {candidate.finish_reason}", usage=usage)
+    candidate = answer.candidates[0]
+    if candidate.finish_reason and candidate.finish_reason.value in _BLOCKED:
+        reason = candidate.finish_reason.value
+        raise Final("blocked", f"the reply was blocked: {reason}", usage=usage)
     parts = (candidate.content.parts if candidate.content else None) or ()
     return ProviderReply(
         text="".join(part.text for part in parts if part.text and not part.thought),
         usage=usage,
-        model_version=response.model_version or "unknown",
+        model_version=answer.model_version or "unknown",
     )
 
 
-def _usage(counted: _Counted | None) -> Usage | None:
+def provider_error(
+    error: APIError | GoogleAuthError | httpx2.HTTPError | ValueError,
+    secrets: tuple[str, ...],
+    what: str = "",
+) -> ProviderError:
+    """Say what a failed call means: whether it can pass, and when.
+
+    Args:
+        error: What google-genai raised.
+        secrets: What must not be in the message.
+        what: What failed, in front of the provider's words.
+    """
+    match error:
+        case APIError():
+            return _refusal(error, secrets, what)
+        case GoogleAuthError():
+            detail = safe(f"no access token: {error}", *secrets)
+            return Passing("error", detail) if error.retryable else Final("refused", detail)
+        case httpx2.TimeoutException():
+            return Passing("timeout", f"{what}the connection timed out")
+        case httpx2.HTTPError():
+            return Passing("error", safe(f"{what}{type(error).__name__}: {error}", *secrets))
+        case _:
+            detail = f"{what}the answer is not what Gemini sends: {error}"
+            return Passing("error", safe(detail, *secrets))
+
+
+def _refusal(error: APIError, secrets: tuple[str, ...], what: str) -> ProviderError:
+    message = error.message or "no message"
+    detail = safe(f"{what}{error.status or ''} {message}", *secrets)
+    if error.code in (403, 404) and "CachedContent" in message:
+        return CacheGone("error", f"HTTP {error.code}: {detail}")
+    return status_error(error.code or 500, detail, _retry_after(error))
+
+
+def _retry_after(error: APIError) -> float | None:
+    """What `RetryInfo` or the header asks for."""
+    try:
+        details = _Failed.model_validate(error.details).error.details
+    except ValueError:
+        details = ()
+    for detail in details:
+        if detail.type.endswith("google.rpc.RetryInfo") and detail.delay is not None:
+            return retry_after(detail.delay.removesuffix("s"))
+    sent = error.response
+    return (
+        retry_after(sent.headers.get("retry-after")) if isinstance(sent, httpx2.Response) else None
+    )
+
+
+def _usage(counted: types.GenerateContentResponseUsageMetadata | None) -> Usage | None:
     if counted is None:
         return None
     return Usage(

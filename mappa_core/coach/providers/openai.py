@@ -4,8 +4,8 @@ import openai
 from openai.types.chat import ChatCompletion
 from openai.types.chat.completion_create_params import ResponseFormat
 
+from mappa_core.coach.budget import Usage
 from mappa_core.coach.config import CoachModelConfig
-from mappa_core.coach.prices import Usage
 from mappa_core.coach.providers.provider import (
     Final,
     Passing,
@@ -15,6 +15,7 @@ from mappa_core.coach.providers.provider import (
     status_error,
 )
 from mappa_core.coach.replies import REPLY_SCHEMA
+from mappa_core.core.settings import Settings
 
 _FORMAT: ResponseFormat = {
     "type": "json_schema",
@@ -26,8 +27,6 @@ NO_KEY = "none"
 
 class OpenAiProvider:
     """One model behind an OpenAI-compatible address; the client's own retries stay off."""
-
-    name = "openai"
 
     def __init__(self, config: CoachModelConfig, api_key: str | None) -> None:
         self._config, self._key = config, api_key
@@ -72,6 +71,11 @@ class OpenAiProvider:
 
     def _safe(self, error: Exception) -> str:
         return safe(str(error), self._key or "")
+
+
+def open_provider(config: CoachModelConfig, settings: Settings) -> OpenAiProvider:
+    """Open a client with the key of the environment."""
+    return OpenAiProvider(config, settings.secret("OPENAI_API_KEY"))
 
 
 def _reply(answer: ChatCompletion) -> ProviderReply:

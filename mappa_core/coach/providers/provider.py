@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from mappa_core.coach.prices import Usage
+from mappa_core.coach.budget import Usage
 from mappa_core.core.records.scores import UnscoredReason
 
 LONGEST_DETAIL = 300
@@ -50,12 +50,7 @@ class Final(ProviderError):
 
 
 class Provider(Protocol):
-    """A model that can be asked."""
-
-    @property
-    def name(self) -> str:
-        """Which provider, e.g. `gemini`."""
-        ...
+    """Asks a model."""
 
     async def ask(self, system: str, user: str, *, seed: int) -> ProviderReply:
         """Send one request, without any retry.

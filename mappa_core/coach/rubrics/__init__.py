@@ -134,11 +134,11 @@ def load_rubrics(team: str, name: str) -> RubricSet:
     return RubricSet(name=folder.name, sha256=digest.hexdigest(), rubrics=rubrics)
 
 
-def turned_round(rubrics: RubricSet) -> RubricSet:
-    """The same rubrics with every list in the opposite order; they say the same."""
+def reversed_rubrics(rubrics: RubricSet) -> RubricSet:
+    """Put every list of the rubrics in the opposite order; they say the same."""
     return rubrics.model_copy(
         update={
-            "name": f"{rubrics.name}, turned round",
+            "name": f"{rubrics.name}, reversed",
             "rubrics": {
                 agent: rubric.model_copy(
                     update={

@@ -2,7 +2,7 @@
 
 Where a rubric caps scores by a metric, a policy that predicts a constant has a known value of every
 metric on standardised labels (two classes alike often; a normal target), so the most it can get
-follows without asking anybody. Policies that earn the same must be capped the same.
+follows without asking a model. Policies that earn the same must be capped the same.
 
     no submission    no value: the cap below the last step
     constant         the majority class, or the mean

@@ -1,1 +1,78 @@
-"""The rule coach: scores from the evidence alone, without a network."""
+"""The rule coach's sets of rules: which function judges which agent, by the set that a team names.
+
+Change what a set scores, and its `version` goes up: the version, not the source, is the identity
+that stored scores and corrections keep (`tests/unit/coach/test_rules_golden.py` holds it to that).
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from mappa_core.coach.rules.answers import judge_answer, judge_plan, judge_program, judge_solver
+from mappa_core.coach.rules.judgement import Judgement
+from mappa_core.coach.rules.pipeline import judge_pipeline
+from mappa_core.core.errors import ConfigError
+from mappa_core.core.records.scores import CoachCase
+
+Judge = Callable[[CoachCase], Judgement | None]
+"""Judges one action, or None where the rules do not speak of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleSet:
+    """How the agents of a team are judged without a model."""
+
+    version: int
+    judges: Mapping[str, Judge]
+    """By agent."""
+
+
+RULE_SETS: Mapping[str, RuleSet] = MappingProxyType(
+    {
+        "mathchat": RuleSet(
+            version=2,
+            judges={
+                "problem_solver": judge_plan,
+                "code_executor": judge_program,
+                "verifier": judge_answer,
+            },
+        ),
+        "single": RuleSet(version=2, judges={"solver": judge_solver}),
+        "debate": RuleSet(
+            version=2, judges=dict.fromkeys(("debater_1", "debater_2", "debater_3"), judge_answer)
+        ),
+        "mixture": RuleSet(
+            version=2,
+            judges={
+                "proposer_1": judge_plan,
+                "proposer_2": judge_answer,
+                "aggregator": judge_answer,
+            },
+        ),
+        "dsbench": RuleSet(
+            version=2,
+            judges=dict.fromkeys(("data_engineer", "modeler", "analyst"), judge_pipeline),
+        ),
+    }
+)
+"""Every set by name."""
+NO_RULES = RuleSet(version=0, judges={})
+
+
+def load_rules(name: str | None) -> RuleSet:
+    """Find a set of rules; None is the one that judges no agent.
+
+    Raises:
+        ConfigError: There is no such set.
+    """
+    if name is None:
+        return NO_RULES
+    if name not in RULE_SETS:
+        raise ConfigError(f"no set of rules is called {name!r}: there are {', '.join(RULE_SETS)}")
+    return RULE_SETS[name]
+
+
+def rules_sha256(name: str | None) -> str:
+    """The identity of a set of rules at its version."""
+    return hashlib.sha256(f"rules:{name}:{load_rules(name).version}".encode()).hexdigest()

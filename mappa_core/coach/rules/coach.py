@@ -1,34 +1,40 @@
-"""The rule coach behind the coach port; its rubric is its own source, by hash."""
+"""The rule coach: scores from the evidence alone, without a network."""
 
-import hashlib
 import time
-from importlib.resources import files
 
-from mappa_core.coach.rules import mathchat as rules
+from mappa_core.coach.rules import load_rules, rules_sha256
 from mappa_core.core.records.scores import CoachCase, CoachIdentity, CoachScore, Unscored
 
 
 class RuleCoach:
-    """Scores by `coach.rules.mathchat`; the same case always gets the same score."""
+    """Scores by a set of rules; the same case always gets the same score."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: str | None) -> None:
+        """Score by the set that a team names.
+
+        Raises:
+            ConfigError: There is no such set.
+        """
+        self._rules = load_rules(rules)
+        version = f"rules-{self._rules.version}"
         self._identity = CoachIdentity(
             coach="rule",
             model="rules",
-            model_version=rules.VERSION,
-            rubric_version=rules.VERSION,
-            rubric_sha256=_rubric_sha256(),
+            model_version=version,
+            rubric_version=version,
+            rubric_sha256=rules_sha256(rules),
         )
 
     @property
     def identity(self) -> CoachIdentity:
-        """Who scores, with which rules."""
+        """Which rules score."""
         return self._identity
 
     async def score(self, case: CoachCase) -> CoachScore | Unscored:
-        """Points and observations; an agent without rules is left unscored."""
+        """Give points and observations; an agent without rules is left unscored."""
         started = time.perf_counter()
-        judgement = rules.judge(case)
+        judge = self._rules.judges.get(case.agent)
+        judgement = judge(case) if judge is not None else None
         seconds = time.perf_counter() - started
         if judgement is None:
             return Unscored(
@@ -37,10 +43,3 @@ class RuleCoach:
         return CoachScore(
             value=float(judgement.points), rationale=judgement.rationale, seconds=seconds
         )
-
-
-def _rubric_sha256() -> str:
-    room = files("mappa_core.coach.rules")
-    names = ("mathchat.py", "stories.py", "pipeline.py")
-    sources = [(room / name).read_bytes() for name in names]
-    return hashlib.sha256(b"\0".join(sources)).hexdigest()

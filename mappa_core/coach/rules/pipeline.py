@@ -13,8 +13,8 @@ outside; nothing a program prints about its files is believed.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from mappa_core.coach.rules.judgement import Judgement
 from mappa_core.core.file_trail import files_after
 from mappa_core.core.records.scores import CoachCase, Duty
 from mappa_core.core.records.tools import ToolResult, ToolStatus
@@ -26,15 +26,7 @@ QUOTED_CHARACTERS = 80
 _NO_SUCH_FILE = re.compile(r"No such file or directory: '(?:[^']*/)?([^'/]+)'")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """Points in [0, 10] and what they rest on."""
-
-    points: float
-    observations: tuple[str, ...]
-
-
-def judge_pipeline(case: CoachCase) -> Verdict | None:
+def judge_pipeline(case: CoachCase) -> Judgement | None:
     """Judge one action of a team with duties; None where this agent owes no file."""
     own = next((duty for duty in case.duties if duty.agent == case.agent), None)
     if own is None:
@@ -46,24 +38,24 @@ def judge_pipeline(case: CoachCase) -> Verdict | None:
     return _judge_files(case, own, case.tool_result)
 
 
-def _judge_words(case: CoachCase, own: Duty) -> Verdict:
+def _judge_words(case: CoachCase, own: Duty) -> Judgement:
     present = files_after(case.earlier)
     if all(name in present and not present[name].stale for name in own.files):
-        return Verdict(points=7, observations=("it stops, and all it owes is there",))
+        return Judgement(points=7, observations=("it stops, and all it owes is there",))
     opened = opens_program(case.text)
     what = "it opens a code block and never closes it" if opened else "it writes no program"
-    return Verdict(points=float(opened), observations=(what,))
+    return Judgement(points=float(opened), observations=(what,))
 
 
-def _judge_failure(case: CoachCase, result: ToolResult) -> Verdict:
+def _judge_failure(case: CoachCase, result: ToolResult) -> Judgement:
     last = (result.stderr.strip().splitlines() or [""])[-1]
     seen = f"its program fails ({result.status.value}), saying {clipped(last, QUOTED_CHARACTERS)!r}"
     lacking = _NO_SUCH_FILE.search(last)
     culprit = _owner_upstream(case, lacking[1]) if lacking else None
     if culprit is None:
-        return Verdict(points=2, observations=(seen,))
+        return Judgement(points=2, observations=(seen,))
     whose = f"{culprit} should have left {lacking[1] if lacking else ''} and did not"
-    return Verdict(points=4, observations=(seen, whose))
+    return Judgement(points=4, observations=(seen, whose))
 
 
 def _owner_upstream(case: CoachCase, name: str) -> str | None:
@@ -81,14 +73,14 @@ def _upstream(case: CoachCase) -> Sequence[Duty]:
     return case.duties[: agents.index(case.agent)]
 
 
-def _judge_files(case: CoachCase, own: Duty, result: ToolResult) -> Verdict:
+def _judge_files(case: CoachCase, own: Duty, result: ToolResult) -> Judgement:
     written = {file.name for file in result.written}
     made = [name for name in own.files if name in written]
     kept = {name for name, file in files_after(case.earlier).items() if not file.stale}
     lacking = [name for name in own.files if name not in written | (kept - set(result.removed))]
     seen = ["its program runs"]
     if destroyed := _destroyed(case, result):
-        return Verdict(points=1, observations=(*seen, f"it destroys {', '.join(destroyed)}"))
+        return Judgement(points=1, observations=(*seen, f"it destroys {', '.join(destroyed)}"))
     points = 5.0 + 3.0 * len(made) / len(own.files)
     seen.append(f"it writes {_listed(made)} of what it owes")
     used, unread = _use_of_upstream(case, result)
@@ -99,8 +91,8 @@ def _judge_files(case: CoachCase, own: Duty, result: ToolResult) -> Verdict:
     if lacking:
         # Whatever else it did, the next agent cannot go on.
         lack = f"{', '.join(lacking)} is not there when it ends"
-        return Verdict(points=min(points, INCOMPLETE), observations=(*seen, lack))
-    return Verdict(points=points + used + printed, observations=tuple(seen))
+        return Judgement(points=min(points, INCOMPLETE), observations=(*seen, lack))
+    return Judgement(points=points + used + printed, observations=tuple(seen))
 
 
 def _destroyed(case: CoachCase, result: ToolResult) -> list[str]:
@@ -109,7 +101,7 @@ def _destroyed(case: CoachCase, result: ToolResult) -> list[str]:
 
 
 def _use_of_upstream(case: CoachCase, result: ToolResult) -> tuple[float, str | None]:
-    """One point for reading a file of the agent just before; whom it ignored, if anybody."""
+    """One point for reading a file of the agent just before; the agent it ignored."""
     if result.read is None:
         return 0.0, None  # this sandbox cannot know
     present = files_after(case.earlier)

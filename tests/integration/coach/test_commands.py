@@ -53,7 +53,7 @@ def episode(store: Store) -> Episode:
         episode = episode.with_turn(turn)
     episode = episode.closed(StopReason.ANSWERED)
     store.episodes.close_episode(episode)
-    asyncio.run(score_episode(episode, plan=ScorePlan(coach=RuleCoach()), store=store))
+    asyncio.run(score_episode(episode, plan=ScorePlan(coach=RuleCoach("mathchat")), store=store))
     return episode
 
 
@@ -101,7 +101,7 @@ def test_stored_actions_are_scored_again_and_every_score_can_be_traced(
     for text in (request.system, request.prompt, reply):
         for line in text.splitlines():
             assert line in out
-    assert "test-model-rehearsal-001" in out
+    assert "test-model-stub-001" in out
     assert entry.identity.rubric_sha256 in out
     assert f"{entry.score.cost_usd:.6f} dollars" in out
     assert f"{entry.score.seconds:.3f} s" in out

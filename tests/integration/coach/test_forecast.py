@@ -6,20 +6,18 @@ from random import Random
 
 import pytest
 
-from mappa_cli.provider_stub.server import StandIn, serving
+from mappa_cli.provider_stub.server import ProviderStub, serving
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.forecast import forecast_run
-from mappa_core.coach.budget import Budget
+from mappa_core.coach.budget import Budget, Usage, cost
 from mappa_core.coach.case import case_of
 from mappa_core.coach.forecast import Forecast, assumed_turn
 from mappa_core.coach.llm_coach import LlmCoach
-from mappa_core.coach.prices import Usage, cost, dollars
 from mappa_core.coach.providers.gemini import gemini_provider
 from mappa_core.coach.rubrics import load_rubrics
 from mappa_core.core import ids
 from mappa_core.core.records.episodes import Episode
 from mappa_core.core.records.scores import CoachCase, LabelVisibility
-from mappa_core.core.settings import Settings
 from mappa_core.rollout.episode import new_episode
 from mappa_core.rollout.problems import problem_source
 from mappa_core.rollout.problems.drawing import problems_of_iteration
@@ -91,11 +89,11 @@ def test_the_forecast_is_within_twenty_percent_of_what_the_server_counts(
     monkeypatch.setenv("GOOGLE_API_KEY", "key")
     config = TrainConfig.model_validate(VALUES | {"prompts": prompts})
     team = load_team("mathchat", prompts)
-    ((_, expected),) = forecast_run(config, Settings(), team, problem_source(config.problems))
+    ((_, expected),) = forecast_run(config, team, problem_source(config.problems))
     cases = cases_of(config, team)
 
-    async def body() -> StandIn:
-        stand_in = StandIn()
+    async def body() -> ProviderStub:
+        stand_in = ProviderStub()
         async with serving(stand_in) as address:
             model = config.coach.model_copy(update={"base_url": address})
             rubrics = load_rubrics("mathchat", "paper-1")
@@ -110,7 +108,7 @@ def test_the_forecast_is_within_twenty_percent_of_what_the_server_counts(
     usage = Usage(prompt=log.prompt_tokens, cached=log.cached_tokens, reply=log.reply_tokens)
     assert expected.calls == pytest.approx(log.calls, rel=0.2)
     assert expected.tokens == pytest.approx(usage.total, rel=0.2)
-    assert expected.cost_usd == pytest.approx(dollars(cost(usage, config.coach.prices)), rel=0.2)
+    assert expected.cost_usd == pytest.approx(cost(usage, config.coach.prices).usd, rel=0.2)
 
 
 def test_repeats_and_a_second_coach_are_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +117,7 @@ def test_repeats_and_a_second_coach_are_part_of_it(monkeypatch: pytest.MonkeyPat
     coach = VALUES["coach"] | {"repeats": 2, "second": second}  # type: ignore[operator]
     config = TrainConfig.model_validate(VALUES | {"coach": coach})
     team = load_team("mathchat", "small-1")
-    (first, opinion) = forecast_run(config, Settings(), team, problem_source(config.problems))
+    (first, opinion) = forecast_run(config, team, problem_source(config.problems))
     # 2 iterations x 6 problems x 2 episodes x 3 agents, twice each.
     assert (first[0], round(first[1].calls)) == ("coach m", 144)
     assert (opinion[0], round(opinion[1].calls)) == ("second coach other", 18)

@@ -1,30 +1,23 @@
-"""What we send to Gemini is what google-genai sends, and what comes back is read as it reads it."""
+"""What is sent to Gemini through google-genai, what comes back, and how it refuses."""
 
 import asyncio
 import json
 from pathlib import Path
 
-import httpx2
 import pytest
 from aiohttp import web
-from google import genai
-from google.genai import types
-from hypothesis import given
-from hypothesis import strategies as st
-from yarl import URL
 
 from mappa_cli.provider_stub.contexts import Contexts
-from mappa_cli.provider_stub.dialects import GEMINI, Tokens, as_bytes
-from mappa_cli.provider_stub.server import StandIn, serving
+from mappa_cli.provider_stub.dialects import GEMINI, Tokens
+from mappa_cli.provider_stub.server import ProviderStub, serving
+from mappa_core.coach.budget import Usage
 from mappa_core.coach.config import CoachModelConfig
-from mappa_core.coach.prices import Usage
-from mappa_core.coach.providers.gemini import gemini_provider, http_options, vertex_provider
-from mappa_core.coach.providers.gemini_letters import KeepingTransport, Letter, Letters
-from mappa_core.coach.providers.gemini_replies import read_answer
-from mappa_core.coach.providers.provider import Final, Passing, ProviderError
+from mappa_core.coach.providers.gemini import gemini_provider, vertex_provider
+from mappa_core.coach.providers.provider import Final, Passing, ProviderError, ProviderReply
 from mappa_core.coach.replies import REPLY_SCHEMA
 from tests.fakes.google_accounts import TokenOffice, open_office
 from tests.fakes.recording import Recorder, recording
+from tests.fakes.serving import serving as serving_application
 
 KEY = "a-key"
 SYSTEM = "Judge by the rubric. " * 80
@@ -38,132 +31,145 @@ def config_at(address: str, **settings: object) -> CoachModelConfig:
     )
 
 
-def plain_client(address: str) -> genai.Client:
-    """google-genai by itself; over httpx2, because it subclasses aiohttp's session, which warns."""
-    options = types.HttpOptions(
-        base_url=address,
-        api_version="v1beta",
-        timeout=60_000,
-        async_client_args={"transport": httpx2.AsyncHTTPTransport()},
-    )
-    return genai.Client(vertexai=False, api_key=KEY, http_options=options)
-
-
-def test_a_copy_is_byte_for_byte_what_google_genai_sends_itself() -> None:
+def test_a_request_carries_the_rubric_the_case_and_the_settings() -> None:
     recorder = Recorder()
 
     async def body() -> None:
         async with recording(recorder) as address:
-            config = config_at(address, thinking_budget=64, temperature=0.3)
-            provider = gemini_provider(config, KEY)
+            provider = gemini_provider(config_at(address, thinking_budget=64, temperature=0.3), KEY)
             for text in TEXTS:
                 await provider.ask(SYSTEM, text, seed=3)
             await provider.close()
-            client = plain_client(address)
-            for text in TEXTS:
-                await client.aio.models.generate_content(
-                    model="m",
-                    contents=text,
-                    config=types.GenerateContentConfig(
-                        system_instruction=SYSTEM,
-                        temperature=0.3,
-                        max_output_tokens=2048 + 64,
-                        thinking_config=types.ThinkingConfig(thinking_budget=64),
-                        response_mime_type="application/json",
-                        response_json_schema=dict(REPLY_SCHEMA),
-                        seed=3,
-                    ),
-                )
-            await client.aio.aclose()
 
     asyncio.run(body())
-    ours, theirs = recorder.asked[: len(TEXTS)], recorder.asked[len(TEXTS) :]
-    assert len(theirs) == len(TEXTS)
-    for (our_path, our_headers, our_body), (path, headers, sent) in zip(ours, theirs, strict=True):
-        assert our_path == path
-        assert our_body == sent
-        assert {
-            name: our_headers.get(name) for name in headers if name.startswith(("x-", "content-"))
-        } == {name: value for name, value in headers.items() if name.startswith(("x-", "content-"))}
-        assert our_headers["user-agent"] == headers["user-agent"]
+    assert len(recorder.asked) == len(TEXTS)
+    for text, (path, headers, sent) in zip(TEXTS, recorder.asked, strict=True):
+        assert path == "/v1beta/models/m:generateContent"
+        assert headers["x-goog-api-key"] == KEY
+        asked = json.loads(sent)
+        question = GEMINI.question(asked)
+        assert (question.system, question.user) == (SYSTEM, text)
+        assert (question.max_output_tokens, question.thinking_budget) == (2048 + 64, 64)
+        assert asked["generationConfig"]["temperature"] == 0.3
+        assert asked["generationConfig"]["seed"] == 3
+        assert asked["generationConfig"]["responseJsonSchema"] == dict(REPLY_SCHEMA)
 
 
-@given(st.text())
-def test_any_text_fits_a_letter(text: str) -> None:
-    letter = Letter(url=URL(), headers={}, proxy=None, before=b'{"a": ', after=b"}", written_at=0.0)
-    assert json.loads(letter.body(text)) == {"a": text}
-
-
+SPENT = Tokens(prompt=9, cached=4, reply=3, thought=2)
 ANSWERS = [
-    GEMINI.answer("m", "text in two parts", Tokens(prompt=9, cached=4, reply=3, thought=2), False),
-    GEMINI.answer("m", "cut", Tokens(prompt=9, reply=3), True),
-    {"candidates": [{"content": {"role": "model"}, "finishReason": "MAX_TOKENS"}]},
-    {"candidates": [{"finishReason": "STOP", "newField": [1]}], "serverTiming": {"ms": 3}},
+    (
+        GEMINI.answer("m", "text in two parts", SPENT, False),
+        "text in two parts",
+        Usage(prompt=9, cached=4, reply=3, thought=2),
+    ),
+    (
+        GEMINI.answer("m", "cut", Tokens(prompt=9, reply=3), True),
+        "cut",
+        Usage(prompt=9, reply=3),
+    ),
+    ({"candidates": [{"content": {"role": "model"}, "finishReason": "MAX_TOKENS"}]}, "", None),
+    ({"candidates": [{"finishReason": "STOP", "newField": [1]}], "timing": {"ms": 3}}, "", None),
 ]
 
 
-@pytest.mark.parametrize("answer", ANSWERS)
-def test_answers_are_read_as_google_genai_reads_them(answer: dict[str, object]) -> None:
-    async def body() -> types.GenerateContentResponse:
-        async def reply(request: web.Request) -> web.Response:
-            return web.json_response(answer)
+@pytest.mark.parametrize(("answer", "text", "usage"), ANSWERS)
+def test_answers_are_read_with_or_without_what_google_may_leave_out(
+    answer: dict[str, object], text: str, usage: Usage | None
+) -> None:
+    async def reply(request: web.Request) -> web.Response:
+        return web.json_response(answer)
 
+    async def body() -> ProviderReply:
         app = web.Application()
         app.router.add_post("/{tail:.*}", reply)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        host, port = runner.addresses[0][:2]
-        client = plain_client(f"http://{host}:{port}")
-        try:
-            return await client.aio.models.generate_content(model="m", contents="x")
-        finally:
-            await client.aio.aclose()
-            await runner.cleanup()
+        async with serving_application(app) as address:
+            provider = gemini_provider(config_at(address), KEY)
+            try:
+                return await provider.ask(SYSTEM, "x", seed=0)
+            finally:
+                await provider.close()
 
-    theirs, ours = asyncio.run(body()), read_answer(as_bytes(answer))
-    assert ours.text == (theirs.text or "")
-    assert ours.model_version == (theirs.model_version or "unknown")
-    counted = theirs.usage_metadata
-    assert ours.usage == (
-        counted
-        and Usage(
-            prompt=counted.prompt_token_count or 0,
-            cached=counted.cached_content_token_count or 0,
-            reply=counted.candidates_token_count or 0,
-            thought=counted.thoughts_token_count or 0,
-        )
-    )
+    read = asyncio.run(body())
+    assert (read.text, read.usage) == (text, usage)
+    assert read.model_version in ("m-stub-001", "unknown")
 
 
-def test_a_service_account_signs_for_its_tokens_and_letters_follow_them(tmp_path: Path) -> None:
-    office, clock = TokenOffice(lasts_seconds=1), [0.0]
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "reason", "seconds"),
+    [
+        (
+            429,
+            {"Retry-After": "7"},
+            {"error": {"status": "X", "message": "slow"}},
+            "rate_limited",
+            7,
+        ),
+        (429, {"Retry-After": "7"}, GEMINI.error(429, "X", "slow"), "rate_limited", 0.05),
+        (503, {"Retry-After": "soon"}, {"error": {}}, "error", None),
+        (500, {}, ["odd"], "error", None),
+    ],
+)
+def test_a_refusal_says_when_to_come_back(
+    status: int, headers: dict[str, str], body: object, reason: str, seconds: float | None
+) -> None:
+    calls: list[str] = []
 
-    async def body() -> list[str]:
-        transport = KeepingTransport()
-        async with open_office(office) as address:
-            config = config_at(address, backend="vertex")
-            file = office.account_file(tmp_path, address)
-            provider = vertex_provider(config, "p", "global", file)
-            credentials = provider._client._api_client._credentials  # noqa: SLF001
-            client = genai.Client(
-                vertexai=True,
-                project="p",
-                location="global",
-                credentials=credentials,
-                http_options=http_options(config, transport),
-            )
-            letters = Letters(client, transport, "m", now=lambda: clock[0])
-            written = []
-            for clock[0] in (0.0, 59.0, 61.0):
-                letter = await letters.letter(("s", 0), types.GenerateContentConfig)
-                written.append(letter.headers["authorization"])
+    async def reply(request: web.Request) -> web.Response:
+        calls.append(request.path)
+        return web.json_response(body, status=status, headers=headers)
+
+    async def ask() -> Passing:
+        app = web.Application()
+        app.router.add_post("/{tail:.*}", reply)
+        async with serving_application(app) as address:
+            provider = gemini_provider(config_at(address), KEY)
+            with pytest.raises(Passing) as refused:
+                await provider.ask(SYSTEM, "x", seed=0)
             await provider.close()
-            await client.aio.aclose()
-        return written
+            return refused.value
 
-    # The token ends at once; the letter is good for a minute and then carries another.
-    assert asyncio.run(body()) == ["Bearer token-1", "Bearer token-1", "Bearer token-2"]
+    error = asyncio.run(ask())
+    assert (error.reason, error.retry_after_seconds) == (reason, seconds)
+    # google-genai's own retries are off.
+    assert len(calls) == 1
+
+
+def test_a_redirect_is_not_followed_with_the_key() -> None:
+    elsewhere: list[str] = []
+
+    async def reply(request: web.Request) -> web.Response:
+        if "elsewhere" in request.path:
+            elsewhere.append(request.path)
+        return web.Response(status=307, headers={"Location": "/elsewhere"})
+
+    async def body() -> None:
+        app = web.Application()
+        app.router.add_post("/{tail:.*}", reply)
+        async with serving_application(app) as address:
+            provider = gemini_provider(config_at(address), KEY)
+            with pytest.raises(Final):
+                await provider.ask(SYSTEM, "x", seed=0)
+            await provider.close()
+
+    asyncio.run(body())
+    assert elsewhere == []
+
+
+def test_a_service_account_signs_for_its_tokens_and_renews_them(tmp_path: Path) -> None:
+    # A token that ends at once is renewed for each call.
+    office, recorder = TokenOffice(lasts_seconds=1), Recorder()
+
+    async def body() -> None:
+        async with open_office(office) as tokens, recording(recorder) as address:
+            file = office.account_file(tmp_path, tokens)
+            provider = vertex_provider(config_at(address, backend="vertex"), "p", "global", file)
+            for _ in range(2):
+                await provider.ask("s", "u", seed=0)
+            await provider.close()
+
+    asyncio.run(body())
+    bearers = [headers["authorization"] for _, headers, _ in recorder.asked]
+    assert bearers == ["Bearer token-1", "Bearer token-2"]
     assert office.claims[0]["iss"] == "coach@p.iam.gserviceaccount.com"
     assert "cloud-platform" in str(office.claims[0]["scope"])
 
@@ -172,7 +178,7 @@ def test_vertex_scores_with_a_service_account(tmp_path: Path) -> None:
     office = TokenOffice()
 
     async def body() -> None:
-        stand_in = StandIn(key="token-1")
+        stand_in = ProviderStub(key="token-1")
         async with open_office(office) as tokens, serving(stand_in) as address:
             file = office.account_file(tmp_path, tokens)
             provider = vertex_provider(config_at(address, backend="vertex"), "p", "global", file)
@@ -211,7 +217,7 @@ def test_an_account_that_is_refused_is_final_and_says_no_secret(
 
 def test_a_long_rubric_is_kept_at_the_provider_named_and_deleted() -> None:
     async def body() -> None:
-        stand_in = StandIn(key=KEY)
+        stand_in = ProviderStub(key=KEY)
         async with serving(stand_in) as address:
             provider = gemini_provider(config_at(address, **CACHED), KEY)
             replies = await asyncio.gather(
@@ -235,7 +241,7 @@ def test_a_long_rubric_is_kept_at_the_provider_named_and_deleted() -> None:
 
 def test_a_cache_that_was_lost_is_made_again() -> None:
     async def body() -> None:
-        stand_in = StandIn(key=KEY)
+        stand_in = ProviderStub(key=KEY)
         async with serving(stand_in) as address:
             provider = gemini_provider(config_at(address, **CACHED), KEY)
             await provider.ask(SYSTEM, "1", seed=0)
@@ -251,7 +257,7 @@ def test_a_cache_that_was_lost_is_made_again() -> None:
 
 def test_a_cache_that_cannot_be_made_says_so() -> None:
     async def body() -> None:
-        stand_in = StandIn(key="another")
+        stand_in = ProviderStub(key="another")
         async with serving(stand_in) as address:
             provider = gemini_provider(config_at(address, **CACHED), KEY)
             with pytest.raises(Final, match="no context cache") as refused:
@@ -271,7 +277,7 @@ def test_vertex_keeps_caches_under_its_own_path(tmp_path: Path) -> None:
     office = TokenOffice()
 
     async def body() -> None:
-        stand_in = StandIn(key="token-1")
+        stand_in = ProviderStub(key="token-1")
         async with open_office(office) as tokens, serving(stand_in) as address:
             file = office.account_file(tmp_path, tokens)
             config = config_at(address, backend="vertex", **CACHED)

@@ -47,7 +47,7 @@ PlayEpisode = Callable[..., Episode]
 
 def make_coach(provider: ScriptedProvider, model: str = "first") -> LlmCoach:
     config = CoachConfig(backend="gemini", model=model, deadline_seconds=5)
-    return LlmCoach(provider, RUBRICS, config, Budget(BudgetConfig()), time=TestClock().time())
+    return LlmCoach(provider, RUBRICS, config, Budget(BudgetConfig()), clock=TestClock().clock())
 
 
 @pytest.fixture
@@ -108,7 +108,9 @@ def test_repeats_and_second_opinions_are_further_rows(store: Store, play: PlayEp
 
 def test_the_second_coach_sees_its_share_of_the_actions(store: Store, play: PlayEpisode) -> None:
     second = ScriptedProvider()
-    plan = ScorePlan(coach=RuleCoach(), second=make_coach(second, "second"), second_share=0.3)
+    plan = ScorePlan(
+        coach=RuleCoach("mathchat"), second=make_coach(second, "second"), second_share=0.3
+    )
     for number in range(20):
         asyncio.run(score_episode(play(number), plan=plan, store=store))
     assert 8 <= len(second.asked) <= 28
@@ -201,7 +203,9 @@ def test_rescoring_is_limited_resumable_and_touches_no_training_score(
     store: Store, run: Run, play: PlayEpisode
 ) -> None:
     for number in range(4):
-        asyncio.run(score_episode(play(number), plan=ScorePlan(coach=RuleCoach()), store=store))
+        asyncio.run(
+            score_episode(play(number), plan=ScorePlan(coach=RuleCoach("mathchat")), store=store)
+        )
     config = CoachConfig.model_validate(
         {"backend": "gemini", "model": "first", "prices": {"input_usd": 1, "output_usd": 2}}
     )

@@ -2,8 +2,9 @@
 
 import pytest
 
-from mappa_cli.provider_stub.dialects import GEMINI
+from mappa_cli.provider_stub.dialects import DIALECTS, GEMINI
 from mappa_cli.provider_stub.script import Fault, Question, judgement, score_of, seeded_faults
+from mappa_core.coach.providers import PROVIDERS
 
 SNAKE = {
     "contents": [{"role": "user", "parts": [{"text": "Case 0123456789abcdef: x"}]}],
@@ -46,3 +47,7 @@ def test_faults_are_drawn_by_the_calls_number() -> None:
     drawn = [script(question, number) for number in range(1000)]
     assert drawn == [again(question, number) for number in range(1000)]
     assert 250 < sum(fault is not Fault.NONE for fault in drawn) < 350
+
+
+def test_the_stub_speaks_every_providers_wire_format() -> None:
+    assert {row.wire for row in PROVIDERS.values()} == set(DIALECTS)

@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from mappa_cli.provider_stub.script import Question, judgement
-from mappa_core.coach.budget import Budget
+from mappa_core.coach.attempts import RequestTemplate
+from mappa_core.coach.budget import Budget, Usage
 from mappa_core.coach.config import BudgetConfig, CoachModelConfig
-from mappa_core.coach.limits import Slots
 from mappa_core.coach.llm_coach import LlmCoach
-from mappa_core.coach.prices import Usage
+from mappa_core.coach.pacing import CallLimit
 from mappa_core.coach.protocols import BudgetedCoach
 from mappa_core.coach.providers.provider import Final, Passing, ProviderError, status_error
-from mappa_core.coach.requests import Asking
 from mappa_core.coach.rubrics import load_rubrics
 from mappa_core.core.records.scores import CoachScore, Spending, Unscored
 from tests.fakes.coaching import Answer, ScriptedProvider, TestClock, agree
@@ -35,7 +34,7 @@ def make_coach(
         {"backend": "gemini", "model": "gemini-test", "prices": PRICES} | settings
     )
     made = Budget(budget or BudgetConfig())
-    return LlmCoach(provider, RUBRICS, config, made, time=(clock or TestClock()).time())
+    return LlmCoach(provider, RUBRICS, config, made, clock=(clock or TestClock()).clock())
 
 
 def ask(provider: ScriptedProvider, **settings: Any) -> CoachScore | Unscored:
@@ -279,29 +278,56 @@ def test_no_more_calls_at_once_than_configured() -> None:
     assert len(provider.asked) == 40
 
 
-def test_slots_shrink_once_per_burst_of_complaints_and_grow_back() -> None:
-    slots = Slots(10)
+def test_the_limit_shrinks_once_per_burst_of_complaints_and_grows_back() -> None:
+    limit = CallLimit(10)
 
     async def body() -> None:
-        async with slots.slot() as first, slots.slot() as second:
-            slots.slow_down(first)
-            slots.slow_down(second)
-        assert slots.limit == 7
-        async with slots.slot() as later:
-            slots.slow_down(later)
-        assert slots.limit == 4
+        async with limit.call() as first, limit.call() as second:
+            limit.slow_down(first)
+            limit.slow_down(second)
+        assert limit.limit == 7
+        async with limit.call() as later:
+            limit.slow_down(later)
+        assert limit.limit == 4
         for _ in range(100):
-            slots.speed_up()
-        assert slots.limit == 10
+            limit.speed_up()
+        assert limit.limit == 10
 
     asyncio.run(body())
 
 
-def test_a_cancelled_wait_loses_no_slot() -> None:
-    slots = Slots(1)
+def test_a_limit_that_shrank_lets_fewer_calls_run() -> None:
+    limit = CallLimit(4)
+    running = most = 0
+
+    async def call() -> None:
+        nonlocal running, most
+        async with limit.call():
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0.001)
+            running -= 1
+
+    async def body() -> int:
+        async with limit.call() as era:
+            limit.slow_down(era)
+        nonlocal most
+        await asyncio.gather(*(call() for _ in range(20)))
+        shrunk, most = most, 0
+        for _ in range(20):
+            limit.speed_up()
+        await asyncio.gather(*(call() for _ in range(20)))
+        return shrunk
+
+    # The permit of the call that met the complaint is not handed on, those under way are.
+    assert (asyncio.run(body()), most) == (3, 4)
+
+
+def test_a_cancelled_wait_loses_no_permit() -> None:
+    limit = CallLimit(1)
 
     async def hold() -> None:
-        async with slots.slot():
+        async with limit.call():
             await asyncio.sleep(0.01)
 
     async def body() -> None:
@@ -310,7 +336,7 @@ def test_a_cancelled_wait_loses_no_slot() -> None:
         waiting[1].cancel()
         waiting[2].cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        async with asyncio.timeout(1), slots.slot():
+        async with asyncio.timeout(1), limit.call():
             pass
 
     asyncio.run(body())
@@ -349,7 +375,7 @@ def test_cases_are_put_into_words_only_when_their_turn_comes() -> None:
     async def body() -> int:
         waiting = [asyncio.create_task(coach.score(make_case(f"Waiting {n}."))) for n in range(50)]
         await asyncio.sleep(0.02)
-        known = [one for one in gc.get_objects() if type(one) is Asking]
+        known = [one for one in gc.get_objects() if type(one) is RequestTemplate]
         ours = [one for one in known if one.case.text.startswith("Waiting")]
         in_words = sum("prompt" in one.__dict__ for one in ours)
         for task in waiting:

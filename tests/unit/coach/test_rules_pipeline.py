@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from mappa_core.coach.rules.mathchat import judge
+from mappa_core.coach.rules.pipeline import judge_pipeline
 from mappa_core.core.records.episodes import Turn
 from mappa_core.core.records.scores import CoachCase
 from mappa_core.core.records.tools import ToolStatus
@@ -29,7 +29,7 @@ def case(
 
 
 def points(case_: CoachCase) -> float:
-    judgement = judge(case_)
+    judgement = judge_pipeline(case_)
     assert judgement is not None
     assert 0 <= judgement.points <= 10
     return judgement.points
@@ -59,7 +59,7 @@ def test_a_failure_by_anothers_fault_costs_less_than_ones_own():
     without_t = (turn(0, "engineer", "x"), GOOD[1])
     crash = turn(2, "analyst", status=FAILED)
     assert points(case(crash, without_t, err=err)) == 4
-    blamed = judge(case(crash, without_t, err=err))
+    blamed = judge_pipeline(case(crash, without_t, err=err))
     assert blamed is not None
     assert "Engineer should have left t" in blamed.rationale
     # The file is there, or it was its own: no excuse.

@@ -3,7 +3,7 @@
 import pytest
 from openai.types.chat import ChatCompletion
 
-from mappa_core.coach.prices import Usage
+from mappa_core.coach.budget import Usage
 from mappa_core.coach.providers.openai import usage_of
 
 

@@ -21,7 +21,7 @@ def test_an_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_API_KEY", "")
     settings = Settings()
     assert settings.home != Path.cwd()
-    assert settings.google_api_key is None
+    assert settings.secret("GOOGLE_API_KEY") is None
 
 
 def test_a_variable_with_an_impossible_value_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,7 +151,7 @@ class Stage:
         played = await play_episode(
             episode, team=TEAM, store=self.store, runner=runner, files=files
         )
-        plan = ScorePlan(coach=RuleCoach(), duties=DUTIES)
+        plan = ScorePlan(coach=RuleCoach("dsbench"), duties=DUTIES)
         entries = await score_episode(played, plan=plan, store=self.store)
         turns = {ids.action_id(played.id, turn.index): turn.index for turn in played.turns}
         scores = {turns[e.action_id]: e.score for e in entries if isinstance(e.score, CoachScore)}

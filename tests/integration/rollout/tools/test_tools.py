@@ -119,7 +119,7 @@ def test_calls_are_rows_that_store_show_and_coach_understand(
     evidence = case_text(cases[1], marker_of(cases[1]), EvidenceLimits())
     assert "status ok, exit code 0" in evidence
     assert "\n3000\n" in evidence
-    scores = [asyncio.run(RuleCoach().score(case)) for case in cases]
+    scores = [asyncio.run(RuleCoach("single").score(case)) for case in cases]
     values = [score.value for score in scores if isinstance(score, CoachScore)]
     assert values == [3, 7, 7]
 

@@ -11,9 +11,9 @@ from mappa_core.audit.probes.cases import Questions
 from mappa_core.audit.probes.features import features, null_actions, null_case
 from mappa_core.audit.probes.probing import ProbeResult, expected, probe_coach
 from mappa_core.audit.probes.scores import null_scores, probed
-from mappa_core.coach.opening import ProbedCoach
+from mappa_core.coach.opening import ProbeCoaches
 from mappa_core.coach.protocols import Coach
-from mappa_core.coach.rubrics import load_rubrics, turned_round
+from mappa_core.coach.rubrics import load_rubrics, reversed_rubrics
 from mappa_core.coach.rules.coach import RuleCoach
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import Message, Outcome
@@ -131,7 +131,7 @@ def questions(config: TrainConfig) -> Questions:
 
 def examined(coach: Coach, config: TrainConfig | None = None) -> ProbeResult:
     asked = questions(config or TrainConfig())
-    return asyncio.run(probe_coach(asked, ProbedCoach(coach=coach), 0.5))
+    return asyncio.run(probe_coach(asked, ProbeCoaches(coach=coach), 0.5))
 
 
 def test_a_coach_is_asked_before_training() -> None:
@@ -172,7 +172,7 @@ def test_what_may_matter_is_measured_and_no_bias() -> None:
 
 
 def test_the_rule_coach_passes_its_own_audit() -> None:
-    found = examined(RuleCoach())
+    found = examined(RuleCoach("mathchat"))
     assert found.unscored == 0
     nulls = [null.judged.verdict for agent in found.nulls.values() for null in agent]
     assert set(nulls) == {"equivalent"}
@@ -192,12 +192,12 @@ class InOrder:
 
 def test_the_order_of_a_rubric_must_not_matter() -> None:
     rubrics = load_rubrics("mathchat", "paper-1")
-    turned = turned_round(rubrics)
-    assert turned_round(turned).rubrics == rubrics.rubrics
+    turned = reversed_rubrics(rubrics)
+    assert reversed_rubrics(turned).rubrics == rubrics.rubrics
     one, other = rubrics.rubrics["verifier"].text(), turned.rubrics["verifier"].text()
     assert one != other
     assert sorted(one.splitlines()) == sorted(other.splitlines())
-    coach = ProbedCoach(coach=InOrder(), turned_round=InOrder(1.0), rubrics=rubrics)
+    coach = ProbeCoaches(coach=InOrder(), reversed=InOrder(1.0), rubrics=rubrics)
     found = asyncio.run(probe_coach(questions(TrainConfig()), coach, 0.5))
     probes = {probe.feature: probe.judged for probe in found.probes}
     assert probes["rubric turned round"].estimate.value == pytest.approx(1.0)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from mappa_core.coach.rules.mathchat import judge
+from mappa_core.coach.rules import load_rules
 from mappa_core.core.records.episodes import Episode, StopReason
 from mappa_core.core.records.scores import CoachCase
 from mappa_core.core.records.tools import ToolResult
@@ -183,7 +183,7 @@ def test_nobody_is_shown_the_answer_and_every_agent_has_rules(name: str) -> None
             tool_result=None,
             earlier=episode.turns,
         )
-        judged = judge(case)
+        judged = load_rules(team.rules).judges[observation.agent](case)
         assert judged is not None
         assert judged.points == 10
         turn = make_turn(make_policy(RUN, observation.agent), len(episode.turns), text=said)
@@ -197,7 +197,7 @@ def test_the_solver_is_judged_by_its_program_until_it_answers() -> None:
         case = CoachCase(
             statement=STORY, agent="solver", messages=(), text=text, tool_result=result, earlier=()
         )
-        judged = judge(case)
+        judged = load_rules("single").judges["solver"](case)
         assert judged is not None
         return judged.points
 

@@ -1,15 +1,12 @@
-"""The rule coach's judgement of one action: points in [0, 10] and what was seen, in words.
+"""The rules for agents that plan, compute and answer: points in [0, 10] and what was seen.
 
-    Problem Solver   which of the story's quantities it names, the operation, how plainly
-    Code Executor    no program 0, unclosed 1, fails 3, prints nothing 3, prints words 4, prints a
-                     number 5 (+ 1 for each of two quantities it computes with), the number that
-                     the words imply 10
-    Solver           as the Code Executor where it runs a program, as the Verifier where it answers
-    Debater, Aggregator, Proposer 2: as the Verifier; Proposer 1: as the Problem Solver
-    Verifier         no box 0, words in it 3, a number 4, what the program printed 6 or 7, the
-                     number that the words imply 10
-
-Agents that owe files to each other are judged by `pipeline_rules`.
+    judge_plan      which of the story's quantities it names, the operation, how plainly
+    judge_program   no program 0, unclosed 1, fails 3, prints nothing 3, prints words 4, prints a
+                    number 5 (+ 1 for each of two quantities it computes with), the number that
+                    the words imply 10
+    judge_answer    no box 0, words in it 3, a number 4, what the program printed 6 or 7, the
+                    number that the words imply 10
+    judge_solver    as a program where it runs one, as an answer where it gives one
 
 The evidence is what any reader has: the problem's words, what the agent wrote, what its program
 printed. The expected answer is not part of a case. Where the words do not settle what the number
@@ -17,17 +14,15 @@ is, no action gets more than `UNSETTLED` points and the rationale says so.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
-from mappa_core.coach.rules.pipeline import judge_pipeline
+from mappa_core.coach.rules.judgement import Judgement
 from mappa_core.coach.rules.stories import Reading, read_story
 from mappa_core.core.records.scores import CoachCase
 from mappa_core.core.records.tools import ToolResult, ToolStatus
 from mappa_core.core.text import clipped, last_boxed, last_program, opens_program, visible
 
-VERSION = "rules-2"
 UNSETTLED = 7.0
 """Most points where the words do not settle the number."""
 QUOTED_CHARACTERS = 60
@@ -44,31 +39,9 @@ _CALCULATION = re.compile(r"(?<![\d.])\d{1,9}(?: *[-+*/x×] *\d{1,9})+(?![\d.])"
 _PLAN_WORDS = 12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """Points and the observations they rest on."""
-
-    points: float
-    """In [0, 10]."""
-    observations: tuple[str, ...]
-
-    @property
-    def rationale(self) -> str:
-        """The observations as one paragraph."""
-        return " ".join(f"{text[0].upper()}{text[1:]}." for text in self.observations)
-
-
-def judge(case: CoachCase) -> Judgement | None:
-    """Judge one action, or None for an agent there are no rules for."""
-    if case.duties:
-        verdict = judge_pipeline(case)
-        return verdict and Judgement(points=verdict.points, observations=verdict.observations)
-    rules = _RULES.get(case.agent)
-    return None if rules is None else rules(case, read_story(case.statement))
-
-
-def _judge_plan(case: CoachCase, reading: Reading | None) -> Judgement:
-    plan = visible(case.text)
+def judge_plan(case: CoachCase) -> Judgement:
+    """Judge an action that says how to get the answer."""
+    plan, reading = visible(case.text), read_story(case.statement)
     if not plan:
         return Judgement(points=0, observations=("it says nothing",))
     if reading is None:
@@ -83,7 +56,7 @@ def _judge_plan(case: CoachCase, reading: Reading | None) -> Judgement:
     else:
         seen.append("it does not say the operation")
     plain = _is_plain(plan, reading)
-    seen.append("it adds nothing else" if plain else "it adds words or numbers nobody needs")
+    seen.append("it adds nothing else" if plain else "it adds words or numbers that are not needed")
     points += 3 * plain * _states(plan, reading)
     return Judgement(points=points, observations=tuple(seen))
 
@@ -99,7 +72,8 @@ def _judge_unread_plan(statement: str, plan: str) -> Judgement:
     )
 
 
-def _judge_program(case: CoachCase, reading: Reading | None) -> Judgement:
+def judge_program(case: CoachCase) -> Judgement:
+    """Judge an action that computes."""
     if last_program(case.text) is None and case.tool_result is None:
         opened = opens_program(case.text)
         what = "it opens a code block and never closes it" if opened else "it writes no program"
@@ -113,7 +87,7 @@ def _judge_program(case: CoachCase, reading: Reading | None) -> Judgement:
     seen = f"its program runs and prints {_quoted(printed)}"
     if _as_number(printed) is None:
         return Judgement(points=4, observations=(seen, "that is not one number"))
-    return _judge_printed(seen, _as_number(printed), result.code, reading)
+    return _judge_printed(seen, _as_number(printed), result.code, read_story(case.statement))
 
 
 def _judge_printed(
@@ -135,8 +109,9 @@ def _judge_printed(
     )
 
 
-def _judge_answer(case: CoachCase, reading: Reading | None) -> Judgement:
-    boxed = last_boxed(case.text)
+def judge_answer(case: CoachCase) -> Judgement:
+    """Judge an action that says what the answer is."""
+    boxed, reading = last_boxed(case.text), read_story(case.statement)
     if not boxed:
         return Judgement(points=0, observations=("it boxes no answer",))
     seen, number = f"it boxes {_quoted(boxed)}", _as_number(boxed)
@@ -157,25 +132,10 @@ def _judge_answer(case: CoachCase, reading: Reading | None) -> Judgement:
     )
 
 
-def _judge_solver(case: CoachCase, reading: Reading | None) -> Judgement:
-    """Of an agent that may run a program, call a tool or answer: by what it did."""
+def judge_solver(case: CoachCase) -> Judgement:
+    """Judge an agent that may run a program, call a tool or answer: by what it did."""
     acts = case.tool_result is not None or last_program(case.text) is not None
-    runs = acts and not last_boxed(case.text)
-    return (_judge_program if runs else _judge_answer)(case, reading)
-
-
-_RULES: Mapping[str, Callable[[CoachCase, Reading | None], Judgement]] = {
-    "problem_solver": _judge_plan,
-    "code_executor": _judge_program,
-    "verifier": _judge_answer,
-    "solver": _judge_solver,
-    "aggregator": _judge_answer,
-    "proposer_1": _judge_plan,
-    "proposer_2": _judge_answer,
-    "debater_1": _judge_answer,
-    "debater_2": _judge_answer,
-    "debater_3": _judge_answer,
-}
+    return judge_program(case) if acts and not last_boxed(case.text) else judge_answer(case)
 
 
 def _states(plan: str, reading: Reading) -> bool:

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mappa_core.coach.rules import RULE_SETS, rules_sha256
+from mappa_core.coach.rules.answers import UNSETTLED, judge_plan
 from mappa_core.coach.rules.coach import RuleCoach
-from mappa_core.coach.rules.mathchat import UNSETTLED, judge
 from mappa_core.core.records.episodes import Outcome, Turn
 from mappa_core.core.records.scores import CoachCase, CoachScore, Unscored
 from mappa_core.core.records.tools import ToolResult, ToolStatus
@@ -44,7 +45,7 @@ def points(
     story: str = STORY,
     earlier: tuple[Turn, ...] = (),
 ) -> float:
-    judgement = judge(
+    judgement = RULE_SETS["mathchat"].judges[agent](
         CoachCase(
             statement=story,
             agent=agent,
@@ -141,11 +142,11 @@ def test_the_hidden_answer_is_no_part_of_a_case_by_default_and_the_rules_do_not_
     assert case.outcome is None
     assert case.expected_answer is None
     outcome = Outcome(success=False, answer="1", method="math-verify")
-    assert judge(replace(case, outcome=outcome, expected_answer="99")) == judge(case)
+    assert judge_plan(replace(case, outcome=outcome, expected_answer="99")) == judge_plan(case)
 
 
 def test_the_coach_scores_by_the_rules_and_names_them() -> None:
-    coach = RuleCoach()
+    coach = RuleCoach("mathchat")
     case = CoachCase(
         statement=STORY,
         agent="problem_solver",
@@ -158,15 +159,15 @@ def test_the_coach_scores_by_the_rules_and_names_them() -> None:
     assert isinstance(score, CoachScore)
     assert score.value == 10
     assert "It names 2 of the 2 quantities." in score.rationale
-    assert len(coach.identity.rubric_sha256) == 64
-    assert coach.identity == RuleCoach().identity
+    assert coach.identity.rubric_sha256 == rules_sha256("mathchat")
+    assert coach.identity == RuleCoach("mathchat").identity
 
 
 def test_an_agent_without_rules_is_left_unscored() -> None:
     case = CoachCase(
         statement=STORY, agent="poet", messages=(), text="", tool_result=None, earlier=()
     )
-    unscored = asyncio.run(RuleCoach().score(case))
+    unscored = asyncio.run(RuleCoach("mathchat").score(case))
     assert isinstance(unscored, Unscored)
     assert "poet" in unscored.detail
 

@@ -1,0 +1,125 @@
+"""One score on its way: what is sent for it, and what its attempts took."""
+
+from dataclasses import fields
+from functools import cached_property
+from typing import Any
+
+from mappa_core.coach.budget import Cost, Usage, cost
+from mappa_core.coach.config import CoachModelConfig, PricesConfig
+from mappa_core.coach.evidence import (
+    CoachPrompt,
+    EvidenceLimits,
+    authored,
+    case_text,
+    case_texts,
+    marker_of,
+)
+from mappa_core.coach.injection import flags_in
+from mappa_core.coach.pacing import Clock
+from mappa_core.coach.providers.provider import ProviderReply
+from mappa_core.coach.replies import Judged
+from mappa_core.core.records.scores import (
+    CoachCall,
+    CoachCase,
+    CoachRequest,
+    CoachScore,
+    Unscored,
+    UnscoredReason,
+)
+
+RECORDED = ("model", "temperature", "thinking_budget", "reasoning_effort", "max_output_tokens")
+"""Keys of the configuration that every score keeps with its prompt."""
+
+REASK = """
+
+Your last reply to this case could not be read: {why}. Judge the case above again and answer in the
+form you were told."""
+
+
+class RequestTemplate:
+    """Makes the requests about one case; the case is put into words when the first is made."""
+
+    def __init__(
+        self, case: CoachCase, system: str, limits: EvidenceLimits, config: CoachModelConfig
+    ) -> None:
+        self.case, self.marker = case, marker_of(case)
+        self._system, self._limits, self._config = system, limits, config
+
+    @cached_property
+    def prompt(self) -> CoachPrompt:
+        """The case in words."""
+        user = case_text(self.case, self.marker, self._limits)
+        return CoachPrompt(system=self._system, user=user, marker=self.marker)
+
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        """All that the coach may quote and has not said itself."""
+        return (*case_texts(self.case), self.prompt.user)
+
+    def request(self, why: str) -> CoachRequest:
+        """Make what is sent; `why` the last reply could not be read, if there was one."""
+        user = self.prompt.user + (REASK.format(why=why) if why else "")
+        settings = {name: getattr(self._config, name) for name in RECORDED}
+        return CoachRequest(system=self.prompt.system, prompt=user, settings=settings)
+
+
+class Attempts:
+    """Counts the calls, tokens and seconds of one score, and makes its record."""
+
+    def __init__(self, case: CoachCase, prices: PricesConfig, clock: Clock) -> None:
+        self._prices, self._clock = prices, clock
+        self._flags = flags_in(authored(case))
+        self._calls = 0
+        self._began: float | None = None
+        self._usage, self._cost = Usage(), Cost()
+        self.request: CoachRequest | None = None
+        self.reply: ProviderReply | None = None
+        """The last one."""
+
+    def begin(self) -> None:
+        """Count a call that is made now."""
+        self._calls += 1
+        self.began()
+
+    def began(self) -> float:
+        """The moment of the first call, now if there was none; what waits is not late yet."""
+        if self._began is None:
+            self._began = self._clock.now()
+        return self._began
+
+    def use(self, usage: Usage) -> None:
+        """Count the tokens of a call."""
+        self._usage += usage
+        self._cost += cost(usage, self._prices)
+
+    def scored(self, judged: Judged) -> CoachScore:
+        """Make the record of a score."""
+        return CoachScore(
+            **self._fields(),
+            value=judged.value,
+            rationale=judged.rationale,
+            criteria=judged.criteria,
+            blamed=judged.blamed,
+            correction=judged.correction,
+        )
+
+    def unscored(self, reason: UnscoredReason, detail: str) -> Unscored:
+        """Make the record of why there is none."""
+        return Unscored(**self._fields(), reason=reason, detail=detail)
+
+    def _fields(self) -> dict[str, Any]:
+        """The fields that both records have, by name."""
+        call = CoachCall(
+            seconds=0.0 if self._began is None else self._clock.now() - self._began,
+            raw_reply=self.reply and self.reply.text,
+            model_version=self.reply and self.reply.model_version,
+            prompt_tokens=self._usage.prompt,
+            reply_tokens=self._usage.reply,
+            cached_tokens=self._usage.cached,
+            thought_tokens=self._usage.thought,
+            cost_usd=self._cost.usd,
+            request=self.request,
+            attempts=self._calls,
+            flags=self._flags,
+        )
+        return {field.name: getattr(call, field.name) for field in fields(CoachCall)}

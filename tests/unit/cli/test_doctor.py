@@ -1,0 +1,29 @@
+"""What `mappa doctor` says of this machine."""
+
+import pytest
+
+from mappa_cli.doctor import find_credentials
+from mappa_core.coach.providers import PROVIDERS
+from mappa_core.core.settings import Settings
+
+
+@pytest.fixture(autouse=True)
+def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for row in PROVIDERS.values():
+        for name in (row.needs, *row.also_reads):
+            monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("backend", PROVIDERS)
+def test_the_key_of_any_provider_is_enough(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = PROVIDERS[backend].needs
+    monkeypatch.setenv(name, "very-secret")
+    found = find_credentials(Settings())
+    assert (found.works, found.found, found.advice) == (True, f"{name} set", "")
+
+
+def test_without_a_key_it_says_which_ones_there_are() -> None:
+    found = find_credentials(Settings())
+    assert not found.works
+    assert found.found == "none: the rule coach needs none"
+    assert all(row.needs in found.advice for row in PROVIDERS.values())
