@@ -1,4 +1,4 @@
-"""The two kinds of trained weights on disk, by the files that anybody's program loads."""
+"""The two kinds of trained weights on disk, by the files that other programs load."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -81,8 +81,8 @@ def _bundled(models_directory: Path) -> Path:
     source = _bundled_file()
     try:
         models_directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{BUNDLED}-", dir=models_directory) as beside:
-            converted = Path(beside) / BUNDLED
+        with tempfile.TemporaryDirectory(prefix=f".{BUNDLED}-", dir=models_directory) as scratch:
+            converted = Path(scratch) / BUNDLED
             convert_gguf(source, converted)
             _publish(converted, target)
     except (OSError, SafetensorError) as error:
@@ -110,9 +110,9 @@ def _not_kept(name: str, place: Path, key: str, error: Exception) -> DiskFull | 
     )
 
 
-def _publish(beside: Path, target: Path) -> None:
+def _publish(converted: Path, target: Path) -> None:
     try:
-        beside.rename(target)
+        converted.rename(target)
     except OSError:
         # Another process converted it meanwhile: the result is the same.
         if not target.is_dir():

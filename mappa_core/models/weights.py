@@ -122,13 +122,13 @@ def is_whole_model(checkpoint: Path) -> bool:
 
 
 class ServedWeights:
-    """What `servable` would write, tensor by tensor: whole weights, or a base with an adapter."""
+    """Reads what `servable` would write, tensor by tensor: whole weights, or base and adapter."""
 
     def __init__(self, base: Path | str, checkpoint: Path | None, dtype: torch.dtype) -> None:
         """Describe them; `checkpoint` None for the base as it is. Only an adapter is read.
 
-        Who serves them holds them as `dtype`: an adapter is merged in it, whatever type the base
-        lies in, and what has no update is as in its file.
+        The server holds them as `dtype`: an adapter is merged in it, whatever type the base lies
+        in, and what has no update is as in its file.
 
         Raises:
             ValueError: The adapter does not fit the base model, or a file is damaged.
@@ -166,8 +166,8 @@ class ServedWeights:
 def servable(base: Path | str, checkpoint: Path, target: Path, dtype: torch.dtype) -> None:
     """Make `target` a model directory with a checkpoint's weights and nothing else.
 
-    An adapter is merged into `base` for who serves it as `dtype`; whole weights are linked to,
-    without what lies beside them.
+    An adapter is merged into `base` for a server that holds it as `dtype`; whole weights are linked
+    to, without the other files of their directory.
 
     Raises:
         ValueError: An adapter does not fit the base model.
@@ -197,26 +197,21 @@ def merge_adapter(base: Path | str, adapter: Path | str, target: Path, dtype: to
     """
     updates = read_adapter(Path(adapter))
     target.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         for file in Path(base).glob("*.json"):
-            shutil.copy(file, beside)
+            shutil.copy(file, scratch)
         for shard in sorted(Path(base).glob("*.safetensors")):
-            _merge_shard(shard, updates, beside / shard.name, dtype)
+            with tensor_files.opened(shard) as file:
+                metadata = file.metadata()
+            merged = dict(_merged(shard, updates, dtype))
+            tensor_files.write(scratch / shard.name, merged, metadata)
         if updates:
             raise ValueError(f"{adapter} changes weights that {base} lacks: {min(updates)}")
         shutil.rmtree(target, ignore_errors=True)
-        beside.rename(target)
+        scratch.rename(target)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
-
-
-def _merge_shard(
-    shard: Path, updates: dict[str, LowRankUpdate], target: Path, dtype: torch.dtype
-) -> None:
-    with tensor_files.opened(shard) as file:
-        metadata = file.metadata()
-    tensor_files.write(target, dict(_merged(shard, updates, dtype)), metadata)
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _merged(

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 
 from mappa_core.core.errors import ConfigError
 from mappa_core.rollout.config import EngineConfig
@@ -21,17 +21,15 @@ class EngineKind:
     """In this package; its `open_engine(setup)` makes the engine."""
     takes_sent_weights: bool = False
     """Whether weights can reach it through a GPU's memory (`engine.weight_sync`)."""
-    prestarts: bool = False
-    """Whether its module has `prestarted(config, log_directory)`."""
-
-    def load(self) -> ModuleType:
-        """Import the engine's module, which takes seconds."""
-        return import_module(f"{__name__}.{self.module}")
+    prestart: str | None = None
+    """The module whose `prestarted(config, log_directory)` begins what takes longest."""
 
 
 ENGINES: Mapping[str, EngineKind] = MappingProxyType(
     {
-        "vllm": EngineKind(module="vllm.opening", takes_sent_weights=True, prestarts=True),
+        "vllm": EngineKind(
+            module="vllm.engine", takes_sent_weights=True, prestart="vllm.fork_server"
+        ),
         "transformers": EngineKind(module="transformers.engine"),
     }
 )
@@ -41,11 +39,11 @@ ENGINES: Mapping[str, EngineKind] = MappingProxyType(
 @contextmanager
 def prestarted(config: EngineConfig, log_directory: Path) -> Generator[None]:
     """Begin what takes longest in starting the engine while other services are opened."""
-    kind = ENGINES[config.backend]
-    if not kind.prestarts:
+    prestart = ENGINES[config.backend].prestart
+    if prestart is None:
         yield
         return
-    with kind.load().prestarted(config, log_directory):
+    with import_module(f"{__name__}.{prestart}").prestarted(config, log_directory):
         yield
 
 
@@ -87,7 +85,9 @@ async def start_engine(setup: EngineSetup, stack: AsyncExitStack) -> Engine:
         EngineError: It does not start.
     """
     check_engine(setup.config, whole_weights=setup.whole_weights)
-    engine: Engine = ENGINES[setup.config.backend].load().open_engine(setup)
+    # Imported when it is asked for: torch, transformers and vLLM take seconds.
+    module = import_module(f"{__name__}.{ENGINES[setup.config.backend].module}")
+    engine: Engine = module.open_engine(setup)
     stack.push_async_callback(engine.close)
     await engine.start()
     return engine

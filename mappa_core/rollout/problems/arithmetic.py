@@ -10,16 +10,17 @@ problem is never a training problem told with other names.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import cycle, islice
+from dataclasses import dataclass, replace
+from itertools import accumulate, cycle, islice
+from operator import mul
 from random import Random
 
 from mappa_core.core import ids
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import Problem
 from mappa_core.rollout.config import ProblemsConfig
-from mappa_core.rollout.problems import story_templates as stories
 from mappa_core.rollout.problems.base import FixedProblems
+from mappa_core.rollout.problems.story_templates import HOLDERS, NAMES, TEMPLATES, THINGS
 
 TRIES = 1000
 """Draws of a fresh key before the levels count as exhausted."""
@@ -43,28 +44,19 @@ class Kind:
     templates: Sequence[str]
 
 
-def _addition(low: int, high: int) -> Callable[[Random], Sum]:
-    def draw(random: Random) -> Sum:
-        a, b = random.randint(low, high), random.randint(low, high)
-        return Sum(quantities=(a, b), answer=a + b)
-
-    return draw
+def _addition(random: Random, low: int, high: int) -> Sum:
+    a, b = random.randint(low, high), random.randint(low, high)
+    return Sum(quantities=(a, b), answer=a + b)
 
 
-def _subtraction(low: int, high: int) -> Callable[[Random], Sum]:
-    def draw(random: Random) -> Sum:
-        b, a = sorted(random.sample(range(low, high + 1), 2))
-        return Sum(quantities=(a, b), answer=a - b)
-
-    return draw
+def _subtraction(random: Random, low: int, high: int) -> Sum:
+    b, a = sorted(random.sample(range(low, high + 1), 2))
+    return Sum(quantities=(a, b), answer=a - b)
 
 
-def _multiplication(few: int, many: int) -> Callable[[Random], Sum]:
-    def draw(random: Random) -> Sum:
-        a, b = random.randint(2, few), random.randint(5, many)
-        return Sum(quantities=(a, b), answer=a * b)
-
-    return draw
+def _multiplication(random: Random, few: int, many: int) -> Sum:
+    a, b = random.randint(2, few), random.randint(5, many)
+    return Sum(quantities=(a, b), answer=a * b)
 
 
 def _division(random: Random) -> Sum:
@@ -72,57 +64,43 @@ def _division(random: Random) -> Sum:
     return Sum(quantities=(b * answer, b), answer=answer)
 
 
-def _steps(
-    level: int, task_type: str, templates: Sequence[str], signs: Sequence[tuple[int, ...]]
-) -> Sequence[Kind]:
+def _steps(random: Random, *signs: int) -> Sum:
+    """Quantities added or taken away one after the other, never below zero."""
+    start = random.randint(30, 90)
+    changes = [random.randint(5, 25) for _ in signs]
+    totals = list(accumulate(map(mul, signs, changes), initial=start))
+    if min(totals) < 0:
+        return _steps(random, *signs)
+    return Sum(quantities=(start, *changes), answer=totals[-1])
+
+
+def _kind(level: int, task_type: str, draw: Callable[..., Sum], *bounds: int) -> Kind:
+    return Kind(
+        level=level,
+        task_type=task_type,
+        draw=lambda random: draw(random, *bounds),
+        templates=TEMPLATES[task_type],
+    )
+
+
+def _stepwise(level: int, task_type: str, *signs: tuple[int, ...]) -> Sequence[Kind]:
+    """A kind for each of the task type's templates, whose words have these signs."""
     return [
-        Kind(level=level, task_type=task_type, draw=_chain(steps), templates=(template,))
-        for template, steps in zip(templates, signs, strict=True)
+        replace(_kind(level, task_type, _steps, *steps), templates=(template,))
+        for template, steps in zip(TEMPLATES[task_type], signs, strict=True)
     ]
 
 
-def _chain(signs: tuple[int, ...]) -> Callable[[Random], Sum]:
-    def draw(random: Random) -> Sum:
-        start = random.randint(30, 90)
-        changes = [random.randint(5, 25) for _ in signs]
-        total = start
-        for sign, change in zip(signs, changes, strict=True):
-            total += sign * change
-            if total < 0:
-                return draw(random)
-        return Sum(quantities=(start, *changes), answer=total)
-
-    return draw
-
-
-_TWO: Sequence[tuple[int, ...]] = ((1, -1), (-1, 1), (-1, -1))
-_THREE: Sequence[tuple[int, ...]] = ((1, -1, 1), (-1, 1, -1))
-
 KINDS: Sequence[Kind] = (
-    Kind(level=1, task_type="addition", draw=_addition(5, 80), templates=stories.ADDITION),
-    Kind(level=1, task_type="subtraction", draw=_subtraction(5, 80), templates=stories.SUBTRACTION),
-    Kind(
-        level=1,
-        task_type="multiplication",
-        draw=_multiplication(12, 80),
-        templates=stories.MULTIPLICATION,
-    ),
-    Kind(level=2, task_type="addition", draw=_addition(100, 999), templates=stories.ADDITION),
-    Kind(
-        level=2,
-        task_type="subtraction",
-        draw=_subtraction(100, 999),
-        templates=stories.SUBTRACTION,
-    ),
-    Kind(
-        level=2,
-        task_type="multiplication",
-        draw=_multiplication(25, 99),
-        templates=stories.MULTIPLICATION,
-    ),
-    Kind(level=2, task_type="division", draw=_division, templates=stories.DIVISION),
-    *_steps(3, "two_step", stories.TWO_STEP, _TWO),
-    *_steps(4, "three_step", stories.THREE_STEP, _THREE),
+    _kind(1, "addition", _addition, 5, 80),
+    _kind(1, "subtraction", _subtraction, 5, 80),
+    _kind(1, "multiplication", _multiplication, 12, 80),
+    _kind(2, "addition", _addition, 100, 999),
+    _kind(2, "subtraction", _subtraction, 100, 999),
+    _kind(2, "multiplication", _multiplication, 25, 99),
+    _kind(2, "division", _division),
+    *_stepwise(3, "two_step", (1, -1), (-1, 1), (-1, -1)),
+    *_stepwise(4, "three_step", (1, -1, 1), (-1, 1, -1)),
 )
 
 
@@ -184,13 +162,13 @@ def _distinct(kinds: Sequence[Kind], seed: int) -> Iterator[Problem]:
 
 
 def _told(kind: Kind, drawn: Sum, random: Random) -> Problem:
-    name, other = random.sample(stories.NAMES, 2)
+    name, other = random.sample(NAMES, 2)
     letters = dict(zip(("a", "b", "c0", "d"), drawn.quantities, strict=False))
     statement = random.choice(kind.templates).format(
         n=name,
         m=other,
-        o=random.choice(stories.THINGS),
-        c=random.choice(stories.HOLDERS),
+        o=random.choice(THINGS),
+        c=random.choice(HOLDERS),
         **letters,
     )
     return Problem(

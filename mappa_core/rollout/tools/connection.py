@@ -17,15 +17,15 @@ from pydantic import SecretStr
 from mappa_core.core.errors import ToolServerError
 
 CLOSE_SECONDS = 10.0
-"""OutageRetry with a server that is to take its leave; a program is ended in half of it."""
+"""Time for a server to end by itself; a program is ended in half of it."""
 CONNECT_SECONDS = 30.0
 
 Connect = Callable[[], AbstractAsyncContextManager[Transport]]
 """Begins a connection anew."""
 
 
-class Line:
-    """A connection from `open` until `close`."""
+class Connection:
+    """Holds a connection from `open` until `close`."""
 
     def __init__(self, server: str, connect: Connect) -> None:
         """Nothing is started before `open`.
@@ -64,8 +64,8 @@ class Line:
         """Hang up, and end a server that was started for it; safe to call twice."""
         self._leave.set()
         if self._task is not None:
-            outage_retry = CLOSE_SECONDS if self._client.done() else 0
-            _, late = await asyncio.wait([self._task], timeout=outage_retry)
+            seconds = CLOSE_SECONDS if self._client.done() else 0
+            _, late = await asyncio.wait([self._task], timeout=seconds)
             if late:
                 self._task.cancel()
                 await asyncio.wait(late)
@@ -113,7 +113,7 @@ def command_line(
 def web_address(url: str, token: SecretStr | None) -> Connect:
     """A server that speaks streamable HTTP."""
     headers = {"Authorization": f"Bearer {token.get_secret_value()}"} if token else {}
-    # Nothing is read while a tool works; who calls says how long that may take.
+    # Nothing is read while a tool works; the caller says how long that may take.
     timeout = httpx2.Timeout(CONNECT_SECONDS, read=None)
 
     @asynccontextmanager

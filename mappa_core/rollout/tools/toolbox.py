@@ -1,4 +1,4 @@
-"""`ports.Toolbox` on servers that speak the Model Context Protocol.
+"""Calls tools on servers that speak the Model Context Protocol.
 
 open ─▶ each server: connect, list its tools
 call ─▶ text of the answer, bounded ─▶ ToolResult
@@ -30,7 +30,7 @@ from mappa_core.core.errors import ToolServerError
 from mappa_core.core.records.tools import Limits, Tool, ToolCall, ToolResult, ToolStatus
 from mappa_core.core.streams import BothEnds
 from mappa_core.rollout.tools.calls import dialect_of
-from mappa_core.rollout.tools.connection import Connect, Line, cause
+from mappa_core.rollout.tools.connection import Connect, Connection, cause
 
 TIER = "mcp:"
 LOST = frozenset({CONNECTION_CLOSED, INVALID_REQUEST})
@@ -52,14 +52,14 @@ class ToolServer:
         self._connect = connect
         self._start_seconds = start_seconds
         self._opening = asyncio.Lock()
-        self._line: Line | None = None
+        self._connection: Connection | None = None
         self._client: Client | None = None
 
     async def tools(self) -> tuple[Tool, ...]:
         """What it offers.
 
         Raises:
-            ToolServerError: It cannot be opened, does not say, or says what nobody could call.
+            ToolServerError: It cannot be opened, does not say, or says what could not be called.
         """
         client = await self._open()
         try:
@@ -78,7 +78,7 @@ class ToolServer:
         return tuple(found)
 
     async def call(self, call: ToolCall, limits: Limits) -> ToolResult:
-        """Make `call`; see `ports.Toolbox.call`."""
+        """Make `call`; see `Toolbox.call`."""
         client = await self._open()
         started = time.perf_counter()
         try:
@@ -105,9 +105,9 @@ class ToolServer:
 
     async def close(self) -> None:
         """Leave it; safe to call twice."""
-        line, self._line, self._client = self._line, None, None
-        if line is not None:
-            await line.close()
+        connection, self._connection, self._client = self._connection, None, None
+        if connection is not None:
+            await connection.close()
 
     async def _drop(self, client: Client) -> None:
         """Leave a dead connection, unless another call has opened a new one already."""
@@ -116,12 +116,12 @@ class ToolServer:
 
     async def _open(self) -> Client:
         async with self._opening:
-            if self._line is not None and self._line.ended:
+            if self._connection is not None and self._connection.ended:
                 await self.close()
             if self._client is None:
-                self._line = Line(self.name, self._connect)
+                self._connection = Connection(self.name, self._connect)
                 try:
-                    self._client = await self._line.open(self._start_seconds)
+                    self._client = await self._connection.open(self._start_seconds)
                 except BaseException:
                     # Cancelled too: the next opening would forget this one's server.
                     await self.close()
@@ -130,7 +130,7 @@ class ToolServer:
 
 
 class McpToolbox:
-    """`ports.Toolbox`: several servers."""
+    """A `Toolbox` of several servers."""
 
     def __init__(self, servers: Iterable[ToolServer]) -> None:
         """Nothing is started before `open`."""
@@ -160,7 +160,7 @@ class McpToolbox:
         self._tools = tuple(tools)
 
     async def call(self, call: ToolCall, limits: Limits) -> ToolResult:
-        """Make `call` on its server; see `ports.Toolbox.call`."""
+        """Make `call` on its server; see `Toolbox.call`."""
         return await self._servers[call.tool.server].call(call, limits)
 
     async def close(self) -> None:

@@ -7,7 +7,7 @@ from mappa_core.core.records.episodes import Completion, GenerationRequest, Poli
 from mappa_core.models.device import resolve_device, resolve_dtype
 from mappa_core.rollout.engines.base import EngineSetup, serves_whole_models
 from mappa_core.rollout.engines.vllm import command
-from mappa_core.rollout.engines.vllm.fork_server import ForkServer
+from mappa_core.rollout.engines.vllm.fork_server import ForkServer, open_fork_server
 from mappa_core.rollout.engines.vllm.managed_server import ManagedServer
 from mappa_core.rollout.engines.vllm.server import Server
 from mappa_core.rollout.engines.vllm.waves import WaveScheduler
@@ -124,3 +124,8 @@ def _whole_model_loader(setup: EngineSetup, device: str) -> WeightLoader:
     if setup.config.weight_sync == "reload":
         return FileLoader(setup.model, setup.work_directory, dtype)
     return TransferLoader(setup.model, setup.config.weight_sync, dtype)
+
+
+def open_engine(setup: EngineSetup) -> VllmEngine:
+    """The engine, not started yet."""
+    return VllmEngine(setup, open_fork_server(setup.config, setup.log_directory))

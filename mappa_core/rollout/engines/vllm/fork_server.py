@@ -5,7 +5,9 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 from mappa_core.core.errors import EngineError
@@ -14,6 +16,7 @@ from mappa_core.rollout.config import EngineConfig
 from mappa_core.rollout.engines.vllm import command
 
 _SCRIPT = Path(__file__).with_name("fork_server_script.py")
+_prestarted: ContextVar["ForkServer | None"] = ContextVar("fork_server", default=None)
 
 
 class ForkServer:
@@ -82,9 +85,23 @@ class ForkServer:
             self._process = None
 
 
+@contextmanager
+def prestarted(config: EngineConfig, log_directory: Path) -> Generator[None]:
+    """Import vLLM in the process that servers are forked from, for an engine opened inside."""
+    fork_server = open_fork_server(config, log_directory)
+    fork_server.start()
+    token = _prestarted.set(fork_server)
+    try:
+        yield
+    finally:
+        _prestarted.reset(token)
+        fork_server.close()
+
+
 def open_fork_server(config: EngineConfig, log_directory: Path) -> ForkServer:
-    """What the engine's servers come from; starting it before the rest is ready saves time."""
+    """What the engine's servers come from: the one that was `prestarted`, or one of its own."""
     environment = command.environment(
         os.environ, device=resolve_device(config.device), weight_sync=config.weight_sync
     )
-    return ForkServer(_SCRIPT, environment, log_directory / "vllm.log")
+    started = _prestarted.get()
+    return started or ForkServer(_SCRIPT, environment, log_directory / "vllm.log")
