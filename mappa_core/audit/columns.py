@@ -56,8 +56,6 @@ def copied(connection: Connection, query: str) -> ArrowTable:
 def frame(table: ArrowTable) -> Frame:
     """The audit's frame, (N,) each, from the columns that the reader copies."""
     status, reason = factor(table, "tool_status"), factor(table, "unscored_reason")
-    success = factor(table, "success")
-    outcomes = np.array([{"t": 1.0, "f": 0.0}.get(name, np.nan) for name in success.names], float)
     return Frame(
         score=floats(table, "score"),
         unparsed=_where(reason, lambda name: name == "unparsable"),
@@ -70,10 +68,15 @@ def frame(table: ArrowTable) -> Frame:
         tokens=integers(table, "sampled_tokens"),
         tool_used=_where(status, lambda name: name != ""),
         tool_failed=_where(status, lambda name: name not in ("", "ok")),
-        success=outcomes[success.codes],
+        success=_truth(factor(table, "success")),
         advantage=floats(table, "advantage"),
         weight=np.nan_to_num(floats(table, "weight")),
     )
+
+
+def _truth(words: Factor) -> Floats:
+    """(N,) 1 right, 0 wrong, NaN where there is no outcome."""
+    return np.array([{"t": 1.0, "f": 0.0}.get(name, np.nan) for name in words.names])[words.codes]
 
 
 def _where(words: Factor, matches: Callable[[str], bool]) -> Mask:

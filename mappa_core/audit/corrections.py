@@ -1,6 +1,6 @@
 """Corrections of a coach's bias: stored from an audit, and taken off the scores of an update."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from uuid import UUID
 
@@ -40,19 +40,20 @@ def corrected_actions(
     """
     rows, frame = audit.frame_with_ids(run_id, iteration)
     new = dict(zip(rows, corrected(correction, frame), strict=True))
-    audit.add_corrected(
-        [
-            CorrectedScore(
-                score_id=action.score_id,
-                correction_id=correction.id,
-                raw=action.score,
-                corrected=float(new[action.action_id]),
-            )
-            for action in actions
-            if action.score is not None and action.score_id is not None
-        ]
-    )
-    return tuple(
+    found = [
         action if action.score is None else replace(action, score=float(new[action.action_id]))
         for action in actions
-    )
+    ]
+    pairs = zip(actions, found, strict=True)
+    audit.add_corrected([row for raw, after in pairs for row in _rows(correction.id, raw, after)])
+    return tuple(found)
+
+
+def _rows(correction_id: UUID, raw: ScoredAction, after: ScoredAction) -> Iterator[CorrectedScore]:
+    if raw.score_id is not None and raw.score is not None and after.score is not None:
+        yield CorrectedScore(
+            score_id=raw.score_id,
+            correction_id=correction_id,
+            raw=raw.score,
+            corrected=after.score,
+        )

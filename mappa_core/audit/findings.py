@@ -11,7 +11,7 @@ from uuid import UUID
 
 from mappa_core.audit import sql
 from mappa_core.audit.frame import Floats, Frame, LabelledScores, Ratings
-from mappa_core.audit.records import AuditedRun, Figure, Finding
+from mappa_core.audit.records import AuditedRun, CorrectionTerm, Figure, Finding
 from mappa_core.audit.score_figures import (
     health_figures,
     label_figures,
@@ -172,21 +172,8 @@ def _policy(seen: AuditInput, effects: Sequence[Effect]) -> Iterator[Figure]:
         return
     yield from _shares(seen, bias, points_off_sql(terms))
     for term in terms.terms:
-        frame = seen.frame
-        grown = growth(frame, frame.task_type.names.index(term.task_type)) if term.points else None
-        if grown is not None:
-            figure = Figure(
-                kind="specialisation",
-                subject=term.task_type,
-                against="the other types",
-                stratum=term.stratum,
-                verdict=_growth_verdict(grown.estimate),
-                unit="success over the run",
-                actions=grown.actions,
-                problems=grown.problems,
-                sql=grown.sql,
-            )
-            yield measured(figure, grown.estimate)
+        if term.points:
+            yield from _specialisation(seen.frame, term)
 
 
 def _shares(seen: AuditInput, bias: Floats, points: str) -> Iterator[Figure]:
@@ -203,6 +190,24 @@ def _shares(seen: AuditInput, bias: Floats, points: str) -> Iterator[Figure]:
             sql=sql.update_share(update.agent, update.iteration, points, by_problem=by_problem),
             detail={"pull": update.pull},
         )
+
+
+def _specialisation(frame: Frame, term: CorrectionTerm) -> Iterator[Figure]:
+    """Whether success on a type that was paid too much, or too little, went its own way."""
+    grown = growth(frame, frame.task_type.names.index(term.task_type))
+    if grown is not None:
+        figure = Figure(
+            kind="specialisation",
+            subject=term.task_type,
+            against="the other types",
+            stratum=term.stratum,
+            verdict=_growth_verdict(grown.estimate),
+            unit="success over the run",
+            actions=grown.actions,
+            problems=grown.problems,
+            sql=grown.sql,
+        )
+        yield measured(figure, grown.estimate)
 
 
 def _growth_verdict(estimate: Estimate) -> str:

@@ -38,11 +38,20 @@ def audit_run(
     Raises:
         NotFound: No such run, or it has no scored training actions.
     """
+    seen = _read(store, name, margin)
+    result = audit(seen)
+    if record:
+        own = [finding for finding in result.findings if finding.kind in KINDS]
+        store.save_findings(seen.run.id, KINDS, own)
+    return RunAudit(seen=seen, result=result, rates=_rates(seen, simulations))
+
+
+def _read(store: AuditStore, name: str, margin: float) -> AuditInput:
     run = store.run(name)
     frame = store.frame(run.id)
     if not len(frame):
         raise NotFound(f"run {run.name} has no scored training actions yet: nothing to audit")
-    seen = AuditInput(
+    return AuditInput(
         run=run,
         frame=frame,
         ratings=store.ratings(run.id),
@@ -51,11 +60,6 @@ def audit_run(
         margin=margin,
         alerts=store.findings(run.id, "alert"),
     )
-    result = audit(seen)
-    if record:
-        own = [finding for finding in result.findings if finding.kind in KINDS]
-        store.save_findings(run.id, KINDS, own)
-    return RunAudit(seen=seen, result=result, rates=_rates(seen, simulations))
 
 
 def _rates(seen: AuditInput, simulations: int) -> tuple[Rate, ...]:

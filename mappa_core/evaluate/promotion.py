@@ -10,6 +10,7 @@ from one run, after the same update.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TypeAlias
 from uuid import UUID
 
@@ -99,15 +100,10 @@ def build_case(
     if not candidate.step:
         raise NotFound(f"run {run.name} has not finished an update yet: nothing to promote")
     names = dict.fromkeys(registered_name(run.team, policy.agent) for policy in policies)
-    versions = {name: registry.versions(name) for name in names}
-    candidates = [_registered(candidate, name, found) for name, found in versions.items()]
+    versions = [registry.versions(name) for name in names]
+    candidates = [_registered(candidate, *each) for each in zip(names, versions, strict=True)]
     moved = _moved(candidates, agent)
-    champions = {
-        each.name: _step(each)
-        for found in versions.values()
-        for each in found
-        if CHAMPION in each.aliases
-    }
+    champions = {each.name: _step(each) for each in chain(*versions) if CHAMPION in each.aliases}
     champion, apart = _champion(champions, len(names), candidate, store)
     comparison, uncertified = _compared(candidate, champion, store)
     return Case(

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from itertools import zip_longest
+from itertools import islice, product, zip_longest
 
 from mappa_core.audit.probes.features import null_actions, null_case
 from mappa_core.coach.case import case_of
@@ -66,7 +66,8 @@ def questions(
         ConfigError: The problems are of one task type.
     """
     chosen = _by_type(problems)
-    return Questions(nulls=tuple(_nulls(team, chosen)), worked=_worked(team, chosen, visibility))
+    worked = islice(_worked(team, chosen, visibility), MOST_WORKED)
+    return Questions(nulls=tuple(_nulls(team, chosen)), worked=tuple(worked))
 
 
 def _by_type(problems: Iterable[Problem]) -> Sequence[Sequence[Problem]]:
@@ -96,28 +97,16 @@ def _worked(
     team: Team,
     by_type: Sequence[Sequence[Problem]],
     visibility: Mapping[str, LabelVisibility],
-) -> tuple[WorkedAction, ...]:
+) -> Iterator[WorkedAction]:
     """Scripted actions, right and wrong ones, taking turns over task types."""
+    duties = duties_of(team)
     problems = [one for row in zip_longest(*by_type) for one in row if one is not None]
-    episodes = [
-        (_played(team, problem, success=success), _outcome(problem, success=success))
-        for problem in problems
-        for success in (True, False)
-    ]
-    found = [
-        WorkedAction(
-            case=case_of(
-                replace(episode, outcome=outcome),
-                turn,
-                visibility.get(turn.agent, LabelVisibility.NEVER),
-                duties=duties_of(team),
-            ),
-            outcome=outcome,
-        )
-        for episode, outcome in episodes
-        for turn in episode.turns
-    ]
-    return tuple(found[:MOST_WORKED])
+    for problem, success in product(problems, (True, False)):
+        outcome = _outcome(problem, success=success)
+        episode = replace(_played(team, problem, success=success), outcome=outcome)
+        for turn in episode.turns:
+            visible = visibility.get(turn.agent, LabelVisibility.NEVER)
+            yield WorkedAction(case=case_of(episode, turn, visible, duties=duties), outcome=outcome)
 
 
 def _played(team: Team, problem: Problem, *, success: bool) -> Episode:

@@ -115,11 +115,18 @@ def associations(frame: Frame, margin: float = MARGIN_POINTS) -> tuple[Effect, .
         name for name in model.names if not name.startswith(("constant", "task_type", "agent"))
     ]
     agents = [name for name in model.names if name.startswith("agent:")]
-    contrasts = [(name, model.where((name, 1.0))) for name in others + agents]
-    comparisons = [
-        Comparison(
-            factor=name.partition(":")[0],
-            subject=name.partition(":")[2] or name,
+    found = [each for name in others + agents for each in _association(frame, model, name)]
+    return _judged(found, margin)
+
+
+def _association(frame: Frame, model: Regression, name: str) -> Iterator[Comparison]:
+    """What one column goes with, where the data can tell."""
+    weights = model.where((name, 1.0))
+    if estimable(model.fitted, weights):
+        factor, _, level = name.partition(":")
+        yield Comparison(
+            factor=factor,
+            subject=level or name,
             against=_UNITS.get(name, _reference(frame)),
             stratum="all",
             estimate=contrast(model.fitted, weights),
@@ -127,10 +134,6 @@ def associations(frame: Frame, margin: float = MARGIN_POINTS) -> tuple[Effect, .
             problems=frame.problem_count,
             sql=model.query(weights),
         )
-        for name, weights in contrasts
-        if estimable(model.fitted, weights)
-    ]
-    return _judged(comparisons, margin)
 
 
 def _comparisons(

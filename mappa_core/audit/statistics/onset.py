@@ -49,16 +49,9 @@ def gaps(frame: Frame, code: int) -> Gaps:
     frame = frame.judged()
     rows: list[tuple[int, float, float]] = []
     for iteration in np.unique(frame.iteration):
-        here = frame.iteration == iteration
-        cells = [
-            cell
-            for outcome in (0.0, 1.0)
-            if (cell := _cell(frame.take(here & (frame.success == outcome)), code)) is not None
-        ]
-        if cells:
-            precision = sum(1 / variance for _, variance in cells)
-            mean = sum(gap / variance for gap, variance in cells) / precision
-            rows.append((int(iteration), mean, 1 / precision))
+        found = _pooled(frame.take(frame.iteration == iteration), code)
+        if found is not None:
+            rows.append((int(iteration), *found))
     return Gaps(
         iterations=np.array([row[0] for row in rows], dtype=np.int64),
         points=np.array([row[1] for row in rows]),
@@ -90,6 +83,16 @@ def _step(found: Gaps, position: int) -> tuple[float, float]:
     size = float((after * points).sum() / after.sum())
     before_loss = (precision[:position] * found.points[:position] ** 2).sum()
     return float(before_loss + (after * (points - size) ** 2).sum()), size
+
+
+def _pooled(rows: Frame, code: int) -> tuple[float, float] | None:
+    """The gap and its variance at equal outcome."""
+    strata = (rows.take(rows.success == outcome) for outcome in (0.0, 1.0))
+    cells = [cell for stratum in strata if (cell := _cell(stratum, code)) is not None]
+    if not cells:
+        return None
+    precision = sum(1 / variance for _, variance in cells)
+    return sum(gap / variance for gap, variance in cells) / precision, 1 / precision
 
 
 def _cell(rows: Frame, code: int) -> tuple[float, float] | None:

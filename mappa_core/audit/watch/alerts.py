@@ -157,13 +157,11 @@ def _divergence(sums: RunningSums, iteration: int, config: AuditConfig) -> Itera
 
 def _unscored(latest: Frame, iteration: int, config: AuditConfig) -> Iterator[Alert]:
     """The type with the most missing; the bounds of the others speak of the same gaps."""
-    found = {code: missing(latest, code) for code in latest.task_type.present()}
-    bounds = {code: one for code, one in found.items() if one is not None}
-    if not bounds:
-        return
-    code = max(bounds, key=lambda code: bounds[code].share)
-    worst, name = bounds[code], latest.task_type.names[code]
-    if worst.possible_bias > config.unscored_points:
+    found = [(missing(latest, code), code) for code in latest.task_type.present()]
+    bounds = [(one, code) for one, code in found if one is not None]
+    worst, code = max(bounds, key=lambda each: each[0].share, default=(None, 0))
+    if worst is not None and worst.possible_bias > config.unscored_points:
+        name = latest.task_type.names[code]
         yield Alert(
             kind="unscored",
             stop="unscored",

@@ -1,7 +1,7 @@
 """The drift test on one run's stored rows: anchors by iteration, and the stream of scores."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -81,10 +81,7 @@ def anchor_history(anchors: Sequence[Anchor], scores: Sequence[AnchorScore]) -> 
 
     Anchors with neither a known score nor a baseline of two repeats are left out.
     """
-    given = defaultdict[tuple[UUID, int], list[float]](list)
-    for score in scores:
-        if score.score is not None:
-            given[score.anchor_id, score.iteration].append(score.score)
+    given = _by_anchor(scores)
     baselines = {anchor.id: _baseline(anchor, given[anchor.id, 0]) for anchor in anchors}
     usable = {anchor: row for anchor, row in baselines.items() if row is not None}
     later = sorted({score.iteration for score in scores if score.iteration > 0})
@@ -151,6 +148,15 @@ def drift_figures(streamed: ScoreStream, anchors: AnchorHistory) -> Iterator[Fig
             sql=query,
             detail={f"e_{iteration}": float(value) for iteration, value in steps},
         )
+
+
+def _by_anchor(scores: Sequence[AnchorScore]) -> Mapping[tuple[UUID, int], list[float]]:
+    """The scores of each anchor in each iteration; an empty list where there are none."""
+    given = defaultdict[tuple[UUID, int], list[float]](list)
+    for score in scores:
+        if score.score is not None:
+            given[score.anchor_id, score.iteration].append(score.score)
+    return given
 
 
 def _baseline(anchor: Anchor, repeats: Sequence[float]) -> Floats | None:
