@@ -135,25 +135,22 @@ def _bundled_file() -> Path:
 def convert_gguf(source: Path, target: Path) -> None:
     """Write the Llama model in the GGUF file `source` as float32 safetensors with its tokenizer."""
     # Seconds to import, and of use once.
-    from mappa_core.models.weights import no_progress_bars
-
-    with no_progress_bars():
-        _convert(source, target)
-
-
-def _convert(source: Path, target: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-    loaded = AutoModelForCausalLM.from_pretrained(
-        source.parent, gguf_file=source.name, dtype=torch.float32
-    )
-    settings = loaded.config.to_dict()
-    # transformers takes a model read from GGUF for quantised and refuses to save it, though its
-    # weights are plain floats by now: a fresh model takes them over.
-    settings.pop("quantization_config", None)
-    model = LlamaForCausalLM(LlamaConfig.from_dict(settings))
-    model.load_state_dict(loaded.state_dict())
-    model.tie_weights()
-    model.save_pretrained(target)
-    AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(target)
+    from mappa_core.models.weights import no_progress_bars
+
+    with no_progress_bars():
+        loaded = AutoModelForCausalLM.from_pretrained(
+            source.parent, gguf_file=source.name, dtype=torch.float32
+        )
+        settings = loaded.config.to_dict()
+        # transformers takes a model read from GGUF for quantised and refuses to save it, though its
+        # weights are plain floats by now: a fresh model takes them over.
+        settings.pop("quantization_config", None)
+        model = LlamaForCausalLM(LlamaConfig.from_dict(settings))
+        model.load_state_dict(loaded.state_dict())
+        model.tie_weights()
+        model.save_pretrained(target)
+        tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+        tokenizer.save_pretrained(target)

@@ -21,7 +21,7 @@ from mappa_core.rollout.engines.transformers.sampling import sample
 
 
 class TransformersEngine:
-    """Samples from models in memory: the base, and one merged copy per trained agent."""
+    """An `Engine` on models in memory: the base, and one merged copy per trained agent."""
 
     def __init__(
         self, model: Path | str, config: EngineConfig, end_token_ids: Sequence[int]
@@ -43,21 +43,13 @@ class TransformersEngine:
         self._lock = asyncio.Lock()
 
     async def start(self) -> None:
-        """Read the base weights.
-
-        Raises:
-            EngineError: They cannot be read.
-        """
+        """Read the base weights."""
         async with self._lock:
             if self._base is None:
                 self._base = await asyncio.to_thread(self._read_base)
 
     async def load(self, policy: PolicyVersion) -> None:
-        """Serve `policy` for its agent from now on.
-
-        Raises:
-            EngineError: The engine is not started, or the adapter does not fit.
-        """
+        """Merge `policy`'s weights into a model for its agent."""
         async with self._lock:
             base = self._started()
             served, _ = self._served.get(policy.agent, (None, base))
@@ -69,11 +61,7 @@ class TransformersEngine:
             self._served[policy.agent] = (policy, merged)
 
     async def generate(self, request: GenerationRequest) -> Completion:
-        """Sample one action, after the requests that came earlier.
-
-        Raises:
-            EngineError: Another version is served, or the prompt leaves no room for an answer.
-        """
+        """Sample one action, after the requests that came earlier."""
         async with self._lock:
             started = time.perf_counter()
             served, model = self._served.get(request.policy.agent, (None, self._started()))

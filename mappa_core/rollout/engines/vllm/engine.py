@@ -20,7 +20,7 @@ from mappa_core.rollout.engines.vllm.weight_loaders import (
 
 
 class VllmEngine:
-    """Samples from vLLM servers that it starts, feeds with weights, and restarts.
+    """An `Engine` on vLLM servers that it starts, feeds with weights, and restarts.
 
     To be used from one event loop.
     """
@@ -55,11 +55,7 @@ class VllmEngine:
         self._server_of = dict(zip(agents, serving, strict=True))
 
     async def start(self) -> None:
-        """Start all servers at once.
-
-        Raises:
-            EngineError: One does not start; all are stopped again.
-        """
+        """Start all servers at once; where one does not start, all are stopped again."""
         results = await asyncio.gather(
             *(server.start() for server in self._servers), return_exceptions=True
         )
@@ -69,19 +65,11 @@ class VllmEngine:
             raise failures[0]
 
     async def load(self, policy: PolicyVersion) -> None:
-        """Serve `policy` for its agent from now on.
-
-        Raises:
-            EngineError: The weights cannot be loaded.
-        """
+        """Put `policy` into the server of its agent."""
         await self._server_for(policy).load(policy)
 
     async def generate(self, request: GenerationRequest) -> Completion:
-        """Sample one action.
-
-        Raises:
-            EngineError: The server cannot be brought back, or serves another version.
-        """
+        """Sample one action on the agent's server."""
         server = self._server_for(request.policy)
         if self._waves is None:
             return await server.generate(request)
@@ -89,20 +77,12 @@ class VllmEngine:
             return await server.generate(request)
 
     async def sleep(self) -> None:
-        """Leave a GPU's memory to the learner; on a CPU nothing is given up.
-
-        Raises:
-            EngineError: A server died and cannot be brought back.
-        """
+        """Leave a GPU's memory to the learner; on a CPU nothing is given up."""
         if self._sleeps:
             await asyncio.gather(*(server.sleep() for server in self._servers))
 
     async def wake(self) -> None:
-        """Take the memory again.
-
-        Raises:
-            EngineError: A server died and cannot be brought back.
-        """
+        """Take the memory again."""
         if self._sleeps:
             await asyncio.gather(*(server.wake() for server in self._servers))
 

@@ -147,8 +147,8 @@ def test_data_that_leaves_no_room_to_work_in_is_refused_at_the_start(layout: Lay
 
 
 def test_what_cannot_be_graded_is_refused(layout: Layout):
-    with pytest.raises(ConfigError, match="task nobody has no cleaned prompt"):
-        layout.source(["a", "nobody"], ["c"])
+    with pytest.raises(ConfigError, match="task stranger has no cleaned prompt"):
+        layout.source(["a", "stranger"], ["c"])
     layout.prompts["a"]["metric"] = "vibes"  # pyright: ignore
     with pytest.raises(ConfigError, match="measured by vibes"):
         layout.source(["a"], ["c"])

@@ -145,7 +145,7 @@ def test_a_later_turns_prompt_begins_with_the_earlier_one(team):
 
 
 @EVERY
-def test_nobody_sees_the_grading_key(team):
+def test_no_agent_sees_the_grading_key(team):
     episode = started()
     for agent, files in GOOD.items():
         observation = team.next_observation(episode)

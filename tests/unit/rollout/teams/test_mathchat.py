@@ -1,4 +1,4 @@
-"""MathChat plays one episode: who acts when, on what, and what nobody ever gets to see."""
+"""MathChat plays one episode: who acts when, on what, and what no agent ever gets to see."""
 
 from dataclasses import replace
 
@@ -73,7 +73,7 @@ def acted(
     token_ids: tuple[int, ...] = (7, 8, 2),
     team: MathChat = TEAM,
 ) -> Episode:
-    """The episode after whoever is next said `text`."""
+    """The episode after the next agent said `text`."""
     observation = next_one(episode, team)
     turn = make_turn(
         make_policy(RUN, observation.agent),
@@ -92,7 +92,7 @@ def next_one(episode: Episode, team: MathChat = TEAM) -> Observation:
 
 
 def asked(episode: Episode, team: MathChat = TEAM) -> str:
-    """The last thing that whoever is next reads."""
+    """The last thing that the next agent reads."""
     return next_one(episode, team).messages[-1].content
 
 

@@ -37,7 +37,7 @@ def printed(text: str) -> ToolResult:
 
 
 def play(team: Team, script: Sequence[Said]) -> tuple[Episode, list[str]]:
-    """The episode in which whoever is next says the next line, and what each was asked last."""
+    """The episode in which the next agent says the next line, and what each was asked last."""
     episode = make_episode(RUN, replace(make_problem(STORY), answer=SECRET))
     asked: list[str] = []
     for said in script:
@@ -169,7 +169,7 @@ def test_the_aggregator_alone_sees_the_proposals() -> None:
 
 
 @pytest.mark.parametrize("name", ["single", "debate", "mixture"])
-def test_nobody_is_shown_the_answer_and_every_agent_has_rules(name: str) -> None:
+def test_no_agent_is_shown_the_answer_and_every_agent_has_rules(name: str) -> None:
     team = load_team(name, "small-1")
     said = r"14 + 27 = 41. The answer is \boxed{41}."
     episode = make_episode(RUN, replace(make_problem(STORY), answer=SECRET))
