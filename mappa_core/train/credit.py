@@ -8,7 +8,7 @@ given comes back as an entry that says what it was worth, or why it did not coun
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 import torch
@@ -66,21 +66,27 @@ def assign_credit(
     advantages = estimator.advantages(rewards)
 
     lengths = rewards.lengths.tolist()
-    per_action = dict(zip(kept, advantages.split(lengths), strict=True)) if kept else {}
-    weights = dict(zip(kept, _shares(lengths, algorithm), strict=True))
+    parts = advantages.split(lengths) if kept else ()
+    shares = _shares(lengths, algorithm)
+    entries = [_entry(a, reason) for a, reason in zip(actions, reasons, strict=True)]
+    for i, part, share in zip(kept, parts, shares, strict=True):
+        entries[i] = replace(entries[i], advantage=float(part.mean()), weight=share)
     return Credit(
-        samples=tuple(_sample(actions[i], per_action[i], references[i]) for i in kept),
-        entries=tuple(
-            UpdateEntry(
-                action_id=action.action_id,
-                score_id=action.score_id,
-                advantage=float(per_action[i].mean()) if i in per_action else None,
-                weight=weights.get(i, 0.0),
-                left_out=reasons[i],
-            )
-            for i, action in enumerate(actions)
+        samples=tuple(
+            _sample(actions[i], part, references[i]) for i, part in zip(kept, parts, strict=True)
         ),
+        entries=tuple(entries),
         metrics=_metrics(actions, counted, rewards, advantages),
+    )
+
+
+def _entry(action: ScoredAction, left_out: str | None) -> UpdateEntry:
+    return UpdateEntry(
+        action_id=action.action_id,
+        score_id=action.score_id,
+        advantage=None,
+        weight=0.0,
+        left_out=left_out,
     )
 
 

@@ -9,7 +9,8 @@ With 1, B plays its first iteration with the weights it starts from, which A had
 where A had 2).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
 from uuid import UUID
@@ -26,8 +27,12 @@ Check = Callable[[PolicyVersion], None]
 
 def newest_whole_step(store: Store, run_id: UUID, check: Check) -> int:
     """Find the last step whose files are whole for every agent; 0 is the base, which has none."""
-    steps = _by_step(store, run_id)
-    return next((i for i in reversed(range(len(steps))) if _are_whole(steps[i], check)), 0)
+    for step, policies in reversed([*enumerate(_by_step(store, run_id))]):
+        with suppress(LearnerError):
+            for policy in policies:
+                check(policy)
+            return step
+    return 0
 
 
 def check_resumable(store: Store, run_id: UUID, check: Check) -> None:
@@ -72,12 +77,3 @@ def _by_step(store: Store, run_id: UUID) -> list[list[PolicyVersion]]:
     agents = {policy.agent for policy in policies}
     steps = [list(group) for _, group in groupby(policies, key=lambda policy: policy.step)]
     return [group for group in steps if len(group) == len(agents)]
-
-
-def _are_whole(policies: Sequence[PolicyVersion], check: Check) -> bool:
-    try:
-        for policy in policies:
-            check(policy)
-    except LearnerError:
-        return False
-    return True

@@ -54,19 +54,20 @@ def update_agent(
     actions = store.scores.list_scored_actions(request.run_id, request.agent, request.iteration)
     if correct is not None:
         actions = correct(request, actions)
-    algorithm = request.algorithm
     reference = None
-    if algorithm.kl != "none":
+    if request.algorithm.kl != "none":
         base = policy_at(store, request.run_id, request.agent, 0)
         reference = learner.logprobs(base, actions)
-    credit = assign_credit(actions, algorithm, reference)
+    credit = assign_credit(actions, request.algorithm, reference)
     report = learner.update(
         policy,
         credit.samples,
-        algorithm,
+        request.algorithm,
         total_steps=request.total_steps,
         seed=ids.derive_seed(request.seed, "update", request.agent, request.iteration),
     )
+    # Updates between the weights that sampled and those that learn.
+    staleness = max((policy.step - action.policy_step for action in actions), default=0)
     update = Update(
         id=ids.update_id(request.run_id, request.agent, request.iteration),
         run_id=request.run_id,
@@ -74,12 +75,7 @@ def update_agent(
         iteration=request.iteration,
         from_policy_id=policy.id,
         to_policy_id=report.policy.id,
-        metrics={
-            **credit.metrics,
-            **report.metrics,
-            # Updates between the weights that sampled and those that learn.
-            "staleness": float(max((policy.step - a.policy_step for a in actions), default=0)),
-        },
+        metrics={**credit.metrics, **report.metrics, "staleness": float(staleness)},
         entries=credit.entries,
         seconds=report.seconds,
         skipped=report.skipped,
