@@ -41,7 +41,12 @@ class CheckpointLearner(ABC):
     """Fulfils `Learner` for a class that reads log-probs and computes an update."""
 
     def __init__(
-        self, base_model: Path | str, checkpoints_directory: Path, config: LearnerConfig
+        self,
+        base_model: Path | str,
+        checkpoints_directory: Path,
+        config: LearnerConfig,
+        *,
+        threads: int | None = None,
     ) -> None:
         """Keep what it is to work with.
 
@@ -49,10 +54,12 @@ class CheckpointLearner(ABC):
             base_model: Directory or hub id of the base weights.
             checkpoints_directory: Where checkpoints go, in folders run id / agent / step.
             config: What is trained, and the optimiser.
+            threads: Of the CPU, for each process that computes; None for all, shared equally.
         """
         self._base = base_model
         self._directory = checkpoints_directory
         self._config = config
+        self._threads = threads
 
     @abstractmethod
     def _compute(self, job: UpdateJob) -> UpdateResult:

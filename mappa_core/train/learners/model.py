@@ -15,8 +15,11 @@ from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 
 from mappa_core.core.errors import LearnerError
+from mappa_core.core.ids import derive_seed
+from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.models.device import resolve_device
 from mappa_core.models.weights import load_base
+from mappa_core.train import checkpoints
 from mappa_core.train.config import LearnerConfig
 from mappa_core.train.learners.lora import fuse
 from mappa_core.train.prefix_tree import PrefixTree
@@ -72,8 +75,12 @@ def load(base: Path | str, learner: LearnerConfig, *, fused: bool) -> Trainee:
         # Layers are computed twice in training mode only; a model without dropout is the same.
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.train()
-    if full:
-        return model
+    return model if full else _with_adapter(model, base, learner, fused=fused and device == "cpu")
+
+
+def _with_adapter(
+    model: PreTrainedModel, base: Path | str, learner: LearnerConfig, *, fused: bool
+) -> PeftModel:
     if learner.gradient_checkpointing:
         model.enable_input_require_grads()
     config = PeftLoraConfig(
@@ -83,7 +90,7 @@ def load(base: Path | str, learner: LearnerConfig, *, fused: bool) -> Trainee:
         task_type="CAUSAL_LM",
         base_model_name_or_path=str(base),
     )
-    if fused and device == "cpu":
+    if fused:
         fuse(config)
     return cast(PeftModel, get_peft_model(model, config))
 
@@ -117,6 +124,28 @@ def read(model: Trainee, tree: PrefixTree) -> TokenLogprobs:
 def trained_parameters(model: Trainee) -> dict[str, torch.nn.Parameter]:
     """List the trainable weights by name, in the model's own order; tied ones once."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def restore(model: Trainee, base: Path | str, policy: PolicyVersion, seed: int) -> None:
+    """Put a policy's weights into the model.
+
+    Args:
+        model: Of any agent's weights before.
+        base: Name or directory of the base model.
+        policy: The base model itself has no checkpoint.
+        seed: Draws a fresh adapter, with the agent's name.
+
+    Raises:
+        LearnerError: A file is missing or damaged, or they are not this model's.
+    """
+    if policy.adapter_uri is None:
+        reset(model, base, derive_seed("lora", seed, policy.agent))
+        return
+    directory = Path(policy.adapter_uri)
+    try:
+        copy_tensors(model, checkpoints.read_weights(directory))
+    except ValueError as error:
+        raise LearnerError(f"checkpoint {directory} does not fit: {error}") from error
 
 
 def reset(model: Trainee, base: Path | str, seed: int) -> None:

@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from mappa_core.core.records.episodes import PolicyVersion
+from mappa_core.train import checkpoints
 from mappa_core.train.config import LearnerConfig
 
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
@@ -39,6 +42,17 @@ def build(
             for key, tensor in moments.items()
         }
     return optimizer
+
+
+def state_before(policy: PolicyVersion) -> dict[str, Tensor]:
+    """Read the optimiser's tensors that a policy's checkpoint has; the base model has none.
+
+    Raises:
+        LearnerError: The file is missing or damaged.
+    """
+    if policy.adapter_uri is None:
+        return {}
+    return checkpoints.read_optimizer(Path(policy.adapter_uri))
 
 
 def state_of(

@@ -15,8 +15,6 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 
-from mappa_core.core.errors import LearnerError
-from mappa_core.core.ids import derive_seed
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.scores import ScoredAction
 from mappa_core.core.records.updates import TrainingSample
@@ -45,8 +43,8 @@ class TorchLearner(CheckpointLearner):
         *,
         threads: int | None = None,
     ) -> None:
-        """Load the base model; `threads` of the CPU for torch in this process, None for all."""
-        super().__init__(base_model, checkpoints_directory, config)
+        """Load the base model; as `CheckpointLearner`."""
+        super().__init__(base_model, checkpoints_directory, config, threads=threads)
         torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
         self._model = model.load(base_model, config, fused=True)
         self._parameters = model.trained_parameters(self._model)
@@ -71,13 +69,10 @@ class TorchLearner(CheckpointLearner):
                 memory.release()
 
     def _logprobs(self, policy: PolicyVersion, actions: Sequence[ScoredAction]) -> Rows:
-        if policy.adapter_uri is not None:
-            self._restore_weights(Path(policy.adapter_uri))
-        elif isinstance(self._model, PeftModel):
+        if policy.adapter_uri is None and isinstance(self._model, PeftModel):
             with self._model.disable_adapter():
                 return self._read(actions)
-        else:
-            model.reset(self._model, self._base, 0)
+        model.restore(self._model, self._base, policy, 0)
         return self._read(actions)
 
     def _update(self, job: UpdateJob) -> UpdateResult:
@@ -121,19 +116,9 @@ class TorchLearner(CheckpointLearner):
         rows = read_rows(actions, self._config.micro_batch_tokens, read)
         return tuple(rows[i] for i in range(len(actions)))
 
-    def _restore_weights(self, directory: Path) -> None:
-        try:
-            model.copy_tensors(self._model, checkpoints.read_weights(directory))
-        except ValueError as error:
-            raise LearnerError(f"checkpoint {directory} does not fit: {error}") from error
-
     def _restore(self, job: UpdateJob) -> torch.optim.AdamW:
         """Put the policy's weights into the model; returns its optimiser, at the update's rate."""
-        policy, state = job.policy, {}
-        if policy.adapter_uri is None:
-            model.reset(self._model, self._base, derive_seed("lora", job.seed, policy.agent))
-        else:
-            self._restore_weights(Path(policy.adapter_uri))
-            state = checkpoints.read_optimizer(Path(policy.adapter_uri))
+        policy = job.policy
+        model.restore(self._model, self._base, policy, job.seed)
         rate = optimizer.learning_rate(self._config, policy.step, job.total_steps)
-        return optimizer.build(self._parameters, state, self._config, rate)
+        return optimizer.build(self._parameters, optimizer.state_before(policy), self._config, rate)

@@ -8,12 +8,10 @@ with another learner, another stage or another number of ranks.
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 from mappa_core.core.errors import DiskFull, LearnerError
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.scores import ScoredAction
-from mappa_core.train.config import LearnerConfig
 from mappa_core.train.learners.checkpoint_learner import CheckpointLearner, UpdateJob, UpdateResult
 from mappa_core.train.learners.deepspeed.exchange import (
     RankReply,
@@ -25,20 +23,7 @@ from mappa_core.train.learners.deepspeed.launch import run_ranks
 
 
 class DeepspeedLearner(CheckpointLearner):
-    """Starts ranks for every call."""
-
-    def __init__(
-        self,
-        base_model: Path | str,
-        checkpoints_directory: Path,
-        config: LearnerConfig,
-        *,
-        threads: int | None = None,
-    ) -> None:
-        """Load nothing; `threads` of the CPU for each rank, None for an equal part of the cores."""
-        super().__init__(base_model, checkpoints_directory, config)
-        cores = len(os.sched_getaffinity(0))
-        self._threads = threads or max(1, cores // config.deepspeed.ranks)
+    """Starts ranks for every call, and loads nothing itself."""
 
     def logprobs(
         self, policy: PolicyVersion, actions: Sequence[ScoredAction]
@@ -70,7 +55,8 @@ class DeepspeedLearner(CheckpointLearner):
         self._directory.mkdir(parents=True, exist_ok=True)
         log = self._directory / "deepspeed.log"
         with written_task(self._directory, task) as file:
-            run_ranks(self._config.deepspeed, file, log, self._threads)
+            cores, config = len(os.sched_getaffinity(0)), self._config.deepspeed
+            run_ranks(config, file, log, self._threads or max(1, cores // config.ranks))
             reply = read_reply(file)
         if reply is None:
             raise LearnerError(f"DeepSpeed's ranks ended without an answer: read {log}")

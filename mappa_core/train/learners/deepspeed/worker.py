@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, distributed
 
 from mappa_core.core.errors import DiskFull, LearnerError, MappaError
-from mappa_core.core.ids import derive_seed
 from mappa_core.core.records.scores import ScoredAction
 from mappa_core.core.records.updates import TrainingSample
 from mappa_core.models.device import resolve_device, resolve_dtype
@@ -54,12 +53,8 @@ class Rank:
         zero.start_ranks(device)
         self.trainee = model.load(task.base_model, task.learner, fused=False)
         self.parameters = model.trained_parameters(self.trainee)
-        self.policy_directory = Path(policy.adapter_uri) if policy.adapter_uri else None
-        if self.policy_directory is None:
-            seed = derive_seed("lora", task.update.seed if task.update else 0, policy.agent)
-            model.reset(self.trainee, task.base_model, seed)
-        else:
-            model.copy_tensors(self.trainee, checkpoints.read_weights(self.policy_directory))
+        seed = task.update.seed if task.update else 0
+        model.restore(self.trainee, task.base_model, policy, seed)
         before = model.tensors(self.trainee) if distributed.get_rank() == 0 else {}
         self.before = {name: tensor.clone() for name, tensor in before.items()}
         steps = task.update.total_steps if task.update else 1
@@ -83,7 +78,8 @@ class Rank:
     def update(self, job: UpdateJob) -> UpdateResult | None:
         """Compute the whole update; the first rank writes the checkpoint and has the result."""
         started = time.monotonic()
-        zero.restore_moments(self.engine, self.parameters, self._moments_before())
+        # Read when they are needed: held in between they would take memory twice.
+        zero.restore_moments(self.engine, self.parameters, optimizer.state_before(job.policy))
         with memory.measured(model.inner(self.trainee).device) as peak:
             # Each step is taken by `_step`: what is saved is decided by what the guard says of it.
             steps = optimizer_steps(job, self.learner, logprobs=self.logprobs, backward=self._step)
@@ -114,11 +110,6 @@ class Rank:
             total.merge(one)
         return finite_step(total, float(self.engine.get_global_grad_norm() or 0.0))
 
-    def _moments_before(self) -> dict[str, Tensor]:
-        # Read when they are needed: held in between they would take memory twice.
-        before = self.policy_directory
-        return {} if before is None else checkpoints.read_optimizer(before)
-
     def _save(self, job: UpdateJob, *, moved: bool) -> checkpoints.Saved | None:
         """Gather everywhere, write on the first rank."""
         weights = zero.weights(self.parameters) if moved else {}
@@ -129,7 +120,7 @@ class Rank:
             names = model.file_names(self.trainee)
             self.before = {names[name]: tensor for name, tensor in weights.items()}
         else:
-            state = self._moments_before()
+            state = optimizer.state_before(job.policy)
         # It is there until it has ended, or the update was taken up again.
         if not self.file.exists():
             raise LearnerError(f"the task {self.file} is gone: nothing was saved")
