@@ -28,7 +28,7 @@ from mappa_cli.benches.coach_peers import google_genai, seconds_of, streams
 from mappa_cli.benches.report import BenchReport, Figure, aimed
 from mappa_core.coach.budget import Budget
 from mappa_core.coach.config import BudgetConfig, CoachModelConfig, PricesConfig
-from mappa_core.coach.evidence import CoachPrompt, EvidenceLimits, build_prompt
+from mappa_core.coach.evidence import CoachPrompt, build_prompt
 from mappa_core.coach.llm_coach import LlmCoach
 from mappa_core.coach.providers.gemini import gemini_provider
 from mappa_core.coach.replies import REPLY_SCHEMA
@@ -171,7 +171,7 @@ async def _clients(address: str, cases: Sequence[CoachCase]) -> tuple[float, flo
     The third are google-genai's for all.
     """
     rubric = load_rubrics(TEAM, RUBRIC).rubrics[AGENT]
-    prompts = [build_prompt(case, rubric, EvidenceLimits()) for case in cases]
+    prompts = [build_prompt(case, rubric) for case in cases]
     url = httpx.URL(address)
     async with streams(url.host, url.port or 80, _request) as send:
         singly = [await seconds_of(send, prompts[:1], 1) for _ in range(20)]

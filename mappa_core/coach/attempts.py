@@ -8,7 +8,6 @@ from mappa_core.coach.budget import Cost, Usage, cost
 from mappa_core.coach.config import CoachModelConfig, PricesConfig
 from mappa_core.coach.evidence import (
     CoachPrompt,
-    EvidenceLimits,
     authored,
     case_text,
     case_texts,
@@ -39,16 +38,14 @@ form you were told."""
 class RequestTemplate:
     """Makes the requests about one case; the case is put into words when the first is made."""
 
-    def __init__(
-        self, case: CoachCase, system: str, limits: EvidenceLimits, config: CoachModelConfig
-    ) -> None:
+    def __init__(self, case: CoachCase, system: str, config: CoachModelConfig) -> None:
         self.case, self.marker = case, marker_of(case)
-        self._system, self._limits, self._config = system, limits, config
+        self._system, self._config = system, config
 
     @cached_property
     def prompt(self) -> CoachPrompt:
         """The case in words."""
-        user = case_text(self.case, self.marker, self._limits)
+        user = case_text(self.case, self.marker)
         return CoachPrompt(system=self._system, user=user, marker=self.marker)
 
     @property

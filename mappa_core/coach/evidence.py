@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from mappa_core.coach.injection import UNSEEN
 from mappa_core.coach.rubrics import Rubric
 from mappa_core.core.records.episodes import Message, Turn
-from mappa_core.core.records.scores import CoachCase, CoachRequest
+from mappa_core.core.records.scores import CoachCase
 from mappa_core.core.records.tools import Artifact, ToolResult
 
 MARKER_CHARACTERS = 16
@@ -46,22 +46,17 @@ Answer with one JSON object and nothing else:
 "blamed": "<agent or file, or empty>", {correction}"score": <a number from 0 to 10>}}
 If you cannot write JSON, end with one line `SCORE <the marker>: <number>`."""
 
+STATEMENT_CHARACTERS = 12_000
+"""Kept of each kind of text: both ends stay and the number left out is said."""
+SEEN_CHARACTERS = 12_000
+"""Of each message the agent saw."""
+WRITTEN_CHARACTERS = 16_000
+"""Of what the agent wrote."""
+OUTPUT_CHARACTERS = 6_000
+"""Of each output stream of its program."""
+EARLIER_CHARACTERS = 2_000
+"""Of each earlier turn, its text and its output."""
 CORRECTION = '"correction": "<what the agent should have done instead>", '
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvidenceLimits:
-    """Characters kept of each kind of text; both ends stay and the number left out is said."""
-
-    statement: int = 12_000
-    seen: int = 12_000
-    """Of each message the agent saw."""
-    written: int = 16_000
-    """Of what the agent wrote."""
-    output: int = 6_000
-    """Of each output stream of its program."""
-    earlier: int = 2_000
-    """Of each earlier turn, its text and its output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +67,6 @@ class CoachPrompt:
     user: str
     marker: str
 
-    def request(self) -> CoachRequest:
-        """What is sent, before the provider's settings are known."""
-        return CoachRequest(system=self.system, prompt=self.user)
-
 
 def system_text(rubric: Rubric, *, correction: bool) -> str:
     """The part that is the same for all cases of one agent; providers cache it as a prefix."""
@@ -83,26 +74,23 @@ def system_text(rubric: Rubric, *, correction: bool) -> str:
     return "\n\n".join((INSTRUCTIONS.replace("{mark}", "MARKER"), rubric.text(), answering))
 
 
-def build_prompt(
-    case: CoachCase, rubric: Rubric, limits: EvidenceLimits, *, correction: bool = False
-) -> CoachPrompt:
+def build_prompt(case: CoachCase, rubric: Rubric, *, correction: bool = False) -> CoachPrompt:
     """Put a case into words.
 
     Args:
         case: The evidence.
         rubric: How the case's agent is judged.
-        limits: What is kept of long texts.
         correction: Whether to ask what the agent should have done.
     """
     system, marker = system_text(rubric, correction=correction), marker_of(case)
-    return CoachPrompt(system=system, user=case_text(case, marker, limits), marker=marker)
+    return CoachPrompt(system=system, user=case_text(case, marker), marker=marker)
 
 
-def case_text(case: CoachCase, marker: str, limits: EvidenceLimits) -> str:
+def case_text(case: CoachCase, marker: str) -> str:
     """The part that is about this case, between fences that carry its marker."""
     fences = [
         f"<<<EVIDENCE {marker} {name}>>>\n{shown(kept(text, limit))}\n<<<END {marker}>>>"
-        for name, text, limit in _sections(case, limits)
+        for name, text, limit in _sections(case)
     ]
     head = f"Case {marker}: an action of the agent `{case.agent}`, task type `{case.task_type}`."
     return "\n\n".join((shown(head), *fences, *_truth(case), f"Judge case {marker} now."))
@@ -164,20 +152,24 @@ def _escaped(found: re.Match[str]) -> str:
     return f"\\U{code:08x}" if code > 0xFFFF else f"\\u{code:04x}"
 
 
-def _sections(case: CoachCase, limits: EvidenceLimits) -> Iterator[tuple[str, str, int]]:
+def _sections(case: CoachCase) -> Iterator[tuple[str, str, int]]:
     """Name, text and characters kept of each fence, in reading order."""
-    yield "task", case.statement, limits.statement
+    yield "task", case.statement, STATEMENT_CHARACTERS
     for turn in case.earlier:
-        yield f"earlier turn {turn.index}", _turn_text(turn, limits.earlier), 3 * limits.earlier
+        yield f"earlier turn {turn.index}", _turn_text(turn), 3 * EARLIER_CHARACTERS
     for number, message in enumerate(_seen(case.messages)):
-        yield f"what the agent saw, {message.role} message {number}", message.content, limits.seen
-    yield "what the agent wrote", case.text, limits.written
-    yield from _tool_sections(case.tool_result, limits)
+        yield (
+            f"what the agent saw, {message.role} message {number}",
+            message.content,
+            SEEN_CHARACTERS,
+        )
+    yield "what the agent wrote", case.text, WRITTEN_CHARACTERS
+    yield from _tool_sections(case.tool_result)
     if trail := file_trail(case):
-        yield "files", "\n".join(trail), limits.output
+        yield "files", "\n".join(trail), OUTPUT_CHARACTERS
     if case.facts:
         lines = "\n".join(f"{fact.name}: {fact.text}" for fact in case.facts)
-        yield "what is known of its files and results", lines, limits.output
+        yield "what is known of its files and results", lines, OUTPUT_CHARACTERS
 
 
 def _seen(messages: Sequence[Message]) -> Sequence[Message]:
@@ -192,28 +184,26 @@ def _seen(messages: Sequence[Message]) -> Sequence[Message]:
     return (*systems, *messages[max(start, 0) :])
 
 
-def _tool_sections(
-    result: ToolResult | None, limits: EvidenceLimits
-) -> Iterator[tuple[str, str, int]]:
+def _tool_sections(result: ToolResult | None) -> Iterator[tuple[str, str, int]]:
     if result is None:
-        yield "what its program did", "no program was run", limits.output
+        yield "what its program did", "no program was run", OUTPUT_CHARACTERS
         return
     ended = f"status {result.status.value}, exit code {result.exit_code}, {result.seconds:.2f} s"
-    yield "what its program did", ended, limits.output
+    yield "what its program did", ended, OUTPUT_CHARACTERS
     for name, text, omitted in (
         ("stdout", result.stdout, result.stdout_omitted_bytes),
         ("stderr", result.stderr, result.stderr_omitted_bytes),
     ):
         note = f"\n({omitted} bytes of it were not recorded)" if omitted else ""
-        yield name, (text or "(nothing)") + note, limits.output
+        yield name, (text or "(nothing)") + note, OUTPUT_CHARACTERS
 
 
-def _turn_text(turn: Turn, limit: int) -> str:
+def _turn_text(turn: Turn) -> str:
     result = turn.tool_result
-    said = f"agent {turn.agent} wrote:\n{kept(turn.action.text, limit)}"
+    said = f"agent {turn.agent} wrote:\n{kept(turn.action.text, EARLIER_CHARACTERS)}"
     if result is None:
         return said
-    output = kept("\n".join((result.stdout, result.stderr)).strip(), limit)
+    output = kept("\n".join((result.stdout, result.stderr)).strip(), EARLIER_CHARACTERS)
     return f"{said}\nits program ended with {result.status.value} and printed:\n{output}"
 
 

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from mappa_core.coach.budget import CHARACTERS_PER_TOKEN, Usage, cost, estimated_tokens
 from mappa_core.coach.config import CoachModelConfig
-from mappa_core.coach.evidence import EvidenceLimits, build_prompt
+from mappa_core.coach.evidence import build_prompt
 from mappa_core.coach.rubrics import RubricSet
 from mappa_core.core.records.episodes import Action, FinishReason, Observation, Turn
 from mappa_core.core.records.scores import CoachCase
@@ -87,7 +87,7 @@ def forecast(
     for case in cases:
         rubric = rubrics.rubrics.get(case.agent)
         if rubric is not None:
-            prompt = build_prompt(case, rubric, EvidenceLimits(), correction=config.correction)
+            prompt = build_prompt(case, rubric, correction=config.correction)
             cached = estimated_tokens(prompt.system) if prompt.system in seen else 0
             seen.add(prompt.system)
             usage = Usage(

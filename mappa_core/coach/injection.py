@@ -14,7 +14,7 @@ UNSEEN = (
     "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
     "\U000e0000-\U000e0fff"
 )
-"""What nobody draws, as ranges of a pattern: Unicode's Default_Ignorable_Code_Point."""
+"""What is never drawn, as ranges of a pattern: Unicode's Default_Ignorable_Code_Point."""
 
 PATTERNS: Mapping[str, re.Pattern[str]] = {
     "chat_tokens": re.compile(

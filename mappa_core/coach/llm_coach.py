@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 from mappa_core.coach.attempts import Attempts, RequestTemplate
 from mappa_core.coach.budget import Budget, Cost, Usage, cost, estimated_tokens
 from mappa_core.coach.config import CoachModelConfig
-from mappa_core.coach.evidence import EvidenceLimits, system_text
+from mappa_core.coach.evidence import system_text
 from mappa_core.coach.pacing import CallLimit, Clock, Rates, retrying
 from mappa_core.coach.providers.provider import (
     Final,
@@ -51,7 +51,6 @@ class LlmCoach:
         self._provider, self._rubrics = provider, rubrics
         self._config, self._budget = config, budget
         self._clock = clock or Clock()
-        self._evidence = EvidenceLimits()
         self._systems = {
             agent: system_text(rubric, correction=config.correction)
             for agent, rubric in rubrics.rubrics.items()
@@ -91,7 +90,7 @@ class LlmCoach:
             return await self._scored(case)
 
     async def _scored(self, case: CoachCase) -> CoachScore | Unscored:
-        template = RequestTemplate(case, self._systems[case.agent], self._evidence, self._config)
+        template = RequestTemplate(case, self._systems[case.agent], self._config)
         key = f"{case.agent}/{template.marker}/{case.sample}"
         lock = self._locks.setdefault(key, asyncio.Lock())
         async with lock:

@@ -10,13 +10,13 @@ another case spoils the reply. Two different scores are no score.
 """
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import cast
 
-from mappa_core.coach.numbers import in_range, points
 from mappa_core.core.records.scores import CriterionMark
 from mappa_core.core.records.tools import Json
 
@@ -49,6 +49,9 @@ _SCORE_LINE = re.compile(
     r"[*_\s]*[:=](?P<points>.*)",
     re.IGNORECASE,
 )
+_DECORATION = " \t*_`\"'[]()"
+_POINTS = re.compile(r"(?:[0-9]{1,2}(?:\.[0-9]{1,6})?|\.[0-9]{1,6})")
+_OUT_OF_TEN = re.compile(r"\s*(?:/|out of)\s*10(?:\.0+)?", re.IGNORECASE)
 _LINE_WITH_BRACE = re.compile(r"^[ \t]*\{", re.MULTILINE)
 _MARKUP = re.compile(r"[\s*_`>#-]+")
 _JSON_FENCE = "```json"
@@ -263,3 +266,27 @@ def _stands_in(line: str, shown: str) -> bool:
 def _squeezed(text: str) -> str:
     """`text` as it is compared: no white space, no markup, no case."""
     return _MARKUP.sub("", text).casefold()
+
+
+def points(text: str) -> float | None:
+    """Read points as coaches write them: "8.5", "8.5.", "10.0", "8/10", "**8**", nothing looser.
+
+    A range ("7-8"), another scale ("80/100", "80%"), a decimal comma, an exponent or a number
+    outside [0, 10] is None: a coach's number is read or it is not; it is never guessed.
+
+    Args:
+        text: What stands after a label, or the content of a JSON string.
+    """
+    bare = text.strip(_DECORATION).removesuffix(".").strip(_DECORATION)
+    number = _POINTS.match(bare)
+    if number is None:
+        return None
+    rest = bare[number.end() :].strip(_DECORATION)
+    if rest and not _OUT_OF_TEN.fullmatch(rest):
+        return None
+    return in_range(float(number[0]))
+
+
+def in_range(value: float) -> float | None:
+    """`value` where it lies in [0, 10], else None; NaN and infinities lie nowhere."""
+    return value if math.isfinite(value) and 0.0 <= value <= 10.0 else None

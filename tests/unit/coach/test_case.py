@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from mappa_core.coach.case import case_of, facts_of
 from mappa_core.coach.config import CoachConfig
-from mappa_core.coach.evidence import EvidenceLimits, build_prompt, marker_of
+from mappa_core.coach.evidence import build_prompt, marker_of
 from mappa_core.coach.rubrics import load_rubrics
 from mappa_core.core.records.episodes import Outcome, Turn
 from mappa_core.core.records.scores import Duty, LabelVisibility
@@ -99,7 +99,7 @@ def test_the_prompt_of_a_dsbench_case_names_the_culprit_and_the_metric_only_when
 
     def prompt(visibility: LabelVisibility) -> str:
         case = case_of(played, renamed[2], visibility, duties=duties)
-        return build_prompt(case, rubric, EvidenceLimits()).user
+        return build_prompt(case, rubric).user
 
     hidden, open_ = prompt(LabelVisibility.NEVER), prompt(LabelVisibility.OUTCOME_ONLY)
     culprit = "first to fail its duty: data_engineer: it ended its turns without t"

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.coach.evidence import EvidenceLimits, build_prompt, file_trail, kept, shown
+from mappa_core.coach.evidence import build_prompt, file_trail, kept, shown
 from mappa_core.coach.rubrics import load_rubrics
 from mappa_core.core.records.episodes import Message, Outcome
 from mappa_core.core.records.scores import Fact
@@ -13,14 +13,13 @@ from tests.builders import make_policy, make_run, make_tool_result, make_turn
 from tests.unit.coach.cases import make_case
 
 RUBRIC = load_rubrics("mathchat", "paper-1").rubrics["problem_solver"]
-LIMITS = EvidenceLimits()
 
 
 def test_long_output_keeps_both_ends_and_says_what_is_missing() -> None:
     text = "BEGIN" + "x" * 20_000 + "KeyError: 'target'"
     result = replace(make_tool_result(), stderr=text, stderr_omitted_bytes=77)
     case = replace(make_case(), tool_result=result)
-    user = build_prompt(case, RUBRIC, LIMITS).user
+    user = build_prompt(case, RUBRIC).user
     assert "BEGIN" in user
     assert "KeyError: 'target'" in user
     assert "77 bytes of it were not recorded" in user
@@ -41,7 +40,7 @@ def test_what_is_kept_and_what_is_said_to_be_left_out_make_the_whole(text: str, 
 
 
 def test_a_case_says_who_saw_wrote_and_ran_what() -> None:
-    prompt = build_prompt(make_case("Divide."), RUBRIC, LIMITS)
+    prompt = build_prompt(make_case("Divide."), RUBRIC)
     for part in ("Ana has 4 boxes", "agent planner wrote:\nPlan.", "Divide.", "exit code 0"):
         assert part in prompt.user
     assert "What is 1 + 1?" not in prompt.user  # a worked example, not what this action answers
@@ -57,7 +56,7 @@ def test_an_agents_own_earlier_turn_is_part_of_what_it_saw() -> None:
         Message(role="assistant", content="first try", token_ids=(1,)),
         Message(role="user", content="it failed"),
     )
-    user = build_prompt(replace(make_case(), messages=messages), RUBRIC, LIMITS).user
+    user = build_prompt(replace(make_case(), messages=messages), RUBRIC).user
     assert "the question" in user
     assert "first try" in user
     assert "it failed" in user
@@ -74,31 +73,31 @@ def test_the_file_trail_names_who_wrote_what() -> None:
 
 def test_the_truth_is_said_only_where_the_case_has_it() -> None:
     case = make_case()
-    assert "final answer was" not in build_prompt(case, RUBRIC, LIMITS).user
+    assert "final answer was" not in build_prompt(case, RUBRIC).user
     outcome = Outcome(success=False, answer="21", method="math-verify")
-    told = build_prompt(replace(case, outcome=outcome), RUBRIC, LIMITS).user
+    told = build_prompt(replace(case, outcome=outcome), RUBRIC).user
     assert "final answer was wrong" in told
     assert "expected answer" not in told
-    full = build_prompt(replace(case, outcome=outcome, expected_answer="20"), RUBRIC, LIMITS).user
+    full = build_prompt(replace(case, outcome=outcome, expected_answer="20"), RUBRIC).user
     assert "The expected answer is: 20" in full
 
 
 def test_measured_facts_are_evidence() -> None:
     case = replace(make_case(), facts=(Fact(name="roc_auc", text="0.81"),))
-    assert "roc_auc: 0.81" in build_prompt(case, RUBRIC, LIMITS).user
+    assert "roc_auc: 0.81" in build_prompt(case, RUBRIC).user
 
 
 def test_the_marker_depends_on_everything_the_agents_wrote() -> None:
     cases = [make_case(), make_case("Divide."), make_case("x", place="stdout")]
     cases += [make_case("x", place=place) for place in ("stderr", "file", "earlier", "code")]
-    assert len({build_prompt(case, RUBRIC, LIMITS).marker for case in cases}) == len(cases)
-    assert build_prompt(make_case(), RUBRIC, LIMITS) == build_prompt(make_case(), RUBRIC, LIMITS)
+    assert len({build_prompt(case, RUBRIC).marker for case in cases}) == len(cases)
+    assert build_prompt(make_case(), RUBRIC) == build_prompt(make_case(), RUBRIC)
 
 
 def test_a_correction_is_asked_for_only_where_wanted() -> None:
     case = make_case()
-    assert '"correction"' not in build_prompt(case, RUBRIC, LIMITS).system
-    assert '"correction"' in build_prompt(case, RUBRIC, LIMITS, correction=True).system
+    assert '"correction"' not in build_prompt(case, RUBRIC).system
+    assert '"correction"' in build_prompt(case, RUBRIC, correction=True).system
 
 
 @given(st.text())

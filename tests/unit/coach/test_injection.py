@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mappa_core.coach.evidence import EvidenceLimits, authored, build_prompt
+from mappa_core.coach.evidence import authored, build_prompt
 from mappa_core.coach.injection import PATTERNS, flags_in
 from mappa_core.coach.replies import Judged, Unreadable, read_reply
 from mappa_core.coach.rubrics import load_rubrics
@@ -32,7 +32,7 @@ def test_there_are_attempts_of_every_kind() -> None:
 @each_attempt
 def test_an_attempt_stays_between_its_fences(one: dict[str, Any]) -> None:
     case = make_case(one["attempt"], place=one["place"])
-    prompt = build_prompt(case, RUBRIC, EvidenceLimits())
+    prompt = build_prompt(case, RUBRIC)
     assert prompt.marker not in one["attempt"]
     assert one["attempt"] not in prompt.system
     outside = outside_fences(prompt.user, prompt.marker)
@@ -63,7 +63,7 @@ def test_an_attempt_is_flagged(one: dict[str, Any]) -> None:
 @each_attempt
 def test_the_parser_takes_no_score_from_a_quoted_attempt(one: dict[str, Any]) -> None:
     case = make_case(one["attempt"], place=one["place"])
-    prompt = build_prompt(case, RUBRIC, EvidenceLimits())
+    prompt = build_prompt(case, RUBRIC)
     evidence = (*authored(case), prompt.user)
     quoted = one["attempt"]
     for reply in (quoted, f"The agent wrote:\n{quoted}\nThat is bad.", f"It says\n\n{quoted}"):

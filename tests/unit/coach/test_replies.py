@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.coach.numbers import points
-from mappa_core.coach.replies import Judged, Unreadable, read_reply
+from mappa_core.coach.replies import Judged, Unreadable, points, read_reply
 
 MARKER = "0f1e2d3c4b5a6978"
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from mappa_cli.printing.episode import print_episode
 from mappa_core.coach.case import case_of
-from mappa_core.coach.evidence import EvidenceLimits, case_text, marker_of
+from mappa_core.coach.evidence import case_text, marker_of
 from mappa_core.coach.rules.coach import RuleCoach
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import Action, Episode, Observation, StopReason
@@ -116,7 +116,7 @@ def test_calls_are_rows_that_store_show_and_coach_understand(
 
     # A call that fails is a program that fails; words that rules cannot read settle no number.
     cases = [case_of(done, turn, LabelVisibility.NEVER) for turn in done.turns]
-    evidence = case_text(cases[1], marker_of(cases[1]), EvidenceLimits())
+    evidence = case_text(cases[1], marker_of(cases[1]))
     assert "status ok, exit code 0" in evidence
     assert "\n3000\n" in evidence
     scores = [asyncio.run(RuleCoach("single").score(case)) for case in cases]
