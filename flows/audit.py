@@ -28,7 +28,7 @@ from mappa_core.audit.statistics.verdicts import MARGIN_POINTS
 from mappa_core.audit.store import AuditStore
 from mappa_core.audit.watch.alerts import Alert
 from mappa_core.audit.watch.monitor import Monitor
-from mappa_core.coach import scoring
+from mappa_core.coach import case
 from mappa_core.core.errors import CoachError, ConfigError, NotFound
 from mappa_core.core.records.episodes import Episode, Turn
 from mappa_core.core.records.runs import Run
@@ -80,7 +80,7 @@ def _monitor(run: Run, config: TrainConfig) -> Monitor | None:
 
     def case_of(episode: Episode, turn: Turn, sample: int) -> CoachCase:
         visibility = config.coach.visibility.get(turn.agent, LabelVisibility.NEVER)
-        return scoring.case_of(episode, turn, visibility, sample=sample, duties=duties)
+        return case.case_of(episode, turn, visibility, sample=sample, duties=duties)
 
     return Monitor(
         run_id=run.id,

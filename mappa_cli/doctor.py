@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from mappa_core.app.databases import ping_mlflow
 from mappa_core.app.machine import sandbox_tier
-from mappa_core.coach.providers import PROVIDERS
+from mappa_core.coach.provider_table import PROVIDERS
 from mappa_core.core.errors import MappaError
 from mappa_core.core.settings import Settings
 from mappa_core.store.connection import ping

@@ -70,7 +70,7 @@ def _score_again(
     """As `mappa rescore`, on all of the run's training actions."""
     from mappa_cli.commands.rescore import rescored_run
     from mappa_core.coach.config import RULE
-    from mappa_core.coach.providers import PROVIDERS
+    from mappa_core.coach.provider_table import PROVIDERS
 
     backend = coach.partition(":")[0]
     if backend not in (RULE, *PROVIDERS):

@@ -211,7 +211,7 @@ ANTHROPIC = Dialect(
     key_header="x-api-key",
 )
 DIALECTS: Mapping[str, Dialect] = {"gemini": GEMINI, "openai": OPENAI, "anthropic": ANTHROPIC}
-"""By the name that a provider's row in `coach.providers` gives its wire format."""
+"""By the name that a provider's row in `coach.provider_table` gives its wire format."""
 
 
 def as_bytes(body: Body) -> bytes:

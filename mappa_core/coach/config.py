@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
-from mappa_core.coach.providers import PROVIDERS
+from mappa_core.coach.provider_table import PROVIDERS
 from mappa_core.core.records.scores import LabelVisibility
 from mappa_core.core.section import Fraction, Positive, Section
 

@@ -11,7 +11,7 @@ from mappa_core.coach.budget import Budget
 from mappa_core.coach.config import RULE, CoachConfig, CoachModelConfig
 from mappa_core.coach.llm_coach import LlmCoach
 from mappa_core.coach.protocols import Coach
-from mappa_core.coach.providers import PROVIDERS
+from mappa_core.coach.provider_table import PROVIDERS
 from mappa_core.coach.providers.provider import Provider
 from mappa_core.coach.rubrics import RubricSet, load_rubrics, reversed_rubrics
 from mappa_core.coach.rules.coach import RuleCoach

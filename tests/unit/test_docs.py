@@ -16,7 +16,7 @@ from typer.main import get_command
 from mappa_cli.main import app
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import load_config
-from mappa_core.coach.providers import PROVIDERS
+from mappa_core.coach.provider_table import PROVIDERS
 from mappa_core.core.records.tools import Tool, ToolCall
 from mappa_core.core.settings import Settings
 from mappa_core.rollout.tools.calls import read_call

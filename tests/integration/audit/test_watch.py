@@ -15,7 +15,7 @@ from mappa_core.audit.statistics.debias import correction
 from mappa_core.audit.store import AuditStore
 from mappa_core.audit.watch.history import DriftState
 from mappa_core.audit.watch.monitor import FIRST_SAMPLE, Monitor, Watched
-from mappa_core.coach import scoring
+from mappa_core.coach import case
 from mappa_core.core.records.episodes import Episode, Turn
 from mappa_core.core.records.scores import (
     CoachCase,
@@ -70,7 +70,7 @@ def audit(biased_url: str) -> Iterator[AuditStore]:
 
 
 def case_of(episode: Episode, turn: Turn, sample: int) -> CoachCase:
-    return scoring.case_of(episode, turn, LabelVisibility.NEVER, sample=sample)
+    return case.case_of(episode, turn, LabelVisibility.NEVER, sample=sample)
 
 
 def watch(audit: AuditStore, store: Store, coach: Moody, iterations: int) -> DriftState:

@@ -19,7 +19,7 @@ from mappa_core.coach.budget import Budget, Usage, cost
 from mappa_core.coach.config import BudgetConfig, CoachModelConfig
 from mappa_core.coach.llm_coach import LlmCoach
 from mappa_core.coach.opening import check_coach, open_provider
-from mappa_core.coach.providers import PROVIDERS
+from mappa_core.coach.provider_table import PROVIDERS
 from mappa_core.coach.providers.gemini import GeminiProvider, vertex_provider
 from mappa_core.coach.providers.provider import Provider
 from mappa_core.coach.rubrics import load_rubrics

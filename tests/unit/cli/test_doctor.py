@@ -3,7 +3,7 @@
 import pytest
 
 from mappa_cli.doctor import find_credentials
-from mappa_core.coach.providers import PROVIDERS
+from mappa_core.coach.provider_table import PROVIDERS
 from mappa_core.core.settings import Settings
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from mappa_cli.provider_stub.dialects import DIALECTS, GEMINI
 from mappa_cli.provider_stub.script import Fault, Question, judgement, score_of, seeded_faults
-from mappa_core.coach.providers import PROVIDERS
+from mappa_core.coach.provider_table import PROVIDERS
 
 SNAKE = {
     "contents": [{"role": "user", "parts": [{"text": "Case 0123456789abcdef: x"}]}],
