@@ -15,6 +15,7 @@ import typer
 from rich.text import Text
 
 from mappa_cli.commands.options import Json, check_file
+from mappa_cli.commands.rescore import RescoreRequest
 from mappa_cli.printing.console import open_console
 from mappa_core.audit.records import Finding
 from mappa_core.core.errors import ConfigError
@@ -109,9 +110,10 @@ def audit_command(  # noqa: PLR0913 (one argument per option)
     elif against is not None:
         from mappa_cli.commands.audit_against import other_coach
 
-        other_coach(
-            run or "", against, rubric, changes or [], database, ask=not yes, as_json=as_json
+        wanted = RescoreRequest(
+            run=run or "", coach=against, rubric=rubric, changes=changes or (), ask=not yes
         )
+        other_coach(wanted, database, as_json=as_json)
     else:
         _audit(run or "", report, margin, database, simulations, debias=debias, as_json=as_json)
 

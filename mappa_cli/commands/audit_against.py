@@ -6,8 +6,8 @@ what it takes and a question; the scores stay as rows, so the next time costs no
 
 import asyncio
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -15,26 +15,16 @@ from mappa_cli.printing.console import open_console
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
 
+if TYPE_CHECKING:
+    from mappa_cli.commands.rescore import RescoreRequest
 
-def other_coach(
-    run: str,
-    coach: str,
-    rubric: str | None,
-    changes: Sequence[str],
-    database: str | None,
-    *,
-    ask: bool,
-    as_json: bool,
-) -> None:
+
+def other_coach(request: "RescoreRequest", database: str | None, *, as_json: bool) -> None:
     """Print each update as the other coach would have made it.
 
     Args:
-        run: Name, id or a prefix of either.
-        coach: `backend` or `backend:model`, or the beginning of a stored scorer's name.
-        rubric: Its rubric set; None for any.
-        changes: Overrides of the coach's configuration, where it has to be asked.
-        database: Another database to read; nothing is asked then.
-        ask: Whether to ask before spending.
+        request: The run and the coach, which may be the beginning of a stored scorer's name.
+        database: Another database to read; no coach is asked then.
         as_json: Whether a script reads the answer.
 
     Raises:
@@ -44,13 +34,13 @@ def other_coach(
     from mappa_core.app.databases import opened_audit
     from mappa_core.audit.other_coach import Scorer, updates_under
 
-    wanted = Scorer(name=coach.replace(":", " ").strip(), rubric=rubric)
+    wanted = Scorer(name=request.coach.replace(":", " ").strip(), rubric=request.rubric)
     with opened_audit(Settings(), database) as store:
-        missing = wanted.missing(store, run)
+        missing = wanted.missing(store, request.run)
     if missing and database is None:
-        _score_again(run, coach, rubric, changes, ask=ask)
+        _score_again(request)
     with opened_audit(Settings(), database) as store:
-        name, updates = updates_under(store, run, wanted)
+        name, updates = updates_under(store, request.run, wanted)
     if as_json:
         rows = [{**asdict(update), "differs": update.differs} for update in updates]
         typer.echo(json.dumps({"coach": name, "updates": rows}))
@@ -64,17 +54,16 @@ def other_coach(
     )
 
 
-def _score_again(
-    run: str, coach: str, rubric: str | None, changes: Sequence[str], *, ask: bool
-) -> None:
+def _score_again(request: "RescoreRequest") -> None:
     """As `mappa rescore`, on all of the run's training actions."""
     from mappa_cli.commands.rescore import rescored_run
     from mappa_core.coach.config import RULE
     from mappa_core.coach.provider_table import PROVIDERS
 
-    backend = coach.partition(":")[0]
+    backend = request.coach.partition(":")[0]
     if backend not in (RULE, *PROVIDERS):
         raise ConfigError(
-            f"no stored second coach is called {coach}: name one, or one to ask, as backend:model"
+            f"no stored second coach is called {request.coach}: name one, or one to ask, as "
+            "backend:model"
         )
-    asyncio.run(rescored_run(Settings(), run, coach, rubric, changes, limit=None, ask=ask))
+    asyncio.run(rescored_run(request))

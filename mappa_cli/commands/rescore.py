@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,12 +14,12 @@ from mappa_cli.printing.console import open_console
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import with_overrides
 from mappa_core.coach.config import CoachConfig
-from mappa_core.core.records.runs import Run
 from mappa_core.core.settings import Settings
 from mappa_core.core.text import counted
-from mappa_core.rollout.teams.base import Team
 
 if TYPE_CHECKING:
+    from mappa_core.coach.rescore import RescoreJob, RescoreResult
+    from mappa_core.coach.scoring import ScorePlan
     from mappa_core.store.store import Store
 
 
@@ -37,85 +37,96 @@ def rescore(
     as_json: Json = False,
 ) -> None:
     """Score a run's stored actions again, as rows beside those that trained; resumable."""
-    result = asyncio.run(
-        rescored_run(Settings(), run, coach, rubric_set, overrides or (), limit=limit, ask=not yes)
+    request = RescoreRequest(
+        run=run, coach=coach, rubric=rubric_set, changes=overrides or (), limit=limit, ask=not yes
     )
+    result = asyncio.run(rescored_run(request))
     if as_json:
-        typer.echo(json.dumps(result))
+        typer.echo(json.dumps(asdict(result)))
 
 
-async def rescored_run(
-    settings: Settings,
-    run: str,
-    coach: str,
-    rubric_set: str | None,
-    overrides: Sequence[str],
-    *,
-    limit: int | None,
-    ask: bool,
-) -> dict[str, float]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RescoreRequest:
+    """Which run to score again, by which coach."""
+
+    run: str
+    """Name, id or a prefix of either."""
+    coach: str
+    """`backend` or `backend:model`."""
+    rubric: str | None
+    """Rubric set; None for the run's."""
+    changes: Sequence[str]
+    """Overrides of the coach's configuration."""
+    limit: int | None = None
+    """Actions, at most."""
+    ask: bool
+    """Whether to ask before spending."""
+
+
+async def rescored_run(request: RescoreRequest) -> "RescoreResult":
     """Score what of a run a coach has not scored yet, after saying what it takes.
 
     Raises:
         NotFound: No such run.
         ConfigError: The coach cannot be asked.
     """
-    from mappa_core.coach.rescore import coach_overrides
+    from mappa_core.app.checks import coached_team
+    from mappa_core.coach.opening import coach_rubrics, open_coaches
+    from mappa_core.coach.rescore import coach_overrides, plan_rescoring, rescore_plan
     from mappa_core.rollout.teams import load_team
+    from mappa_core.rollout.teams.base import duties_of
     from mappa_core.store.opening import opened_store
 
+    settings = Settings()
     with opened_store(settings) as store:
-        stored = store.runs.get_run(run)
-        trained = TrainConfig.model_validate(stored.config)
-        chosen = [*coach_overrides(coach, rubric_set), *overrides]
-        config = with_overrides(trained, chosen).coach
-        team = load_team(stored.team, trained.prompts)
-        return await _rescored(store, stored, team, config, settings, limit=limit, ask=ask)
+        run = store.runs.get_run(request.run)
+        trained = TrainConfig.model_validate(run.config)
+        chosen = [*coach_overrides(request.coach, request.rubric), *request.changes]
+        other = with_overrides(trained, chosen).coach
+        config = other.model_copy(update={"second": CoachConfig().second})
+        team = load_team(run.team, trained.prompts)
+        async with AsyncExitStack() as stack:
+            coach, _ = open_coaches(config, settings, coached_team(team), stack)
+            plan = rescore_plan(coach, config, duties_of(team))
+            rubrics = coach_rubrics(config, coached_team(team))
+            job = await asyncio.to_thread(
+                plan_rescoring, store, run, plan, rubrics, config, request.limit
+            )
+            open_console(stderr=True).print(
+                f"{counted(job.count, 'action')} of {run.name} without a score of this coach"
+            )
+            if rubrics is not None:
+                _confirm(job, f"{config.backend} {config.model}", ask=request.ask)
+            return await _rescored(store, plan, job)
 
 
-async def _rescored(
-    store: "Store",
-    run: Run,
-    team: Team,
-    config: CoachConfig,
-    settings: Settings,
-    *,
-    limit: int | None,
-    ask: bool,
-) -> dict[str, float]:
-    from mappa_core.app.checks import coached_team
+def _confirm(job: "RescoreJob", coach: str, *, ask: bool) -> None:
+    """Say what a coach that costs money takes, and ask whether to go on."""
     from mappa_core.coach.forecast import lines
-    from mappa_core.coach.opening import coach_rubrics, open_coaches
-    from mappa_core.coach.rescore import plan_rescoring, rescore, rescore_plan
+
+    for line in lines([(coach, job.expected)]):
+        open_console(stderr=True).print(line)
+    if job.count and ask:
+        typer.confirm("go on?", abort=True, err=True)
+
+
+async def _rescored(store: "Store", plan: "ScorePlan", job: "RescoreJob") -> "RescoreResult":
+    """Score, with a count of what is done."""
+    from mappa_core.coach.rescore import rescore
     from mappa_core.core.garbage import freeze_garbage_collector
-    from mappa_core.rollout.teams.base import duties_of
 
-    console = open_console(stderr=True)
-    only = config.model_copy(update={"second": CoachConfig().second})
-    async with AsyncExitStack() as stack:
-        coach, _ = open_coaches(only, settings, coached_team(team), stack)
-        plan = rescore_plan(coach, only, duties_of(team))
-        rubrics = coach_rubrics(only, coached_team(team))
-        job = await asyncio.to_thread(plan_rescoring, store, run, plan, rubrics, only, limit)
-        missing = counted(job.count, "action")
-        console.print(f"{missing} of {run.name} without a score of this coach")
-        if rubrics is not None:
-            for line in lines([(f"{only.backend} {only.model}", job.expected)]):
-                console.print(line)
-        if job.count and ask and rubrics is not None:
-            typer.confirm("go on?", abort=True, err=True)
-        freeze_garbage_collector()
-        with console.status("scoring") as status:
-            done = 0
+    console, done = open_console(stderr=True), 0
+    freeze_garbage_collector()
+    with console.status("scoring") as status:
 
-            def progress(actions: int) -> None:
-                nonlocal done
-                done += actions
-                status.update(f"scored {done} of {job.count} actions")
+        def progress(actions: int) -> None:
+            nonlocal done
+            done += actions
+            status.update(f"scored {done} of {job.count} actions")
 
-            result = await rescore(store, plan, job, progress)
+        result = await rescore(store, plan, job, progress)
     console.print(
         f"{result.scored} scored, {result.unscored} unscored, {counted(result.calls, 'call')}, "
         f"{result.cost_usd:.4f} dollars"
     )
-    return asdict(result)
+    return result
