@@ -1,4 +1,4 @@
-"""What the audit's events come to: a run that somebody sees, with words and where to look."""
+"""Turns an event of the audit into a flow run that a person sees, with where to look."""
 
 from prefect import flow, get_run_logger
 from prefect.artifacts import acreate_markdown_artifact

@@ -18,34 +18,29 @@ from pydantic import Field
 
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.databases import opened_audit
-from mappa_core.app.learning import Learning
-from mappa_core.app.services import Services, services
-from mappa_core.audit.config import AuditConfig
-from mappa_core.audit.corrections import corrected_actions
+from mappa_core.app.services import Services
 from mappa_core.audit.report.text import markdown
 from mappa_core.audit.run_audit import DEFAULT_SIMULATIONS, audit_run
 from mappa_core.audit.statistics.verdicts import MARGIN_POINTS
-from mappa_core.audit.store import AuditStore
 from mappa_core.audit.watch.alerts import Alert
 from mappa_core.audit.watch.monitor import Monitor
 from mappa_core.coach import case
-from mappa_core.core.errors import CoachError, ConfigError, NotFound
+from mappa_core.core.errors import CoachError, NotFound
 from mappa_core.core.records.episodes import Episode, Turn
 from mappa_core.core.records.runs import Run
-from mappa_core.core.records.scores import CoachCase, LabelVisibility, ScoredAction
+from mappa_core.core.records.scores import CoachCase, LabelVisibility
 from mappa_core.core.settings import Settings
 from mappa_core.rollout.teams.base import duties_of
 from mappa_core.store.opening import opened_store
 from mappa_core.store.store import Store
-from mappa_core.train.update import Correct, UpdateRequest
 
 
 class Watch:
     """Watches the coach of one run, iteration by iteration; remembers what it has read."""
 
-    def __init__(self, run: Run, config: TrainConfig) -> None:
+    def __init__(self, port: Services, run: Run, config: TrainConfig) -> None:
         self._run, self._config = run, config.audit
-        self._monitor = _monitor(run, config)
+        self._monitor = _monitor(port, run, config)
 
     async def after(self, iteration: int) -> None:
         """Look at what one iteration left; alerts become rows, and new ones events.
@@ -71,9 +66,8 @@ class Watch:
             )
 
 
-def _monitor(run: Run, config: TrainConfig) -> Monitor | None:
+def _monitor(port: Services, run: Run, config: TrainConfig) -> Monitor | None:
     """What watches the coach; None where there are no anchors or nothing can be audited."""
-    port = services()
     if port.audit is None or not config.audit.anchors:
         return None
     duties = duties_of(port.team)
@@ -106,54 +100,6 @@ def _raise_event(run: str, alert: Alert) -> None:
             "limit": alert.limit,
         },
     )
-
-
-def check_correction(config: AuditConfig, port: Services) -> None:
-    """Refuse a correction that is not for the coach of this run.
-
-    Raises:
-        ConfigError: Nothing can be audited, or the correction is another coach's.
-        NotFound: There is no such correction.
-    """
-    if not config.correction:
-        return
-    correction = _audit_of(port).correction(config.correction)
-    identity = port.coach.identity
-    if (correction.coach, correction.rubric_sha256) != (identity.coach, identity.rubric_sha256):
-        raise ConfigError(
-            f"the correction {config.correction} is for the coach {correction.coach} and another "
-            "rubric than this run's: estimate one on a run of this coach"
-        )
-
-
-def corrector(config: AuditConfig, port: Learning) -> Correct | None:
-    """What takes a proven bias off the scores of an update; None where none is asked for.
-
-    Raises:
-        ConfigError: Nothing can be audited.
-        NotFound: There is no such correction.
-    """
-    if not config.correction:
-        return None
-    audit = _audit_of(port)
-    correction = audit.correction(config.correction)
-
-    def correct(request: UpdateRequest, actions: Sequence[ScoredAction]) -> Sequence[ScoredAction]:
-        return corrected_actions(
-            correction,
-            request.run_id,
-            request.iteration,
-            actions,
-            audit=audit,
-        )
-
-    return correct
-
-
-def _audit_of(port: Services | Learning) -> AuditStore:
-    if port.audit is None:
-        raise ConfigError("audit.correction needs a store that can be audited")
-    return port.audit
 
 
 def _name_of_audit() -> str:

@@ -37,7 +37,7 @@ _REFUSED = (httpx.codes.CONFLICT, httpx.codes.UNPROCESSABLE_ENTITY)
 
 
 async def check_deployment(deployment: str | None) -> None:
-    """Refuse a run whose updates nobody could compute.
+    """Refuse a run whose updates no worker could compute.
 
     Raises:
         ConfigError: The Prefect server has no such deployment.
@@ -57,13 +57,13 @@ async def dispatch(
     progress: ProgressListener,
     quiet_seconds: float = QUIET_SECONDS,
 ) -> Update:
-    """The update, computed by a run of `learner.deployment` unless the store has it.
+    """Have an update that the store lacks computed by a run of `learner.deployment`.
 
     Args:
         request: Which update.
         config: The training run's.
         store: Both sides' store.
-        progress: Is told when nobody seems to be computing it.
+        progress: Is told why no worker may be computing it.
         quiet_seconds: How often to look.
 
     Raises:
@@ -72,9 +72,6 @@ async def dispatch(
         StoreError: The run ended well and the update is not in this store.
         OutsideError: Prefect does not answer.
     """
-    done = await asyncio.to_thread(_found, store, request)
-    if done is not None:
-        return done
     deployment = config.learner.deployment or ""
     async with prefect_api() as client:
         where = await _deployment_id(client, deployment)
@@ -83,14 +80,14 @@ async def dispatch(
         sent = await _on_its_way(client, where, request)
         sent = sent or await _send(client, where, request, config)
         ended = await ended_run(client, sent.id, progress, quiet_seconds)
-    done = await asyncio.to_thread(_found, store, request)
+    done = await asyncio.to_thread(visible_update, store, request)
     if done is None:
         raise _nothing_came(request, deployment, ended)
     return done
 
 
-def _found(store: Store, request: UpdateRequest) -> Update | None:
-    """The update in the store, once the weights it made can be read.
+def visible_update(store: Store, request: UpdateRequest) -> Update | None:
+    """The update in the store, None where it is not; the weights it made can be read here.
 
     Raises:
         LearnerError: They cannot.

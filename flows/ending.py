@@ -68,7 +68,7 @@ def sigterm_cancels() -> Generator[None]:
     """SIGTERM cancels the task that is in the block, as Ctrl-C does.
 
     Prefect's handler raises in whatever runs just then. In a callback of the event loop that is
-    logged and lost, and nobody stops; so the loop hears the signal as well. Inside a flow that the
+    logged and lost, and nothing stops; so the loop hears the signal as well. Inside a flow that the
     block starts Prefect's handler is there again, and either may be first.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -86,7 +86,7 @@ def sigterm_cancels() -> Generator[None]:
 
 
 def _cancel(inside: list[asyncio.Task[object] | None]) -> None:
-    # Once, and nobody who has left: closing is not to be cancelled as well.
+    # Once, and only inside the block: closing is not to be cancelled as well.
     while inside:
         if (task := inside.pop()) is not None:
             task.cancel()

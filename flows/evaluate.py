@@ -4,93 +4,48 @@ evaluate_held_out   one policy step of a run, as a sub-flow of training or on it
 evaluate            base against a later step of a stored run, paired by problem
 
 A run is evaluated as it was set up. Asked for another temperature, token budget or other problems,
-an evaluation becomes a run of its own beside it (`beside`).
+an evaluation becomes a run of its own (`open_evaluation`).
 """
 
 import asyncio
-from dataclasses import dataclass
 from uuid import UUID
 
 from prefect import flow, get_run_logger
 from prefect.artifacts import acreate_table_artifact
 
-from flows.evaluation_run import written_to
 from flows.limits import global_limits
-from flows.recorder import check_recorder_load
 from flows.rollout import rollout
-from mappa_core.app.checks import check_same_weights
+from flows.runs import open_evaluation
+from mappa_core.app.checks import check_recorder_load, check_same_weights
 from mappa_core.app.config import TrainConfig
-from mappa_core.app.services import open_services, services
+from mappa_core.app.services import Services, open_services, services
 from mappa_core.core.errors import NotFound
 from mappa_core.core.records.runs import Run
 from mappa_core.core.settings import Settings
 from mappa_core.core.text import counted
-from mappa_core.evaluate.comparison import Comparison, compare
-from mappa_core.evaluate.report import Report, report, skills_of, successes_of
+from mappa_core.evaluate.evaluation import Evaluation, HeldOut, evaluation
+from mappa_core.evaluate.report import report
 from mappa_core.evaluate.steps import last_step
 from mappa_core.store.opening import opened_store
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
-    """A team before and after training, on the same held-out problems with the same seeds."""
-
-    run: str
-    """Under this name the episodes are in the store."""
-    before: Report
-    after: Report
-    success: Comparison
-    skill: Comparison | None
-    """Where tasks are measured and not only right or wrong."""
-
-    def metrics(self) -> dict[str, float]:
-        """For the tracker and for scripts."""
-        found = {**self.after.metrics(), **self.success.metrics()}
-        if self.skill is not None:
-            found |= self.skill.metrics("held_out/skill")
-        return found
-
-
 @flow(name="evaluate_held_out", flow_run_name="evaluate step {step}", persist_result=False)
-async def evaluate_held_out(run_id: UUID, step: int, config: TrainConfig) -> Report:
+async def evaluate_held_out(run_id: UUID, step: int, config: TrainConfig) -> HeldOut:
     """Play the held-out problems with every agent's policy after `step` updates, and sum up."""
     await rollout(run_id, "held_out", step, step, config)
     port = services()
-    told = await _report(run_id, step)
-    run = await asyncio.to_thread(port.store.runs.get_run, str(run_id))
+    store = port.store
+    episodes = await asyncio.to_thread(store.episodes.list_episodes, run_id, "held_out", step)
+    figures = await asyncio.to_thread(store.figures.get_iteration_figures, run_id, "held_out", step)
+    told = report(step, episodes, figures.agents)
+    run = await asyncio.to_thread(store.runs.get_run, str(run_id))
     await asyncio.to_thread(port.tracker.log, run.mlflow_run_id or "", step, told.metrics())
     description = f"{run.name}, held-out problems after {counted(step, 'update')}"
     for key, table in (("figures", told.table()), ("agents", told.agents_table())):
         await acreate_table_artifact(
             key=f"held-out-{step:03d}-{key}", table=table, description=description
         )
-    return told
-
-
-async def compare_steps(run_id: UUID, before: int, after: int, config: TrainConfig) -> Comparison:
-    """Success at two steps of one run on the same held-out problems, paired."""
-    return (await _compared(run_id, before, after, config))[0]
-
-
-async def _compared(
-    run_id: UUID, before: int, after: int, config: TrainConfig
-) -> tuple[Comparison, Comparison | None]:
-    store = services().store
-    earlier, later = [
-        await asyncio.to_thread(store.episodes.list_episodes, run_id, "held_out", step)
-        for step in (before, after)
-    ]
-    drawn = {"resamples": config.evaluation.bootstrap, "seed": config.seed}
-    success = compare(successes_of(earlier), successes_of(later), **drawn)
-    skills = skills_of(earlier), skills_of(later)
-    return success, compare(*skills, **drawn) if all(skills) else None
-
-
-async def _report(run_id: UUID, step: int) -> Report:
-    store = services().store
-    episodes = await asyncio.to_thread(store.episodes.list_episodes, run_id, "held_out", step)
-    figures = await asyncio.to_thread(store.figures.get_iteration_figures, run_id, "held_out", step)
-    return report(step, episodes, figures.agents)
+    return HeldOut(report=told, episodes=episodes)
 
 
 @flow(name="evaluate", flow_run_name="evaluate {run_name}", persist_result=False)
@@ -125,18 +80,19 @@ async def evaluate(
                 if last
                 else f"run {run.name} has not finished an update yet: nothing to compare"
             )
-        async with written_to(run, config, (0, after)) as own:
-            return await _evaluated(own, after, config)
+        async with open_evaluation(port, run, config, (0, after)) as opened:
+            return await _evaluated(port, opened, after, config)
 
 
-async def _evaluated(run: Run, after: int, config: TrainConfig) -> Evaluation:
-    reports = [await evaluate_held_out(run.id, played, config) for played in (0, after)]
-    success, skill = await _compared(run.id, 0, after, config)
-    found = Evaluation(
-        run=run.name, before=reports[0], after=reports[1], success=success, skill=skill
+async def _evaluated(port: Services, run: Run, after: int, config: TrainConfig) -> Evaluation:
+    found = evaluation(
+        run.name,
+        await evaluate_held_out(run.id, 0, config),
+        await evaluate_held_out(run.id, after, config),
+        resamples=config.evaluation.bootstrap,
+        seed=config.seed,
     )
-    tracker, tracker_id = services().tracker, run.mlflow_run_id or ""
-    await asyncio.to_thread(tracker.log, tracker_id, after, found.metrics())
+    await asyncio.to_thread(port.tracker.log, run.mlflow_run_id or "", after, found.metrics())
     return found
 
 

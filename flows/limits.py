@@ -41,7 +41,7 @@ async def limited(limit: Limit) -> AsyncGenerator[None]:
     if limit not in _there.get():
         yield
         return
-    # Not strict: a limit that somebody deletes in the meantime limits nothing any more.
+    # Not strict: a limit that is deleted in the meantime limits nothing any more.
     async with concurrency(limit, strict=False):
         yield
 

@@ -67,7 +67,7 @@ def _audit(records: Records, run: Run) -> CoachAudit | None:
 
 def summary(case: Case, override: str | None) -> str:
     """The case in Markdown, for people."""
-    lines = [f"# Promotion of {case.candidate}", "", f"* against: {case.champion or 'nobody'}"]
+    lines = [f"# Promotion of {case.candidate}", "", f"* against: {case.champion or 'no champion'}"]
     if (compared := case.comparison) is not None:
         lines.append(
             f"* gain on {compared.problems} held-out problems: {100 * compared.difference:+.1f} "

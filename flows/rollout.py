@@ -158,7 +158,7 @@ def _runner(
 async def _score_plan(
     port: Services, run_id: UUID, iteration: int, config: TrainConfig
 ) -> ScorePlan:
-    """What is scored in an iteration; agents that have learnt from it keep the scores they have."""
+    """What is scored in an iteration; agents that are updated from it keep the scores they have."""
     policies = await asyncio.to_thread(port.store.policies.list_policy_versions, run_id)
     return ScorePlan(
         coach=port.coach,

@@ -3,35 +3,41 @@
 evaluate ─▶ [ rollout + coach_score ─▶ update per agent ─▶ register ─▶ table ] x iterations
          ─▶ evaluate ─▶ before and after
 
-With `rollout.async_level=1` the next iteration is played beside the updates (`train`).
+With `rollout.async_level=1` the next iteration is played beside the updates. Both have ended before
+anything else loads weights, so which policy plays an iteration never depends on which was faster.
 """
 
 import asyncio
 import time
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 
-from prefect import flow, get_run_logger
+from prefect import flow, get_run_logger, task
 from prefect.artifacts import acreate_table_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.events import emit_event
 
-from flows import audit as auditing
+from flows.audit import Watch, run_resource
 from flows.dispatch import check_deployment
-from flows.evaluate import compare_steps, evaluate_held_out
+from flows.evaluate import evaluate_held_out
 from flows.limits import global_limits
-from flows.recorder import check_recorder_load
-from flows.rollout import rollout
-from flows.runs import prepared, recorded, stored_run
-from flows.updates import learn
-from mappa_core.app.checks import check_effects
+from flows.rollout import planned, rollout, serve
+from flows.runs import open_run
+from flows.update import update_task
+from mappa_core.app.checks import check_correction, check_run
 from mappa_core.app.config import TrainConfig
-from mappa_core.app.services import open_services, services
+from mappa_core.app.services import Services, open_services, services
 from mappa_core.coach.protocols import BudgetedCoach
+from mappa_core.core.concurrency import all_ended, result_of
 from mappa_core.core.errors import CoachError
 from mappa_core.core.records.runs import IterationFigures, Run
 from mappa_core.core.records.updates import Update
 from mappa_core.core.settings import Settings
 from mappa_core.evaluate.comparison import Comparison
-from mappa_core.rollout.problems.drawing import check_enough
+from mappa_core.evaluate.evaluation import evaluation
+from mappa_core.evaluate.registration import register_policies
+from mappa_core.rollout.config import EngineConfig
+from mappa_core.rollout.protocols import Engine, SleepingEngine
 from mappa_core.tracking.iteration import iteration_metrics, iteration_table
 
 
@@ -46,38 +52,32 @@ async def train(config: TrainConfig, resume: str | None = None) -> Comparison:
         MappaError: Something outside failed; the run can be resumed.
     """
     await check_deployment(config.learner.deployment)
+    last, every = config.rollout.iterations, config.evaluation.every
     async with global_limits(), open_services(config, Settings(), get_run_logger()) as port:
-        check_recorder_load(config, port.team)
-        check_effects(config, port.team)
-        check_enough(port.problems.train(), config.rollout.problems)
-        await asyncio.to_thread(auditing.check_correction, config.audit, port)
-        stored = await asyncio.to_thread(stored_run, config, resume)
-        async with recorded(stored, partial(prepared, config=config)) as run:
+        check_run(config, port.team, port.problems)
+        await asyncio.to_thread(check_correction, config.audit, port.audit, port.coach.identity)
+        async with open_run(port, config, resume) as run:
             port.progress.on_run_started(run)
             if isinstance(port.coach, BudgetedCoach):
-                port.coach.resume_budget(
-                    await asyncio.to_thread(port.store.figures.get_coach_spending, run.id)
-                )
-            return await _train(run, config)
+                spent = await asyncio.to_thread(port.store.figures.get_coach_spending, run.id)
+                port.coach.resume_budget(spent)
+            watch = Watch(port, run, config)
+            before = await evaluate_held_out(run.id, 0, config)
+            for iteration in range(config.start.step + 1, last + 1):
+                await _iterate(port, run, iteration, config, watch)
+                if every and iteration % every == 0 and iteration < last:
+                    await evaluate_held_out(run.id, iteration, config)
+            after = await evaluate_held_out(run.id, last, config)
+            seed, resamples = config.seed, config.evaluation.bootstrap
+            found = evaluation(run.name, before, after, resamples=resamples, seed=seed)
+            await _show_comparison(port, run, last, found.success)
+            return found.success
 
 
-async def _train(run: Run, config: TrainConfig) -> Comparison:
-    await evaluate_held_out(run.id, 0, config)
-    watch = auditing.Watch(run, config)
-    for iteration in range(config.start.step + 1, config.rollout.iterations + 1):
-        await _iterate(run, iteration, config, watch)
-        every = config.evaluation.every
-        if every and iteration % every == 0 and iteration < config.rollout.iterations:
-            await evaluate_held_out(run.id, iteration, config)
-    await evaluate_held_out(run.id, config.rollout.iterations, config)
-    comparison = await compare_steps(run.id, 0, config.rollout.iterations, config)
-    await _log_comparison(run, config.rollout.iterations, comparison)
-    return comparison
-
-
-async def _iterate(run: Run, iteration: int, config: TrainConfig, watch: auditing.Watch) -> None:
+async def _iterate(
+    port: Services, run: Run, iteration: int, config: TrainConfig, watch: Watch
+) -> None:
     """One round: play, score, learn, register, show."""
-    port = services()
     started = time.perf_counter()
     if iteration == config.start.step + 1 or not config.rollout.async_level:
         await rollout(run.id, "train", iteration, config.policy_step(iteration), config)
@@ -85,11 +85,69 @@ async def _iterate(run: Run, iteration: int, config: TrainConfig, watch: auditin
         port.store.figures.get_iteration_figures, run.id, "train", iteration
     )
     _check_unscored(figures, config.coach.unscored_limit)
-    updates = await learn(run, iteration, config)
+    async with _asleep(port.engine, config.engine):
+        updates = await _learn(port, run, iteration, config)
+    await register(run, iteration)
     await watch.after(iteration)
     seconds = time.perf_counter() - started
     port.progress.on_iteration_ended(figures, seconds)
-    await _log_iteration(run, figures, updates, seconds)
+    await _show_iteration(port, run, figures, updates, seconds)
+
+
+async def _learn(port: Services, run: Run, iteration: int, config: TrainConfig) -> list[Update]:
+    """Every agent's update, in the team's order; one step off, the next iteration is played too."""
+    following, step = iteration + 1, config.policy_step(iteration + 1)
+    one_off = bool(config.rollout.async_level) and iteration < config.rollout.iterations
+    if one_off:
+        # Before any update: reading a model sets torch's defaults for the whole process meanwhile.
+        episodes = planned(port.problems, run.id, "train", following, config)
+        await serve(port, run.id, step, episodes)
+    updates = all_ended(
+        (update_task(run.id, agent.name, iteration, config) for agent in port.team.agents),
+        at_once=config.learner.updates_at_once,
+    )
+    if not one_off:
+        return await updates
+    playing = rollout(run.id, "train", following, step, config)
+    updated, played = await asyncio.gather(updates, playing, return_exceptions=True)
+    done = result_of(updated)
+    result_of(played)
+    return done
+
+
+@task(
+    name="register",
+    task_run_name="register iteration {iteration}",
+    cache_policy=NO_CACHE,
+    retries=3,
+    retry_delay_seconds=2,
+    persist_result=False,
+)
+async def register(run: Run, iteration: int) -> None:
+    """Register the iteration's checkpoints as `candidate`, and let automations know of new ones."""
+    port = services()
+    registered = await asyncio.to_thread(
+        register_policies, run, iteration, registry=port.registry, store=port.store
+    )
+    if registered:
+        emit_event(
+            "mappa.update.registered",
+            resource=run_resource(run.name),
+            payload={"step": iteration, "versions": list(registered)},
+        )
+
+
+@asynccontextmanager
+async def _asleep(engine: Engine, config: EngineConfig) -> AsyncGenerator[None]:
+    """Leave the engine's memory to the learner inside the block, where they share a GPU."""
+    if not config.colocate or not isinstance(engine, SleepingEngine):
+        yield
+        return
+    await engine.sleep()
+    try:
+        yield
+    finally:
+        await engine.wake()
 
 
 def _check_unscored(figures: IterationFigures, limit: float) -> None:
@@ -103,13 +161,15 @@ def _check_unscored(figures: IterationFigures, limit: float) -> None:
         )
 
 
-async def _log_iteration(
-    run: Run, figures: IterationFigures, updates: Sequence[Update], seconds: float
+async def _show_iteration(
+    port: Services,
+    run: Run,
+    figures: IterationFigures,
+    updates: Sequence[Update],
+    seconds: float,
 ) -> None:
     metrics = iteration_metrics(figures, updates, seconds)
-    await asyncio.to_thread(
-        services().tracker.log, run.mlflow_run_id or "", figures.iteration, metrics
-    )
+    await asyncio.to_thread(port.tracker.log, run.mlflow_run_id or "", figures.iteration, metrics)
     await acreate_table_artifact(
         key=f"iteration-{figures.iteration:03d}",
         table=iteration_table(figures, updates),
@@ -118,10 +178,9 @@ async def _log_iteration(
     )
 
 
-async def _log_comparison(run: Run, step: int, comparison: Comparison) -> None:
-    await asyncio.to_thread(
-        services().tracker.log, run.mlflow_run_id or "", step, comparison.metrics()
-    )
+async def _show_comparison(port: Services, run: Run, step: int, comparison: Comparison) -> None:
+    metrics = comparison.metrics()
+    await asyncio.to_thread(port.tracker.log, run.mlflow_run_id or "", step, metrics)
     await acreate_table_artifact(
         key="before-and-after",
         table=comparison.table(),

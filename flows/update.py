@@ -1,25 +1,25 @@
-"""One agent's update, by whoever is to compute it.
+"""One agent's update, computed here or by a worker.
 
-train ─▶ compute                                   learner.deployment: null
-train ─▶ dispatch ─▶ update/gpu ─▶ compute         learner.deployment: update/gpu
-                     (a worker of the pool gpu)
+train ─▶ update_task ─▶ update_agent                            learner.deployment: null
+train ─▶ update_task ─▶ dispatch ─▶ update ─▶ update_agent      learner.deployment: update/gpu
+                                    (a worker of the pool gpu)
 """
 
 import asyncio
 from uuid import UUID
 
-from prefect import flow, get_run_logger
+from prefect import flow, get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+from prefect.events import emit_event
 
-from flows.audit import corrector
+from flows.dispatch import dispatch, visible_update
 from mappa_core.app.config import TrainConfig
-from mappa_core.app.learning import Learning, open_learning
-from mappa_core.core import ids
+from mappa_core.app.services import open_learning, services
 from mappa_core.core.errors import LearnerError, NotFound
 from mappa_core.core.records.updates import Update
 from mappa_core.core.settings import Settings
 from mappa_core.store.store import Store
-from mappa_core.train.retention import retire_checkpoints
-from mappa_core.train.update import UpdateRequest, check_visible, update_agent
+from mappa_core.train.update import UpdateRequest, check_visible
 
 
 @flow(name="update", flow_run_name="update {agent} {iteration}", persist_result=False)
@@ -31,7 +31,7 @@ async def update(run_id: UUID, agent: str, iteration: int, config: TrainConfig) 
 
     Args:
         run_id: The training run in the store.
-        agent: Who learns.
+        agent: Whose weights learn.
         iteration: 1, 2, ...; its episodes are played and scored.
         config: The training run's configuration.
 
@@ -39,13 +39,44 @@ async def update(run_id: UUID, agent: str, iteration: int, config: TrainConfig) 
         MappaError: It could not be computed; nothing half-done is in the store.
     """
     request = update_request(run_id, agent, iteration, config)
-    async with open_learning(config, Settings(), get_run_logger()) as port:
-        await asyncio.to_thread(_check_shared, request, port.store)
-        return await compute(request, config, port)
+    async with open_learning(config, Settings(), get_run_logger()) as learning:
+        await asyncio.to_thread(_check_shared, request, learning.store)
+        return await asyncio.to_thread(learning.compute, request, config.audit)
+
+
+@task(
+    name="update",
+    task_run_name="update {agent}",
+    cache_policy=NO_CACHE,
+    retries=1,
+    retry_delay_seconds=2,
+    persist_result=False,
+)
+async def update_task(run_id: UUID, agent: str, iteration: int, config: TrainConfig) -> Update:
+    """Have one agent's update computed, unless the store has it."""
+    port, request = services(), update_request(run_id, agent, iteration, config)
+    done = await asyncio.to_thread(visible_update, port.store, request)
+    if done is None:
+        if config.learner.deployment is None:
+            # In a thread, so that the event loop goes on.
+            done = await asyncio.to_thread(port.learning.compute, request, config.audit)
+        else:
+            done = await dispatch(request, config, store=port.store, progress=port.progress)
+        if done.skipped is not None:
+            emit_event(
+                "mappa.update.skipped",
+                resource={
+                    "prefect.resource.id": f"mappa.agent.{agent}",
+                    "prefect.resource.name": agent,
+                },
+                payload={"run": str(run_id), "iteration": iteration, "reason": done.skipped},
+            )
+    port.progress.on_update_ended(agent, iteration, done.metrics)
+    return done
 
 
 def update_request(run_id: UUID, agent: str, iteration: int, config: TrainConfig) -> UpdateRequest:
-    """Ask for one agent's update as a run is configured."""
+    """One agent's update, as a run is configured."""
     return UpdateRequest(
         run_id=run_id,
         agent=agent,
@@ -53,6 +84,8 @@ def update_request(run_id: UUID, agent: str, iteration: int, config: TrainConfig
         algorithm=config.algorithm,
         total_steps=config.rollout.iterations,
         seed=config.seed,
+        keep_checkpoints=config.learner.keep_checkpoints,
+        async_level=config.rollout.async_level,
     )
 
 
@@ -71,26 +104,3 @@ def _check_shared(request: UpdateRequest, store: Store) -> None:
         ) from error
     if store.updates.get_update(request.run_id, request.agent, request.iteration) is None:
         check_visible(store, request.run_id, request.agent, request.iteration - 1)
-
-
-async def compute(request: UpdateRequest, config: TrainConfig, port: Learning) -> Update:
-    """The update, in a thread so that the event loop goes on; older checkpoints make room.
-
-    All but this iteration's are registered by now, so what is removed here has its copy.
-    """
-    return await asyncio.to_thread(_compute, request, config, port)
-
-
-def _compute(request: UpdateRequest, config: TrainConfig, port: Learning) -> Update:
-    identity = ids.update_id(request.run_id, request.agent, request.iteration)
-    # A worker that was taken for dead may be at it: two would write one checkpoint.
-    with port.store.lock(identity):
-        done = update_agent(
-            request,
-            learner=port.learner,
-            store=port.store,
-            correct=corrector(config.audit, port),
-        )
-    keep, async_level = config.learner.keep_checkpoints, config.rollout.async_level
-    retire_checkpoints(port.store, request.run_id, request.agent, keep, async_level)
-    return done

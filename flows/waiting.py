@@ -19,7 +19,7 @@ from mappa_core.core.errors import LearnerError, OutsideError
 
 POLL_SECONDS = 1.0
 QUIET_SECONDS = 15.0
-"""How often to look whether there is anybody to execute the run."""
+"""How often to look whether a worker is there to execute the run."""
 
 
 @asynccontextmanager
@@ -55,11 +55,11 @@ async def ended_run(
     Args:
         client: Of its server.
         flow_run_id: Which run.
-        progress: Is told, once for each reason, why nobody may be executing it.
+        progress: Is told, once for each reason, why no worker may be executing it.
         quiet_seconds: How often to look for one.
 
     Raises:
-        LearnerError: Somebody deleted it.
+        LearnerError: It was deleted.
     """
     looked, said = time.monotonic(), None
     while True:
@@ -82,7 +82,7 @@ async def _read(client: PrefectClient, flow_run_id: UUID) -> FlowRun:
 
 
 async def _trouble(client: PrefectClient, flow_run: FlowRun) -> str | None:
-    """Why nobody may be executing it; None where all is well."""
+    """Why no worker may be executing it; None where all is well."""
     waits = flow_run.state is None or flow_run.state.is_scheduled()
     pool = flow_run.work_pool_name
     if pool is not None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from mappa_core.app.databases import ping_mlflow
-from mappa_core.app.machine import sandbox_tier
 from mappa_core.coach.provider_table import PROVIDERS
 from mappa_core.core.errors import MappaError
 from mappa_core.core.settings import Settings
+from mappa_core.rollout.sandboxes.choose import choose_sandbox
 from mappa_core.store.connection import ping
 from mappa_core.store.opening import opened_databases
 
@@ -94,7 +94,7 @@ def _engine(_: Settings) -> Finding:
 
 def _sandbox(settings: Settings) -> Finding:
     try:
-        return Finding(name="sandbox", works=True, found=asyncio.run(sandbox_tier(settings)))
+        return Finding(name="sandbox", works=True, found=asyncio.run(_sandbox_tier(settings)))
     except MappaError as error:
         return Finding(
             name="sandbox", works=False, found=str(error), advice="apt-get install bubblewrap"
@@ -162,3 +162,12 @@ def _printed(*command: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
+
+
+async def _sandbox_tier(settings: Settings) -> str:
+    """The isolation that `auto` takes on this machine, by trying it."""
+    sandbox = await choose_sandbox(
+        "auto", 1, fusion_url=settings.sandboxfusion_url, image=settings.sandbox_image
+    )
+    await sandbox.close()
+    return sandbox.tier

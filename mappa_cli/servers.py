@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from flows.recorder import drain
+from mappa_cli.prefect_recorder import drain
 from mappa_cli.server_process import ServerProcess, file_lock, is_healthy, start_shared
 from mappa_core.core.errors import OutsideError, PortBusy
 from mappa_core.core.settings import Settings

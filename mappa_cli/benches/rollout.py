@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from mappa_cli.benches.metering import Meter, metered, on_training
 from mappa_cli.benches.report import BenchReport, Figure, aimed
 from mappa_core.app.config import TrainConfig
+from mappa_core.app.runs import prepare_run, stored_run
 from mappa_core.core.records.episodes import Completion, GenerationRequest
 from mappa_core.core.settings import Settings
 from mappa_core.rollout.protocols import Engine
@@ -21,11 +22,11 @@ def bench_rollout(overrides: Sequence[str], settings: Settings) -> BenchReport:
 
 async def _measured(config: TrainConfig, settings: Settings) -> BenchReport:
     from flows.rollout import rollout
-    from flows.runs import open_run
 
     meter = Meter()
     async with metered(config, settings, meter) as port:
-        run = await asyncio.to_thread(open_run, config, None)
+        stored = await asyncio.to_thread(stored_run, port, config, None)
+        run = await asyncio.to_thread(prepare_run, port, stored, config)
         await rollout(run.id, "train", 1, 0, config)  # warms the engine up
         meter.generations.clear()
         started = time.perf_counter()

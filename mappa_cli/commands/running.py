@@ -35,14 +35,13 @@ def watched(
     Raises:
         UserError: It cannot be run.
     """
-    from flows.recorder import check_recorder_load
     from mappa_cli.printing.progress import TerminalProgress
     from mappa_cli.servers import prefect_server
     from mappa_core.app.checks import check_inputs
     from mappa_core.app.services import reporting_to
     from mappa_core.rollout.engines import prestarted
 
-    check_recorder_load(config, check_inputs(config, settings))
+    check_inputs(config, settings)
     with (
         prestarted(config.engine, settings.logs),
         prefect_server(settings),

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from flows.evaluate import Evaluation
 from mappa_cli.printing.console import make_table
 from mappa_core.core.text import counted
 from mappa_core.evaluate.comparison import Comparison
+from mappa_core.evaluate.evaluation import Evaluation
 from mappa_core.evaluate.report import Report
 
 

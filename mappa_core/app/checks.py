@@ -1,19 +1,24 @@
 """What is refused before anything is written, because the user can mend it."""
 
+import shutil
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
 from mappa_core.app.config import TrainConfig
-from mappa_core.app.machine import check_space
+from mappa_core.audit.config import AuditConfig
+from mappa_core.audit.store import AuditStore
 from mappa_core.coach.opening import CoachedTeam, check_coaches
-from mappa_core.core.errors import ConfigError
+from mappa_core.core.errors import ConfigError, DiskFull
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.runs import Run
+from mappa_core.core.records.scores import CoachIdentity
 from mappa_core.core.settings import Settings
 from mappa_core.rollout.engines import check_engine
 from mappa_core.rollout.episode_files import open_files
 from mappa_core.rollout.problems import problem_source
 from mappa_core.rollout.problems.drawing import check_enough
+from mappa_core.rollout.protocols import ProblemSource
 from mappa_core.rollout.teams import load_team
 from mappa_core.rollout.teams.base import Team
 from mappa_core.rollout.tools.opening import check_tools
@@ -21,6 +26,13 @@ from mappa_core.tracking.opening import check_tracking
 
 WEIGHTS = {"team": True, "model": True, "learner": {"weights": True, "lora": True}}
 """Keys that decide which weights fit."""
+SPARE_BYTES = 2 * 2**30
+"""Free space asked for before a run starts: a converted model, merged weights, checkpoints."""
+BURST_TASK_RUNS = 2500
+"""What Prefect's recorder takes. Task runs reach the server as events, three each; one process
+writes them to the database at 20 to 40 task runs a second. What waits sits in a queue of 10,000
+events, and what does not fit is dropped: of 3,000 task runs sent at once all arrived; of 6,000
+almost half were lost without an error, and the flow run said Completed."""
 
 
 def check_weights(policy: PolicyVersion) -> None:
@@ -93,16 +105,14 @@ def check_inputs(config: TrainConfig, settings: Settings) -> Team:
 
     Raises:
         UserError: Unknown team, prompts or tools, overlapping problem sets or too few problems, no
-            such model, no GPU where one is asked for by name or needed, a key that nothing would
-            come of.
+            such model, no GPU where one is asked for by name or needed; as `check_run`.
         DiskFull: Too little space for a run.
     """
     team = load_team(config.team, config.prompts)
     problems = problem_source(config.problems, config.sandbox.workspace_mib)
     open_files(team, problems, settings.workspaces)
-    check_enough(problems.train(), config.rollout.problems)
+    check_run(config, team, problems)
     check_tools(team, config.tools)
-    check_effects(config, team)
     check_tracking(config.tracking, settings)
     check_coaches(config.coach, settings, coached_team(team))
     check_space(settings.home)
@@ -114,3 +124,97 @@ def check_inputs(config: TrainConfig, settings: Settings) -> Team:
     if config.learner.deployment is None:
         resolve_device(config.learner.device)
     return team
+
+
+def check_run(config: TrainConfig, team: Team, problems: ProblemSource) -> None:
+    """Refuse a configuration that its own team and problems do not fit.
+
+    Raises:
+        ConfigError: A key that nothing would come of, too few problems, or more task runs than
+            Prefect records.
+    """
+    check_enough(problems.train(), config.rollout.problems)
+    check_effects(config, team)
+    check_recorder_load(config, team)
+
+
+def check_correction(
+    config: AuditConfig, audit: AuditStore | None, identity: CoachIdentity
+) -> None:
+    """Refuse a correction that is not for the coach of this run.
+
+    Raises:
+        ConfigError: Nothing can be audited, or the correction is another coach's.
+        NotFound: There is no such correction.
+    """
+    if not config.correction:
+        return
+    correction = auditable(audit).correction(config.correction)
+    if (correction.coach, correction.rubric_sha256) != (identity.coach, identity.rubric_sha256):
+        raise ConfigError(
+            f"the correction {config.correction} is for the coach {correction.coach} and another "
+            "rubric than this run's: estimate one on a run of this coach"
+        )
+
+
+def auditable(audit: AuditStore | None) -> AuditStore:
+    """The audit's side of the store, which a correction needs.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if audit is None:
+        raise ConfigError("audit.correction needs a store that can be audited")
+    return audit
+
+
+def check_space(directory: Path, spare_bytes: int = SPARE_BYTES) -> None:
+    """Refuse to start on a disk that will fill up half way.
+
+    Raises:
+        DiskFull: Less than `spare_bytes` are free where `directory` lies or will lie.
+    """
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    if free < spare_bytes:
+        raise DiskFull(
+            f"{existing} has {free / 2**30:.1f} GiB free and a run needs {spare_bytes / 2**30:.0f}:"
+            " make room, or point MAPPA_HOME at a larger disk"
+        )
+
+
+def check_recorder_load(config: TrainConfig, team: Team) -> None:
+    """Refuse a run one of whose phases could make more task runs than Prefect records.
+
+    Raises:
+        ConfigError: Too many; the message says how to have fewer.
+    """
+    worst = max(task_runs_of_phases(config, team).items(), key=lambda phase: phase[1])
+    phase, task_runs = worst
+    if task_runs <= BURST_TASK_RUNS:
+        return
+    fewer = (
+        "set rollout.granularity=episode"
+        if config.rollout.granularity == "action"
+        else f"lower {'problems.held_out_size' if phase == 'evaluation' else 'rollout.problems'}"
+    )
+    raise ConfigError(
+        f"one {phase} would make up to {task_runs} Prefect task runs and its recorder loses some "
+        f"beyond {BURST_TASK_RUNS}: {fewer}"
+    )
+
+
+def task_runs_of_phases(config: TrainConfig, team: Team) -> Mapping[str, int]:
+    """Task runs of one training iteration and of one evaluation, at most.
+
+    An episode is one, and its scoring another; with granularity `action` each of its actions and
+    each run of its code is one more.
+    """
+    rollout = config.rollout
+    inside = 0
+    if rollout.granularity == "action":
+        inside = 2 * sum(agent.max_turns for agent in team.agents)
+    return {
+        "iteration": rollout.problems * rollout.episodes_per_problem * (2 + inside),
+        "evaluation": config.problems.held_out_size * config.evaluation.samples * (1 + inside),
+    }

@@ -1,5 +1,7 @@
 """The whole configuration of a run."""
 
+import json
+
 from pydantic import Field, model_validator
 
 from mappa_core.audit.config import AuditConfig
@@ -28,6 +30,27 @@ RESUMABLE = {
 }
 """Keys that a resumed run may change, by section: how its coach is asked, and not what; what the
 audit stops it for; where its updates are computed."""
+
+_HELD_OUT = {
+    "prompts": True,
+    "seed": True,
+    "problems": True,
+    "tools": True,
+    "rollout": {"max_tokens"},
+    "engine": {"dtype", "max_model_length"},
+    "sandbox": {
+        "runtime",
+        "wall_seconds",
+        "cpu_seconds",
+        "memory_mib",
+        "processes",
+        "workspace_mib",
+        "file_mib",
+        "output_kib",
+    },
+    "evaluation": {"temperature"},
+}
+"""Keys that decide what a held-out episode of given weights is like."""
 
 
 class StartConfig(Section):
@@ -108,3 +131,7 @@ class TrainConfig(Section):
         left_out = {section: {*keys} for section, keys in RESUMABLE.items()}
         ours, theirs = (one.model_dump(mode="json", exclude={**left_out}) for one in (self, other))
         return tuple(sorted(key for key in ours if ours[key] != theirs[key]))
+
+    def held_out_settings(self) -> str:
+        """What of it decides what held-out episodes of given weights are like, as JSON."""
+        return json.dumps(self.model_dump(mode="json", include=_HELD_OUT), sort_keys=True)

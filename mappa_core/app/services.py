@@ -1,36 +1,78 @@
-"""All services of a run, built in the order in which a user can mend what is wrong."""
+"""Services of a run, opened in the order in which a user can mend what is wrong."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from mappa_core.app.checks import coached_team
+from mappa_core.app.checks import auditable, check_space, coached_team
 from mappa_core.app.config import TrainConfig
-from mappa_core.app.learning import Learning, open_learner
-from mappa_core.app.machine import check_space
 from mappa_core.app.progress import Log, LogProgress, ProgressListener
+from mappa_core.audit.config import AuditConfig
+from mappa_core.audit.corrections import corrected_actions
 from mappa_core.audit.store import AuditStore
 from mappa_core.coach.opening import open_coaches
 from mappa_core.coach.protocols import Coach
 from mappa_core.core.outage import OutageRetry
+from mappa_core.core.records.scores import ScoredAction
+from mappa_core.core.records.updates import Update
 from mappa_core.core.settings import Settings
 from mappa_core.rollout.engines import start_engine
 from mappa_core.rollout.engines.base import EngineSetup
 from mappa_core.rollout.episode_files import EpisodeFiles, open_files
 from mappa_core.rollout.problems import problem_source
-from mappa_core.rollout.protocols import Engine, ProblemSource, Sandbox, Tokenizer, Toolbox
+from mappa_core.rollout.protocols import Engine, ProblemSource, Sandbox, Toolbox
 from mappa_core.rollout.sandboxes.choose import choose_sandbox
 from mappa_core.rollout.teams import load_team
 from mappa_core.rollout.teams.base import Team
 from mappa_core.rollout.tools.opening import open_tools
-from mappa_core.store.opening import open_store, opened_databases
+from mappa_core.store.opening import Databases, open_store, opened_databases
 from mappa_core.store.store import Store
 from mappa_core.tracking.mlflow.registry import MlflowRegistry
 from mappa_core.tracking.opening import open_tracker
 from mappa_core.tracking.protocols import ModelRegistry, Tracker
+from mappa_core.train.learners import open_learner
 from mappa_core.train.protocols import Learner
+from mappa_core.train.update import Correct, UpdateRequest, update_agent
+
+if TYPE_CHECKING:
+    from mappa_core.models.tokenizer import ChatTokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learning:
+    """What an update needs, and nothing else of a run: no engine, no sandbox, no coach."""
+
+    learner: Learner
+    store: Store
+    audit: AuditStore | None
+    """Has the corrections of a coach's bias; None where no update asks for one."""
+
+    def compute(self, request: UpdateRequest, config: AuditConfig) -> Update:
+        """Compute an update, with a proven bias taken off its scores where that is asked for.
+
+        Raises:
+            ConfigError: A correction is asked for and nothing can be audited.
+            NotFound: There is no such correction.
+            MappaError: As `update_agent`.
+        """
+        correct = self._corrector(config.correction) if config.correction else None
+        return update_agent(request, learner=self.learner, store=self.store, correct=correct)
+
+    def _corrector(self, name: str) -> Correct:
+        audit = auditable(self.audit)
+        correction = audit.correction(name)
+
+        def correct(
+            request: UpdateRequest, actions: Sequence[ScoredAction]
+        ) -> Sequence[ScoredAction]:
+            return corrected_actions(
+                correction, request.run_id, request.iteration, actions, audit=audit
+            )
+
+        return correct
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +82,7 @@ class Services:
     team: Team
     model: str
     problems: ProblemSource
-    tokenizer: Tokenizer
+    tokenizer: "ChatTokenizer"
     engine: Engine
     sandbox: Sandbox
     coach: Coach
@@ -89,7 +131,7 @@ def services() -> Services:
     """The services of the enclosing `use` or `open_services`."""
     current = _services.get()
     if current is None:
-        raise LookupError("no services are open: wrap the call in bootstrap.open_services()")
+        raise LookupError("no services are open: wrap the call in open_services()")
     return current
 
 
@@ -112,7 +154,7 @@ async def open_services(
     Args:
         config: What the run is to be.
         settings: Where things are.
-        log: Is told what happens where nobody is `reporting_to`; None for the logger `mappa`.
+        log: Is told what happens outside of `reporting_to`; None for the logger `mappa`.
 
     Raises:
         UserError: The input is wrong; nothing was written.
@@ -133,14 +175,12 @@ async def _build(
     config: TrainConfig, settings: Settings, progress: ProgressListener, stack: AsyncExitStack
 ) -> Services:
     # Torch and transformers take seconds to import, and most commands do without.
-    from mappa_core.models.resolve import resolve_model
     from mappa_core.models.tokenizer import ChatTokenizer
 
     team = load_team(config.team, config.prompts)
     problems = problem_source(config.problems, config.sandbox.workspace_mib)
-    check_space(settings.home)
     progress.on_starting("model")
-    model = str(await asyncio.to_thread(resolve_model, config.model, settings.models))
+    model = await _model(config, settings)
     tokenizer = await asyncio.to_thread(ChatTokenizer, model)
     progress.on_starting("sandbox")
     sandbox = await choose_sandbox(
@@ -153,12 +193,9 @@ async def _build(
     stack.push_async_callback(sandbox.close)
     team, toolbox = await open_tools(team, config.tools, settings, stack)
     progress.on_starting("database")
-    databases = await asyncio.to_thread(stack.enter_context, opened_databases(settings))
-    outage_retry = OutageRetry(
-        seconds=settings.outage_seconds, tell=progress.on_waiting, revive=databases.revive
+    databases, outage_retry, store = await asyncio.to_thread(
+        _open_databases, settings, progress.on_waiting, stack
     )
-    store = await asyncio.to_thread(open_store, settings, databases, outage_retry)
-    stack.callback(store.close)
     coach, second = open_coaches(config.coach, settings, coached_team(team), stack)
     progress.on_starting("engines")
     engine = await start_engine(
@@ -174,7 +211,7 @@ async def _build(
         toolbox=toolbox,
         coach=coach,
         second_coach=second,
-        learner=None if config.learner.deployment else open_learner(model, settings, config),
+        learner=None if config.learner.deployment else _open_learner(config, settings, model),
         store=store,
         tracker=open_tracker(databases.mlflow, config.tracking, settings, outage_retry),
         registry=MlflowRegistry(databases.mlflow, outage_retry),
@@ -197,3 +234,47 @@ def _engine_setup(
         whole_weights=config.learner.weights == "full",
         lora_rank=config.learner.lora.rank,
     )
+
+
+@asynccontextmanager
+async def open_learning(
+    config: TrainConfig, settings: Settings, log: Log | None = None
+) -> AsyncGenerator[Learning]:
+    """Open the learner of `config`, the store and the audit, and nothing else of a run.
+
+    Args:
+        config: The run's.
+        settings: Where things are.
+        log: Is told what is waited for; None for the logger `mappa`.
+
+    Raises:
+        UserError: The input is wrong.
+        OutsideError: Something outside does not work.
+    """
+    model = await _model(config, settings)
+    async with AsyncExitStack() as stack:
+        waiting = LogProgress(log).on_waiting
+        *_, store = await asyncio.to_thread(_open_databases, settings, waiting, stack)
+        learner = await asyncio.to_thread(_open_learner, config, settings, model)
+        yield Learning(learner=learner, store=store, audit=AuditStore(store.database))
+
+
+async def _model(config: TrainConfig, settings: Settings) -> str:
+    from mappa_core.models.resolve import resolve_model
+
+    check_space(settings.home)
+    return str(await asyncio.to_thread(resolve_model, config.model, settings.models))
+
+
+def _open_databases(
+    settings: Settings, tell: Callable[[str], None], stack: AsyncExitStack
+) -> tuple[Databases, OutageRetry, Store]:
+    databases = stack.enter_context(opened_databases(settings))
+    outage_retry = OutageRetry(seconds=settings.outage_seconds, tell=tell, revive=databases.revive)
+    store = open_store(settings, databases, outage_retry)
+    stack.callback(store.close)
+    return databases, outage_retry, store
+
+
+def _open_learner(config: TrainConfig, settings: Settings, model: str) -> Learner:
+    return open_learner(config.learner, model, settings.checkpoints)

@@ -3,6 +3,7 @@
 together   ─┬─ a ─▶ result
             ├─ b ─▶ fails ─▶ a and c are cancelled, and have ended when the error is raised
             └─ c
+all_ended   as `together`, and nothing is cancelled for another's failure
 in_thread  ──── cancelled ─▶ the thread ends first
 
 What outlives its run would write into it when another process may have it.
@@ -29,6 +30,28 @@ async def together(work: Iterable[Coroutine[object, object, T]]) -> list[T]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def all_ended(work: Iterable[Coroutine[object, object, T]], *, at_once: int) -> list[T]:
+    """The results in the order of `work`, at most so many under way at a time.
+
+    If one fails the others go on; the first error is raised when all have ended.
+    """
+    places = asyncio.Semaphore(at_once)
+
+    async def placed(each: Coroutine[object, object, T]) -> T:
+        async with places:
+            return await each
+
+    outcomes = await asyncio.gather(*(placed(each) for each in work), return_exceptions=True)
+    return [result_of(outcome) for outcome in outcomes]
+
+
+def result_of(outcome: T | BaseException) -> T:
+    """One of the outcomes of `asyncio.gather(..., return_exceptions=True)`; raised if an error."""
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
 
 
 async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from mappa_core.core import ids
 from mappa_core.core.concurrency import in_thread
@@ -35,7 +35,10 @@ from mappa_core.core.records.tools import (
 )
 from mappa_core.rollout.config import RolloutConfig, SandboxConfig
 from mappa_core.rollout.episode_files import EpisodeFiles
-from mappa_core.rollout.protocols import Engine, Sandbox, Tokenizer, Toolbox
+from mappa_core.rollout.protocols import Engine, Sandbox, Toolbox
+
+if TYPE_CHECKING:
+    from mappa_core.models.tokenizer import ChatTokenizer
 
 REFUSED = "mcp"
 """The tier of a call that reached no server."""
@@ -94,7 +97,7 @@ class DirectRunner(ToolRunner):
     """Runs actions on the services that this process has open; an `ActionRunner`."""
 
     engine: Engine
-    tokenizer: Tokenizer
+    tokenizer: "ChatTokenizer"
     policies: Mapping[str, PolicyVersion]
     """By agent; they are loaded."""
     sampling: Sampling

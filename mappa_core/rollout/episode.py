@@ -1,4 +1,4 @@
-"""One episode: turn by turn, until nobody acts any more, and then its outcome.
+"""One episode: turn by turn, until no agent acts any more, and then its outcome.
 
 Team ─▶ observation ─▶ ActionRunner.generate ─▶ what it asks for ─▶ ActionRunner.execute ─▶ Turn
 ▲                                                                                          │

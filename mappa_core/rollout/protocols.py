@@ -1,6 +1,6 @@
 """What an agent acts with: its engine, its sandbox, its tools and its problem."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -9,28 +9,11 @@ from mappa_core.core.records.episodes import (
     Completion,
     Episode,
     GenerationRequest,
-    Message,
     Observation,
     PolicyVersion,
     Problem,
 )
 from mappa_core.core.records.tools import Limits, Tool, ToolCall, ToolRequest, ToolResult
-
-
-class Tokenizer(Protocol):
-    """Turns chat messages into the ids a model reads, and sampled ids into text."""
-
-    def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """The prompt ids of `messages` in the model's own chat template, ready for a reply.
-
-        Content can never become a control token; a message with `token_ids` is spliced in as
-        it was sampled.
-        """
-        ...
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of sampled ids, control tokens left out."""
-        ...
 
 
 class Engine(Protocol):

@@ -12,11 +12,12 @@ from mappa_core.core import ids
 from mappa_core.core.errors import LearnerError, StoreError
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.scores import ScoredAction
-from mappa_core.core.records.updates import Update
+from mappa_core.core.records.updates import Update, UpdateReport
 from mappa_core.store.store import Store
 from mappa_core.train.config import AlgorithmConfig
-from mappa_core.train.credit import assign_credit
+from mappa_core.train.credit import Credit, assign_credit
 from mappa_core.train.protocols import Learner
+from mappa_core.train.retention import retire_checkpoints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,10 @@ class UpdateRequest:
     """Updates of the whole run, for the learning-rate schedule."""
     seed: int
     """The run's; an update derives its own from it."""
+    keep_checkpoints: int | None = None
+    """How many of the agent's last ones stay on disk; None keeps all."""
+    async_level: int = 0
+    """`rollout.async_level`, how many updates old the weights are that play."""
 
 
 Correct = Callable[[UpdateRequest, Sequence[ScoredAction]], Sequence[ScoredAction]]
@@ -43,32 +48,57 @@ def update_agent(
 ) -> Update:
     """Turn one agent's scored actions of one iteration into new weights, and store all of it.
 
+    An update that is stored already is returned as it is. Older checkpoints make room: all but
+    this iteration's are registered by now, so what is removed has its copy.
+
     Raises:
         LearnerError: The update could not be computed.
         DiskFull: The checkpoint does not fit.
     """
-    done = store.updates.get_update(request.run_id, request.agent, request.iteration)
-    if done is not None:
-        return done
-    policy = policy_at(store, request.run_id, request.agent, request.iteration - 1)
-    actions = store.scores.list_scored_actions(request.run_id, request.agent, request.iteration)
-    if correct is not None:
-        actions = correct(request, actions)
+    run_id, agent, iteration = request.run_id, request.agent, request.iteration
+    identity = ids.update_id(run_id, agent, iteration)
+    # A worker that was taken for dead may be at it: two would write one checkpoint.
+    with store.lock(identity):
+        done = store.updates.get_update(run_id, agent, iteration)
+        if done is None:
+            policy = policy_at(store, run_id, agent, iteration - 1)
+            actions = store.scores.list_scored_actions(run_id, agent, iteration)
+            if correct is not None:
+                actions = correct(request, actions)
+            credit = _credit(request, actions, learner, store)
+            report = learner.update(
+                policy,
+                credit.samples,
+                request.algorithm,
+                total_steps=request.total_steps,
+                seed=ids.derive_seed(request.seed, "update", agent, iteration),
+            )
+            done = _update(request, policy, actions, credit, report)
+            store.updates.add_update(done, report.policy, report.checkpoint)
+    retire_checkpoints(store, run_id, agent, request.keep_checkpoints, request.async_level)
+    return done
+
+
+def _credit(
+    request: UpdateRequest, actions: Sequence[ScoredAction], learner: Learner, store: Store
+) -> Credit:
     reference = None
     if request.algorithm.kl != "none":
         base = policy_at(store, request.run_id, request.agent, 0)
         reference = learner.logprobs(base, actions)
-    credit = assign_credit(actions, request.algorithm, reference)
-    report = learner.update(
-        policy,
-        credit.samples,
-        request.algorithm,
-        total_steps=request.total_steps,
-        seed=ids.derive_seed(request.seed, "update", request.agent, request.iteration),
-    )
+    return assign_credit(actions, request.algorithm, reference)
+
+
+def _update(
+    request: UpdateRequest,
+    policy: PolicyVersion,
+    actions: Sequence[ScoredAction],
+    credit: Credit,
+    report: UpdateReport,
+) -> Update:
     # Updates between the weights that sampled and those that learn.
     staleness = max((policy.step - action.policy_step for action in actions), default=0)
-    update = Update(
+    return Update(
         id=ids.update_id(request.run_id, request.agent, request.iteration),
         run_id=request.run_id,
         agent=request.agent,
@@ -80,8 +110,6 @@ def update_agent(
         seconds=report.seconds,
         skipped=report.skipped,
     )
-    store.updates.add_update(update, report.policy, report.checkpoint)
-    return update
 
 
 def policy_at(store: Store, run_id: UUID, agent: str, step: int) -> PolicyVersion:

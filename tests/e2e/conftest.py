@@ -69,7 +69,7 @@ def elsewhere(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> TrainConfig:
-    """An iteration whose update is computed by whoever has this store and these checkpoints."""
+    """An iteration whose update is computed by a worker with this store and these checkpoints."""
     monkeypatch.setenv("MAPPA_HOME", str(tmp_path))
     monkeypatch.setenv("MAPPA_DATABASE_URL", database_url)
     changes = {

@@ -57,7 +57,7 @@ async def worker(*, deaths: int = 0, own_disk: Path | None = None) -> AsyncGener
 
     Args:
         deaths: How many of them it dies of; its silence is noticed at once.
-        own_disk: Where its checkpoints lie, which nobody else can see.
+        own_disk: Where its checkpoints lie, which no other process can see.
     """
     taken: list[FlowRun] = []
 

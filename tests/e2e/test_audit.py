@@ -19,7 +19,7 @@ from mappa_core.core.records.scores import CoachCase, CoachScore, Unscored
 from mappa_core.store.store import Store
 from tests.builders import make_run
 from tests.e2e.conftest import MakeServices
-from tests.e2e.toy import LetterCoach, letter_share
+from tests.e2e.toy import AlphabetCoach, letter_share
 
 EPISODES = 16
 """Of two iterations: two problems, four rollouts each."""
@@ -42,7 +42,7 @@ async def events_of(run: str) -> list[dict[str, object]]:
     raise AssertionError("no event arrived")
 
 
-class Hardening(LetterCoach):
+class Hardening(AlphabetCoach):
     """After two iterations and their anchors, everything is worth five points less."""
 
     calls = 0

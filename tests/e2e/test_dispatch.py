@@ -62,7 +62,7 @@ async def stopped_once_sent(services: Services, config: TrainConfig) -> None:
         await stopped
 
 
-def learnt(store: Store) -> tuple[str, dict[str, float], list[float]]:
+def updated(store: Store) -> tuple[str, dict[str, float], list[float]]:
     """What the newest run's update came to: weights, figures, and the advantage of each action."""
     newest = store.runs.list_runs()[0]
     ((_, checkpoint),) = store.policies.list_checkpoints(newest.id)
@@ -99,7 +99,7 @@ def test_an_update_elsewhere_is_the_update_here(
         return taken
 
     (taken,) = asyncio.run(body())
-    there = learnt(store)
+    there = updated(store)
     (only,) = store.runs.list_runs()
     crossed = {"run_id": str(only.id), "agent": "speaker", "iteration": 1}
     assert taken.parameters == {**crossed, "config": config.model_dump(mode="json")}
@@ -108,7 +108,7 @@ def test_an_update_elsewhere_is_the_update_here(
     here = computed_here(config)
     asyncio.run(run(imprecise(make_services(here)), here))
     assert len(store.runs.list_runs()) == 2
-    assert learnt(store) == there
+    assert updated(store) == there
     # Some were truncated, some masked, and some left as they were.
     _, figures, _ = there
     assert 0 < figures["correction_mean"] < 1.2
@@ -136,12 +136,12 @@ def test_a_bias_is_taken_off_elsewhere_as_it_is_here(
             await run(replace(make_remote(config), audit=audit), config)
 
     asyncio.run(body())
-    there = learnt(store)
+    there = updated(store)
     assert corrected_scores(database_url) == 8
     here = computed_here(config)
     asyncio.run(run(replace(make_services(here), audit=audit), here))
     assert corrected_scores(database_url) == 16
-    assert learnt(store) == there
+    assert updated(store) == there
     audit.close()
 
 
@@ -198,7 +198,7 @@ def test_a_stopped_run_may_compute_what_no_worker_took(
     here = computed_here(elsewhere)
     asyncio.run(run(make_services(here), here, broken.name))
     assert store.runs.list_runs()[0].status is RunStatus.COMPLETED
-    computed = learnt(store)
+    computed = updated(store)
 
     async def late() -> list[FlowRun]:
         (waiting,) = await sent(StateType.SCHEDULED)
@@ -208,7 +208,7 @@ def test_a_stopped_run_may_compute_what_no_worker_took(
         return taken
 
     assert len(asyncio.run(late())) == 1
-    assert learnt(store) == computed
+    assert updated(store) == computed
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ Send = Callable[[], Awaitable[Update]]
 
 @pytest.fixture
 def send(store: Store, elsewhere: TrainConfig) -> Send:
-    """Ask for the update of a run that nobody knows; a quiet worker is looked after at once."""
+    """Dispatch the update of an unknown run; a quiet worker is looked after at once."""
     request = update_request(uuid4(), "speaker", 1, elsewhere)
     return lambda: dispatch(
         request, elsewhere, store=store, progress=LogProgress(), quiet_seconds=0

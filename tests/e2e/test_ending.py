@@ -2,15 +2,13 @@
 
 import asyncio
 import signal
-from functools import partial
 
 import httpx
 import pytest
 from prefect.exceptions import TerminationSignal
 
-from flows.runs import prepared, recorded, stored_run
+from flows.runs import open_run
 from mappa_core.app.config import TrainConfig
-from mappa_core.app.services import use
 from mappa_core.core.errors import OutsideError
 from mappa_core.core.records.runs import RunStatus
 from mappa_core.store.store import Store
@@ -35,10 +33,8 @@ def test_how_a_run_ended_is_written_down(
     says: str | None,
 ) -> None:
     async def body() -> None:
-        with use(make_services(toy_config)):
-            prepare = partial(prepared, config=toy_config)
-            async with recorded(stored_run(toy_config, None), prepare):
-                raise stop
+        async with open_run(make_services(toy_config), toy_config):
+            raise stop
 
     with pytest.raises(raised):
         asyncio.run(body())

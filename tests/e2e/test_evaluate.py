@@ -1,4 +1,4 @@
-"""Evaluating a stored run: more samples, another temperature, and nobody is asked for scores."""
+"""Evaluating a stored run: more samples, another temperature, and no coach is asked for scores."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -7,8 +7,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from flows.evaluate import Evaluation, evaluate
-from flows.evaluation_run import measured
+from flows.evaluate import evaluate
 from flows.train import train
 from mappa_cli.printing.evaluations import evaluation_json
 from mappa_core.app.config import TrainConfig
@@ -18,15 +17,16 @@ from mappa_core.core.errors import ConfigError, RunBusy, TrackerError
 from mappa_core.core.records.episodes import Episode
 from mappa_core.core.records.runs import RunStatus
 from mappa_core.core.records.scores import ScoreEntry
+from mappa_core.evaluate.evaluation import Evaluation
 from mappa_core.store import claims
 from mappa_core.store.connection import for_psql
 from mappa_core.store.store import Store
 from tests.e2e.conftest import MakeServices
-from tests.e2e.toy import LetterCoach
+from tests.e2e.toy import AlphabetCoach
 from tests.fakes.tracking import MemoryTracker
 
 
-class Silent(LetterCoach):
+class Silent(AlphabetCoach):
     """A coach that says when it was asked last."""
 
     def __init__(self) -> None:
@@ -81,15 +81,15 @@ def test_a_stored_run_is_measured_again(
     # Another temperature is another run, found again; the first keeps what it measured.
     assert hotter.run == again.run == f"{more.run}-eval-{hotter.run[-6:]}"
     assert hotter.metrics() == again.metrics()
-    beside = store.runs.get_run(hotter.run)
-    assert beside.status is RunStatus.COMPLETED
+    other = store.runs.get_run(hotter.run)
+    assert other.status is RunStatus.COMPLETED
     assert store.runs.get_run(more.run).status is RunStatus.COMPLETED
     temperatures = rows.execute(
         "SELECT e.run_id, a.temperature, count(*), count(DISTINCT a.seed) FROM mappa.action a "
         "JOIN mappa.episode e ON e.id = a.episode_id WHERE e.phase = 'held_out' GROUP BY 1, 2"
     ).fetchall()
     # Seeds are fixed per problem and sample: the same before and after, and in both runs.
-    assert set(temperatures) == {(trained.id, 1.0, 24, 12), (beside.id, 1.5, 16, 8)}
+    assert set(temperatures) == {(trained.id, 1.0, 24, 12), (other.id, 1.5, 16, 8)}
 
     # Results are rows, metrics and a manifest.
     summed = rows.execute(
@@ -147,17 +147,17 @@ def test_an_evaluation_has_the_run_that_it_writes_to_and_says_how_that_ended(
             with store.runs.claim_run(run.id):
                 with pytest.raises(RunBusy, match="in the hands of another process"):
                     await evaluate(run.name, config)
-                # Nobody trains or evaluates this one.
+                # No process trains or evaluates this one.
                 tracker.refuses = True
                 with pytest.raises(TrackerError, match="refused"):
                     await evaluate(run.name, hotter)
-            beside = next(each for each in store.runs.list_runs() if each.measures == run.name)
-            assert (beside.status, beside.error) == (RunStatus.FAILED, "MLflow refused")
-            assert tracker.statuses[beside.mlflow_run_id or ""] is RunStatus.FAILED
-            with store.runs.claim_run(beside.id), pytest.raises(RunBusy):
+            other = next(each for each in store.runs.list_runs() if each.measures == run.name)
+            assert (other.status, other.error) == (RunStatus.FAILED, "MLflow refused")
+            assert tracker.statuses[other.mlflow_run_id or ""] is RunStatus.FAILED
+            with store.runs.claim_run(other.id), pytest.raises(RunBusy):
                 await evaluate(run.name, hotter)
-            assert store.runs.get_run(beside.name) == beside
-            for unfit in (evaluate(beside.name, hotter), train(hotter, beside.name)):
+            assert store.runs.get_run(other.name) == other
+            for unfit in (evaluate(other.name, hotter), train(hotter, other.name)):
                 with pytest.raises(ConfigError, match=f"only measures run {run.name}: name that"):
                     await unfit
             assert store.runs.get_run(run.name) == run
@@ -179,4 +179,4 @@ def test_what_changes_held_out_episodes_makes_another_measurement(
     toy_config: TrainConfig, override: str, is_another: bool
 ) -> None:
     changed = with_overrides(toy_config, [override])
-    assert (measured(changed) != measured(toy_config)) == is_another
+    assert (changed.held_out_settings() != toy_config.held_out_settings()) == is_another

@@ -7,7 +7,7 @@ from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import Services, use
 from mappa_core.store.store import Store
 from tests.e2e.conftest import MakeServices
-from tests.e2e.toy import LetterCoach, letter_share
+from tests.e2e.toy import AlphabetCoach, letter_share
 
 
 def run(services: Services, config: TrainConfig) -> None:
@@ -40,6 +40,6 @@ def test_scores_teach_and_shuffled_scores_do_not(
     run(make_services(config), config)
     before, after = mean_share(store, 0), mean_share(store, config.rollout.iterations)
     assert after > before + 0.25
-    run(make_services(config, LetterCoach(shuffled=True)), config)
+    run(make_services(config, AlphabetCoach(shuffled=True)), config)
     # Noise wanders, and the policy with it; what it does not do is climb.
     assert mean_share(store, config.rollout.iterations) < (before + after) / 2

@@ -15,7 +15,7 @@ from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import Services, use
 from mappa_core.core.records.scores import CoachCase, CoachScore, Unscored
 from tests.e2e.conftest import MakeServices
-from tests.e2e.toy import LetterCoach
+from tests.e2e.toy import AlphabetCoach
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Crowd:
 
 
 @dataclass
-class Busy(LetterCoach):
+class Busy(AlphabetCoach):
     """A coach that takes a moment."""
 
     crowd: Crowd = field(default_factory=Crowd)

@@ -30,7 +30,7 @@ class Gauge(LogProgress):
         self.seconds: list[float] = []
         self.resident: list[int] = []
 
-    def figures(self, figures: IterationFigures, seconds: float) -> None:
+    def on_iteration_ended(self, figures: IterationFigures, seconds: float) -> None:
         if figures.phase == "train":
             self.seconds.append(seconds)
             self.resident.append(resident_bytes())

@@ -3,12 +3,11 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
 from flows.rollout import rollout
-from flows.runs import prepared, recorded, stored_run
+from flows.runs import open_run
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import use
 from mappa_core.core.errors import TrackerError
@@ -68,7 +67,7 @@ def test_episodes_beside_a_failing_one_stay_to_be_played(
         engine = Slow(expected=4)
         services = replace(make_services(config), engine=engine, tracker=Refusing())
         with use(services), pytest.raises(TrackerError, match="refused"):
-            async with recorded(stored_run(config, None), partial(prepared, config=config)) as run:
+            async with open_run(services, config) as run:
                 await rollout(run.id, "train", 1, 0, config)
         return engine.waiting
 

@@ -19,7 +19,7 @@ from mappa_core.core.records.scores import CoachCase, CoachIdentity, CoachScore,
 from mappa_core.store import schema
 from mappa_core.store.embedded import EmbeddedPostgres, start_embedded
 from mappa_core.store.store import Store
-from tests.e2e.toy import LetterCoach, toy_services
+from tests.e2e.toy import AlphabetCoach, toy_services
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Saboteur:
     home: Path
     when: int
     seconds: float
-    coach: LetterCoach = field(default_factory=LetterCoach)
+    coach: AlphabetCoach = field(default_factory=AlphabetCoach)
 
     @property
     def identity(self) -> CoachIdentity:

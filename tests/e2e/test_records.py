@@ -54,8 +54,8 @@ def test_everything_a_run_did_can_be_read_back(
         assert entry.action_id == action
         assert isinstance(entry.score, CoachScore)
         assert len(turn.action.logprobs) == len(turn.action.token_ids) == 1
-        learnt, part = store.updates.updates_of_episode(episode.id)[action]
-        assert learnt.id == update.id
+        update_of, part = store.updates.updates_of_episode(episode.id)[action]
+        assert update_of.id == update.id
         assert part.score_id == entry.id
 
     ((policy, _),) = store.policies.list_checkpoints(run.id)

@@ -14,7 +14,7 @@ from mappa_core.core.records.runs import RunStatus
 from mappa_core.core.records.scores import CoachCase, CoachIdentity, CoachScore, Unscored
 from mappa_core.store.store import Store
 from tests.e2e.conftest import MakeServices
-from tests.e2e.toy import LetterCoach
+from tests.e2e.toy import AlphabetCoach
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Dying:
     """A coach that works a while and then not at all."""
 
     calls_left: int
-    coach: LetterCoach = field(default_factory=LetterCoach)
+    coach: AlphabetCoach = field(default_factory=AlphabetCoach)
 
     @property
     def identity(self) -> CoachIdentity:

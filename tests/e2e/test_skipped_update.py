@@ -52,7 +52,7 @@ def test_a_guarded_update_is_skipped_with_its_reason(
     play(resume=run.name)
     events.drain()
     sent = [one for client in AssertingEventsClient.all for one in client.events]
-    # Resumed, the run finds the update: nobody is told of it twice.
+    # Resumed, the run finds the update: its event is not raised twice.
     (event,) = [one for one in sent if one.event == "mappa.update.skipped"]
     assert event.resource.id == "mappa.agent.speaker"
     assert event.payload == {"run": str(run.id), "iteration": 1, "reason": update.skipped}

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from flows.rollout import rollout
-from flows.runs import open_run
 from mappa_core.app.config import TrainConfig
+from mappa_core.app.runs import prepare_run, stored_run
 from mappa_core.app.services import use
 from mappa_core.core.records.tools import Limits, RefusedCall, Tool, ToolCall, ToolResult
 from mappa_core.rollout.actions import refusal
@@ -47,7 +47,7 @@ def test_calls_reach_the_toolbox_and_their_results_the_store(
     async def body() -> None:
         await services.engine.start()
         with use(services):
-            run = open_run(config, None)
+            run = prepare_run(services, stored_run(services, config, None), config)
             await rollout(run.id, "train", 1, 0, config)
 
     asyncio.run(body())

@@ -70,7 +70,7 @@ def test_twins_do_not_meet(
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_commands_share_a_home(open_folder: Path, tiny_model: Path) -> None:
-    """Postgres, Prefect and MLflow of one home, started by whoever comes first."""
+    """Postgres, Prefect and MLflow of one home, started by the first that comes."""
     home = open_folder / "twins"
     servers = ("MAPPA_DATABASE_URL", "MLFLOW_TRACKING_URI", "PREFECT_API_URL")
     inherited = {name: value for name, value in os.environ.items() if name not in servers}
@@ -92,5 +92,5 @@ def test_two_commands_share_a_home(open_folder: Path, tiny_model: Path) -> None:
     with opened_store(Settings(MAPPA_HOME=home)) as store:
         runs = store.runs.list_runs()
         assert len({run.name for run in runs}) == 3
-        (learnt,) = {tuple(weights(store, run.id)) for run in runs}
-        assert len(learnt) == 2
+        (weights_of_run,) = {tuple(weights(store, run.id)) for run in runs}
+        assert len(weights_of_run) == 2

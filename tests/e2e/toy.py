@@ -69,8 +69,8 @@ def _cue(letter: str) -> Problem:
 
 
 @dataclass
-class LetterCoach:
-    """Ten points times the share of letters; shuffled, the points go to somebody else's words."""
+class AlphabetCoach:
+    """Ten points times the share of letters; shuffled, the points go to another action's words."""
 
     shuffled: bool = False
 
@@ -113,7 +113,7 @@ def toy_services(
         tokenizer=tokenizer,
         engine=TransformersEngine(model, config.engine, tokenizer.end_token_ids),
         sandbox=NoPython(),
-        coach=coach or LetterCoach(),
+        coach=coach or AlphabetCoach(),
         learner=TorchLearner(model, checkpoints, config.learner, threads=1),
         store=store,
         tracker=MemoryTracker(),

@@ -24,7 +24,7 @@ def test_a_deployed_run_survives_its_worker_and_the_form_refuses_nonsense(
     first = platform.worker("first")
     wait_for("the first update", lambda: platform.rows(UPDATES) >= 1)
     kill_machine(first)
-    assert platform.state(flow_run) == "RUNNING"  # nobody is left to say otherwise
+    assert platform.state(flow_run) == "RUNNING"  # no process is left to say otherwise
     assert platform.rows(UPDATES) < 6
     # infra/automations.yaml, after 100 seconds without a heartbeat.
     wait_for("the silence to be noticed", lambda: platform.state(flow_run) == "CRASHED")
@@ -85,9 +85,9 @@ def test_updates_go_to_gpu_workers_and_every_update_is_evaluated(
     config = tiny(tmp_path, iterations=1, deployment="update/gpu")
     flow_run = platform.start("train/quickstart", config=config).raise_for_status().json()["id"]
     workers = [platform.worker("cpu")]
-    nobody = "no worker of the pool gpu is there, `prefect worker start --pool gpu`"
+    missing = "no worker of the pool gpu is there, `prefect worker start --pool gpu`"
     try:
-        wait_for("a word about the worker", lambda: nobody in platform.log(flow_run))
+        wait_for("a word about the worker", lambda: missing in platform.log(flow_run))
         workers.append(platform.worker("gpu", "gpu"))
         wait_for("the run to end", lambda: platform.state(flow_run) in ("COMPLETED", "FAILED"))
         wait_for("the evaluation", lambda: evaluations(platform) == [(1, "COMPLETED")])

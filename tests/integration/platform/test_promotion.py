@@ -178,7 +178,7 @@ def test_an_earlier_version_is_champion_again(world: World) -> None:
         roll_back(world.registry, model, "7")
     with pytest.raises(NotFound, match="no registered model"):
         roll_back(world.registry, "mappa-nothing", "1")
-    # The champions now come from two runs, so the next team has nobody to be compared with.
+    # The champions now come from two runs, so the next team has no champion to be compared with.
     third = world.case(world.run("three", (), range(20)))
     assert third.comparison is None
     assert "never measured together" in third.objections[0]

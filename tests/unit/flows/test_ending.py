@@ -16,11 +16,11 @@ import pytest
 from prefect.utilities.engine import capture_sigterm
 
 from flows.ending import TERMINATED, run_flow, sigterm_cancels, sigterm_unwinds
-from flows.recorder import drain
+from mappa_cli.prefect_recorder import drain
 from mappa_cli.servers import _running_prefect
 from mappa_core.core.errors import OutsideError
 
-NOBODY = "http://127.0.0.1:9/api"
+NO_SERVER = "http://127.0.0.1:9/api"
 
 
 def terminate_me() -> None:
@@ -100,7 +100,7 @@ def test_another_runtime_error_stays_what_it_is() -> None:
 
 
 def test_what_a_gone_server_has_recorded_is_not_waited_for() -> None:
-    drain(NOBODY, since=datetime.now(UTC))
+    drain(NO_SERVER, since=datetime.now(UTC))
 
 
 @pytest.mark.parametrize("left", ["", '{"api_url": "http'])

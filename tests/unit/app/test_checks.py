@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.recorder import check_recorder_load, task_runs_of_phases
+from mappa_core.app.checks import check_recorder_load, task_runs_of_phases
 from mappa_core.app.config import TrainConfig
 from mappa_core.core.errors import ConfigError
 from mappa_core.evaluate.config import EvaluationConfig
