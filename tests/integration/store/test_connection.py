@@ -127,7 +127,8 @@ def test_the_audit_waits_as_the_store_does(database_url: str, postgres: Embedded
 
     outage_retry = OutageRetry(seconds=30, tell=told.append, revive=lambda: allowed(True))
     store = Store.open(database_url, outage_retry)
-    audit = AuditStore(store.database)
+    # Another pool: it has no connection yet that would outlive the outage.
+    audit = AuditStore.open(database_url, store.database.outage_retry)
     allowed(False)
     assert audit.findings(make_run().id) == ()
     assert [line.split()[0] for line in told] == ["no", "back"]
