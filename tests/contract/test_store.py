@@ -1,4 +1,4 @@
-"""What `ports.Store` promises, on the real Postgres store."""
+"""What the store promises, on a real Postgres."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -86,7 +86,7 @@ def test_a_damaged_backup_changes_nothing(
 
 
 @pytest.mark.parametrize("content", [None, "not a dump"])
-def test_somebody_elses_schema_is_left_alone(
+def test_another_programs_schema_is_left_as_it_is(
     dump: Path, empty_database_url: str, content: str | None
 ) -> None:
     if content is not None:
@@ -97,7 +97,7 @@ def test_somebody_elses_schema_is_left_alone(
     execute(empty_database_url, "SELECT entry FROM audit.log")
 
 
-def test_what_others_put_beside_our_views_is_left_alone(
+def test_what_others_put_among_our_views_is_left_as_it_is(
     dump: Path, new_database: NewDatabase
 ) -> None:
     url = new_database()
