@@ -202,6 +202,18 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor[1:] in anchors(file), anchor
 
 
+PLACE = re.compile(r"`((?:[a-z_]+/)+[a-z_0-9]*(?:\.py)?)`")
+"""A file of the code, or a folder with its slash; names of deployments have none."""
+
+
+@pytest.mark.parametrize("page", [*DOCS, ROOT / "ARCHITECTURE.md"], ids=lambda page: page.name)
+def test_places_in_the_code_are_there(page: Path) -> None:
+    rooms = (ROOT, ROOT / "mappa_core", ROOT / "mappa_core/rollout")
+    for place in PLACE.findall(page.read_text()):
+        if place.endswith((".py", "/")) and not place.startswith("rows/"):
+            assert any((room / place).exists() for room in rooms), place
+
+
 def anchors(page: Path) -> set[str]:
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     plain = (re.sub(r"[^\w -]", "", heading).strip().lower() for heading in headings)
@@ -215,8 +227,13 @@ def test_the_picture_shows_what_its_description_says() -> None:
         assert figure in shown
 
 
-def test_the_readme_links_every_page() -> None:
-    linked = {target for target, _ in LINK.findall((ROOT / "README.md").read_text())}
-    pages = {str(page.relative_to(ROOT)) for page in DOCS if page.parent.name == "docs"}
-    assert pages <= linked
-    assert any(target.endswith(".svg") for target in linked)
+def test_the_index_links_every_page() -> None:
+    linked = {target for target, _ in LINK.findall((ROOT / "docs" / "README.md").read_text())}
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert pages == linked
+
+
+def test_the_readme_is_for_a_first_visit() -> None:
+    page = (ROOT / "README.md").read_text()
+    (read_on,) = re.findall(r"^## Read on\n(.*)", page, re.DOTALL | re.MULTILINE)
+    assert len(LINK.findall(read_on)) == 5
