@@ -36,7 +36,7 @@ def test_what_is_away_is_revived_and_waited_for() -> None:
     assert len(revived) == 2
 
 
-def test_patience_ends() -> None:
+def test_waiting_ends() -> None:
     with pytest.raises(StoreUnreachable):
         OutageRetry(seconds=0.3).run(Flaky(1_000))
 
