@@ -41,11 +41,8 @@ class Side:
     step: int
 
     def __str__(self) -> str:
-        return (
-            f"{self.run.name} after {counted(self.step, 'update')}"
-            if self.step
-            else "the base model"
-        )
+        after = f"{self.run.name} after {counted(self.step, 'update')}"
+        return after if self.step else "the base model"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,9 +237,8 @@ def _compared(
     common = sorted(set(after) & set(before))
     if not common:
         return None, ("candidate and champion were measured on different problems",)
-    comparison = compare(
-        _only(before, common), _only(after, common), resamples=RESAMPLES, seed=candidate.run.seed
-    )
+    earlier, later = ({each: side[each] for each in common} for side in (before, after))
+    comparison = compare(earlier, later, resamples=RESAMPLES, seed=candidate.run.seed)
     return comparison, tuple(_objections(candidate, champion, comparison, len(after)))
 
 
@@ -274,12 +270,6 @@ def _objections(
 def _temperature(run: Run) -> object:
     evaluation = run.config.get("evaluation")
     return evaluation.get("temperature") if isinstance(evaluation, Mapping) else None
-
-
-def _only(
-    outcomes: Mapping[UUID, Sequence[bool]], problems: Sequence[UUID]
-) -> dict[UUID, Sequence[bool]]:
-    return {problem: outcomes[problem] for problem in problems}
 
 
 def _audit_objections(run: Run, audit: CoachAudit | None) -> Sequence[str]:
