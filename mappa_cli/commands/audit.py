@@ -30,6 +30,7 @@ BIASED = 3
 """Exit code of a biased verdict."""
 
 
+OneRun = Annotated[str | None, typer.Argument(help="A run: its name, id or a prefix of either.")]
 Margin = Annotated[
     float, typer.Option("--margin", help="Biases below this many points do not matter.")
 ]
@@ -66,9 +67,7 @@ Simulations = Annotated[
 
 
 def audit_command(  # noqa: PLR0913 (one argument per option)
-    run: Annotated[
-        str | None, typer.Argument(help="A run: its name, id or a prefix of either.")
-    ] = None,
+    run: OneRun = None,
     as_json: Json = False,
     report: Report = None,
     margin: Margin = 0.5,
