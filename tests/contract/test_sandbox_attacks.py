@@ -20,7 +20,7 @@ import pytest
 
 from mappa_core.core.records.tools import Limits, ToolStatus
 from mappa_core.rollout.protocols import Sandbox
-from mappa_core.rollout.sandboxes.supervisor import seccomp_calls
+from mappa_core.rollout.sandboxes.supervisor import seccomp
 from tests.backends import UNSAFE, WALLED, run, tier
 
 pytestmark = pytest.mark.anyio
@@ -284,7 +284,7 @@ async def test_attack_descriptors(sandbox: Sandbox):
     ["ptrace", "unshare", "mount", "keyctl", "bpf", "io_uring_setup", "userfaultfd", "chroot"],
 )
 async def test_attack_system_calls(sandbox: Sandbox, name: str):
-    number = numbered(seccomp_calls.DENIED[name])
+    number = numbered(seccomp.DENIED[name])
     lines = (f"call({number}, 0, 0, 0, 0, 0)",)
     assert await attack(sandbox, *lines) == "refused"
 
@@ -457,7 +457,7 @@ async def test_attack_the_next_run(sandbox: Sandbox):
 @walled_only
 @pytest.mark.parametrize("kind", ["shmget", "semget", "msgget"])
 async def test_attack_an_object_for_the_next_run(sandbox: Sandbox, kind: str):
-    number, key = numbered(seccomp_calls.SHARED[kind]), os.getpid()
+    number, key = numbered(seccomp.SHARED[kind]), os.getpid()
     size = "" if kind == "msgget" else "1, "
     await attack(sandbox, f"call({number}, {key}, {size}0o1666)")
     assert await attack(sandbox, f"call({number}, {key}, {size}0o666)") == "refused"

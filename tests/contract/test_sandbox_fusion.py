@@ -8,6 +8,7 @@ import asyncio
 import base64
 import hashlib
 import json
+import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -172,16 +173,31 @@ async def test_a_frozen_service_is_left_after_a_while_and_not_asked_again():
 
 
 async def test_a_refused_connection_is_tried_again_because_nothing_ran():
-    asked = 0
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
 
-    def answer(request: httpx.Request) -> httpx.Response:
-        nonlocal asked
-        asked += 1
-        raise httpx.ConnectError("refused", request=request)
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
 
+    sandbox = FusionSandbox(f"http://127.0.0.1:{port}", 1)
+    waiting = asyncio.create_task(sandbox.run("print(1)", None, Limits()))
+    await asyncio.sleep(0.2)
+    assert not waiting.done()
+    async with await asyncio.start_server(answer, "127.0.0.1", port):
+        with pytest.raises(SandboxError, match="answered 503"):
+            await waiting
+    await sandbox.close()
+
+
+async def test_a_server_that_is_away_is_named_with_its_variable():
+    away = FusionSandbox("http://127.0.0.1:9", 1)
     with pytest.raises(SandboxUnavailable, match=r"cannot be reached.*MAPPA_SANDBOXFUSION_URL"):
-        await client(answer).start()
-    assert asked == 3
+        await away.start()
+    await away.close()
 
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/x", "a/../../b", "new\nline"])

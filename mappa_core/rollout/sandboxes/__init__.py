@@ -7,6 +7,6 @@
 The folder `supervisor` is what runs beside a program: it makes an empty workspace of bounded size,
 starts the program, watches it, kills its whole tree, and collects its files. A supervisor lives as
 long as its connection: when the caller is cancelled or killed, the connection closes and the run is
-taken down. Elsewhere than here it is sent along (`payload`). What each tier holds is in
+taken down. Elsewhere than here it is sent along (`remote`). What each tier holds is in
 docs/security.md.
 """

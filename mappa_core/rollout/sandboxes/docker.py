@@ -22,10 +22,9 @@ from requests.exceptions import RequestException
 
 from mappa_core.core.errors import SandboxError, SandboxUnavailable
 from mappa_core.core.records.tools import Limits, ToolStatus
-from mappa_core.rollout.sandboxes import docker_container, payload
+from mappa_core.rollout.sandboxes import docker_container, remote
 from mappa_core.rollout.sandboxes.docker_container import Container, Engine
-from mappa_core.rollout.sandboxes.payload import Reply
-from mappa_core.rollout.sandboxes.remote import RemoteSandbox
+from mappa_core.rollout.sandboxes.remote import RemoteSandbox, Reply
 
 _log = logging.getLogger(__name__)
 NAME = "docker"
@@ -98,7 +97,7 @@ class DockerSandbox(RemoteSandbox):
     async def _exchange(self, files: Mapping[str, bytes], limits: Limits) -> Reply:
         if self._engine is None:
             raise SandboxError("the sandbox is closed")
-        request = json.dumps(payload.as_text(files)).encode("ascii")
+        request = json.dumps(remote.as_text(files)).encode("ascii")
         container = await self._take(self._engine, limits)
         try:
             with docker_container.engine_errors():
@@ -160,7 +159,7 @@ async def _read_reply(container: Container, limits: Limits) -> Reply:
     """
     longest = _REPLY_SLACK_BYTES + _ESCAPED * 2 * limits.output_bytes
     try:
-        result = payload.checked_result(await container.read_message(longest), NAME)
+        result = remote.result_of(await container.read_message(longest), NAME)
         size = sum(file.size_bytes for file in result.written)
         if size > limits.workspace_bytes:
             raise SandboxError(f"{NAME}: the container sends {size} bytes of files")
@@ -168,7 +167,7 @@ async def _read_reply(container: Container, limits: Limits) -> Reply:
     except docker_container.Ended as end:
         # The stream of an engine that stops ends as well, and that is no program's fault.
         await container.confirm_end()
-        return payload.without_reply(ToolStatus.KILLED, str(end), limits)
+        return remote.without_reply(ToolStatus.KILLED, str(end), limits)
 
 
 def _connect(threads: Executor, image: str) -> Engine:

@@ -27,7 +27,7 @@ from requests.exceptions import RequestException
 
 from mappa_core.core.errors import SandboxError
 from mappa_core.core.records.tools import Limits
-from mappa_core.rollout.sandboxes import payload
+from mappa_core.rollout.sandboxes import remote
 from mappa_core.rollout.sandboxes.docker_hardening import hardening
 from mappa_core.rollout.sandboxes.supervisor import messages
 
@@ -276,6 +276,6 @@ def _remove(client: APIClient, name: str) -> None:
 def _source() -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
-        for name, data in payload.source().items():
+        for name, data in remote.source().items():
             archive.writestr(name, data)
     return packed.getvalue()

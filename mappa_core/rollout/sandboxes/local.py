@@ -14,8 +14,9 @@ from types import MappingProxyType
 import mappa_core
 from mappa_core.core.errors import SandboxError
 from mappa_core.core.records.tools import Limits, ToolResult
+from mappa_core.rollout.sandboxes.remote import result_of
 from mappa_core.rollout.sandboxes.supervisor import messages
-from mappa_core.rollout.sandboxes.supervisor.messages import Failure, Request
+from mappa_core.rollout.sandboxes.supervisor.messages import Request
 
 _START_SECONDS = 20.0
 _GRACE_SECONDS = 30.0
@@ -51,12 +52,8 @@ class LocalSandbox:
         self._control: socket.socket | None = None
         self._open: set[socket.socket] = set()
         self._starting = asyncio.Lock()
-        self._tier: str = backend
-
-    @property
-    def tier(self) -> str:
+        self.tier: str = backend
         """Which isolation holds, e.g. `bubblewrap+cgroup+seccomp`."""
-        return self._tier
 
     async def start(self) -> None:
         """Start the fork server and learn what this machine offers.
@@ -77,7 +74,7 @@ class LocalSandbox:
         if not greeting:
             await self.close()
             raise SandboxError(f"{self._backend}: its fork server does not start; see above")
-        self._tier = json.loads(greeting)
+        self.tier = json.loads(greeting)
 
     async def run(self, code: str, workspace: Path | None, limits: Limits) -> ToolResult:
         """Run `code` as `main.py`; see `Sandbox`. Cancelling it ends the program.
@@ -90,25 +87,26 @@ class LocalSandbox:
         place = str(workspace.absolute()) if workspace else None
         request = Request(code=code, workspace=place, limits=limits)
         async with self._permits:
-            reply = await self._ask(request)
-        return replace(messages.result_of(reply, self._backend), code=code)
+            reply = await self._reply_to(request)
+        return replace(result_of(reply, self._backend), code=code)
 
-    async def _ask(self, request: Request) -> ToolResult | Failure:
+    async def _reply_to(self, request: Request) -> bytes:
         connection = await self._connect()
         data = messages.with_length(messages.encode(request))
         try:
             async with asyncio.timeout(request.limits.wall_seconds + _GRACE_SECONDS):
-                text = await _exchange(connection, data)
+                reply = await _exchange(connection, data)
         except (TimeoutError, ConnectionError) as error:
-            return Failure(reason=f"no report: {error or 'timed out'}")
+            raise SandboxError(
+                f"{self._backend}: no report: {error or 'timed out'}; see docs/security.md"
+            ) from None
         finally:
             # Closing is what ends a run that is still going on.
             self._open.discard(connection)
             connection.close()
-        try:
-            return messages.decode_reply(text)
-        except ValueError:  # nothing at all, or it was killed while it said it
-            return Failure(reason="its supervisor died")
+        if not reply:
+            raise SandboxError(f"{self._backend}: its supervisor died; see docs/security.md")
+        return reply
 
     async def _connect(self) -> socket.socket:
         async with self._starting:

@@ -18,16 +18,16 @@ from pydantic import BaseModel, ValidationError
 
 from mappa_core.core.errors import SandboxError, SandboxUnavailable
 from mappa_core.core.records.tools import Limits, ToolStatus
-from mappa_core.rollout.sandboxes import payload
-from mappa_core.rollout.sandboxes.payload import Reply
-from mappa_core.rollout.sandboxes.remote import RemoteSandbox
+from mappa_core.rollout.sandboxes import remote
+from mappa_core.rollout.sandboxes.remote import RemoteSandbox, Reply
 from mappa_core.rollout.sandboxes.supervisor import messages
 
 NAME = "sandbox-fusion"
 GRACE_SECONDS = 30.0
 _NETWORK_SHARE = 1.5
 """How much longer than the service we wait, in units of its grace."""
-_CONNECT_TRIES, _CONNECT_PAUSE_SECONDS = 3, 0.3
+_CONNECT_RETRIES = 3
+"""Of a connection only: nothing was sent, so trying again cannot run a program twice."""
 _ANSWER_SLACK_BYTES = 2**28
 _BOOT = (
     "import os, sys; sys.path.insert(0, os.path.abspath('.mappa/source')); "
@@ -76,12 +76,16 @@ class FusionSandbox(RemoteSandbox):
         """
         super().__init__(NAME, concurrency, packages=packages)
         try:
-            self._client = httpx.AsyncClient(base_url=url, trust_env=False, transport=transport)
+            self._client = httpx.AsyncClient(
+                base_url=url,
+                trust_env=False,
+                transport=transport
+                or httpx.AsyncHTTPTransport(retries=_CONNECT_RETRIES, trust_env=False),
+            )
         except httpx.InvalidURL as error:
             raise SandboxUnavailable(f"MAPPA_SANDBOXFUSION_URL={url}: {error}") from None
         self._grace_seconds = grace_seconds
         self._url = url
-        self._closed = False
 
     async def start(self) -> None:
         """Check that the server answers, and learn what holds there.
@@ -91,19 +95,18 @@ class FusionSandbox(RemoteSandbox):
         """
         try:
             await super().start()
-        except SandboxUnavailable as error:
+        except SandboxError as error:
             raise SandboxUnavailable(f"{error}; see MAPPA_SANDBOXFUSION_URL") from None
 
     async def close(self) -> None:
         """Give connections back; safe to call twice."""
-        self._closed = True
         await self._client.aclose()
 
     async def _exchange(self, files: Mapping[str, bytes], limits: Limits) -> Reply:
-        if self._closed:
+        if self._client.is_closed:
             raise SandboxError("the sandbox is closed")
-        sent = payload.as_text(files)
-        for name, text in payload.as_text(payload.source()).items():
+        sent = remote.as_text(files)
+        for name, text in remote.as_text(remote.source()).items():
             sent[f"{messages.FOLDER}/source/{name}"] = text
         return _opened(await self._ask(sent, limits), limits)
 
@@ -135,18 +138,12 @@ class FusionSandbox(RemoteSandbox):
             raise SandboxError(f"{self._url} does not speak SandboxFusion's protocol") from None
 
     async def _post(self, body: Mapping[str, object]) -> httpx.Response:
-        for attempt in range(_CONNECT_TRIES):
-            try:
-                return await self._client.post("/run_code", json=body, timeout=None)
-            except httpx.ConnectError as error:
-                # Nothing was sent, so trying again cannot run a program twice.
-                if attempt == _CONNECT_TRIES - 1:
-                    raise SandboxError(f"{self._url} cannot be reached: {error}") from None
-                await asyncio.sleep(_CONNECT_PAUSE_SECONDS * 2**attempt)
-            except httpx.HTTPError as error:
-                name = type(error).__name__
-                raise SandboxError(f"{self._url} broke off: {error or name}") from None
-        raise SandboxError(f"{self._url} cannot be reached")
+        try:
+            return await self._client.post("/run_code", json=body, timeout=None)
+        except httpx.ConnectError as error:
+            raise SandboxError(f"{self._url} cannot be reached: {error}") from None
+        except httpx.HTTPError as error:
+            raise SandboxError(f"{self._url} broke off: {error or type(error).__name__}") from None
 
 
 def _opened(answer: _Answer, limits: Limits) -> Reply:
@@ -159,16 +156,16 @@ def _opened(answer: _Answer, limits: Limits) -> Reply:
     if answer.status == "SandboxError" or ran is None or ran.status == "Error":
         raise SandboxError(f"SandboxFusion failed: {' '.join(answer.message.split()) or 'no word'}")
     if ran.status == "TimeLimitExceeded":
-        return payload.without_reply(ToolStatus.TIMEOUT, "the service ended it", limits)
+        return remote.without_reply(ToolStatus.TIMEOUT, "the service ended it", limits)
     text = _fetched(answer, messages.REPLY)
     seal = f"{messages.SEAL}{hashlib.sha256(text).hexdigest()}"
     if (ran.stdout or "").rstrip("\n").rpartition("\n")[2] != seal:
         said = f"it left no sealed reply {(ran.stderr or '').strip()[-300:]}".strip()
         if _ended_by_signal(ran.return_code):
-            return payload.without_reply(ToolStatus.KILLED, said, limits)
+            return remote.without_reply(ToolStatus.KILLED, said, limits)
         raise SandboxError(f"SandboxFusion: {' '.join(said.split())}")
     contents = _fetched(answer, messages.CONTENTS)
-    return Reply(result=payload.checked_result(text, NAME), contents=contents)
+    return Reply(result=remote.result_of(text, NAME), contents=contents)
 
 
 def _ended_by_signal(code: int | None) -> bool:

@@ -1,7 +1,7 @@
 """One run from start to end, in a process of its own; standard library alone.
 
-    fork_server | entrypoint ─▶ run ─▶ run_folder ─▶ program ─▶ kill ─▶ exit_status ─▶ files
+    fork_server | entrypoint ─▶ run ─▶ run_folder ─▶ program ─▶ kill ─▶ files
                                                        └─ in a tier: bubblewrap, landlock, none
 
-`payload` ships this folder to where MAPPA is not installed, so nothing here imports a package.
+`remote` ships this folder to where MAPPA is not installed, so nothing here imports a package.
 """

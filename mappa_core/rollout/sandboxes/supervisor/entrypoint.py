@@ -18,7 +18,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from mappa_core.core.records.tools import ToolResult
 from mappa_core.rollout.sandboxes.supervisor import (
     cgroups,
     landlock,
@@ -27,7 +26,7 @@ from mappa_core.rollout.sandboxes.supervisor import (
     run_folder,
     unsafe_subprocess,
 )
-from mappa_core.rollout.sandboxes.supervisor.messages import Failure, Request
+from mappa_core.rollout.sandboxes.supervisor.messages import Request
 from mappa_core.rollout.sandboxes.supervisor.run import Facilities
 from mappa_core.rollout.sandboxes.supervisor.tier import Tier
 
@@ -52,18 +51,13 @@ def in_container() -> None:
     _unpack(root, json.loads(sent))
     request = _request(root)
     facilities = Facilities(
-        tier=_inner_tier(),
-        python=run_folder.our_interpreter(),
-        hierarchy=None,
-        private_folders=False,
-        packages=_packages(request),
-        enclosing=group,
-        bounded_tmp=True,
+        tier=_inner_tier(), packages=_packages(request), enclosing=group, bounded_tmp=True
     )
     reply = run.report(_STANDARD_INPUT, request, facilities)
     if reply is not None:
-        output.write(messages.with_length(messages.encode(reply)))
-        output.writelines(_contents(root, reply))
+        text = messages.encode(reply)
+        output.write(messages.with_length(text))
+        output.writelines(_contents(root, text))
         output.flush()
 
 
@@ -73,10 +67,9 @@ def on_server(home: str) -> None:
     request = _request(root)
     facilities = Facilities(
         tier=_inner_tier(),
-        python=run_folder.our_interpreter(),
+        packages=_packages(request),
         hierarchy=cgroups.find_hierarchy(),
         private_folders=run_folder.can_make_private(),
-        packages=_packages(request),
     )
     ours, theirs = socket.socketpair()
     # In a child, because a run may take mounts and namespaces of its own.
@@ -94,7 +87,7 @@ def on_server(home: str) -> None:
         sys.exit(messages.SIGNAL_BASE + os.WTERMSIG(status))
     (root / messages.REPLY).write_bytes(reply)
     with (root / messages.CONTENTS).open("wb") as file:
-        file.writelines(_contents(root, messages.decode_reply(reply)))
+        file.writelines(_contents(root, reply))
     sys.stdout.write(f"{messages.SEAL}{hashlib.sha256(reply).hexdigest()}\n")
 
 
@@ -120,7 +113,7 @@ def _packages(request: Request) -> dict[str, Path]:
     return {path.name: path for folder in folders if folder.is_dir() for path in folder.iterdir()}
 
 
-def _contents(root: Path, reply: ToolResult | Failure) -> Iterator[bytes]:
-    """The bytes of each file that was written, in the order of the reply."""
-    for file in reply.written if isinstance(reply, ToolResult) else ():
-        yield (root / messages.WORKSPACE / file.name).read_bytes()
+def _contents(root: Path, reply: bytes) -> Iterator[bytes]:
+    """The bytes of each file that the reply says was written, in its order; a failure has none."""
+    for file in json.loads(reply).get("written", ()):
+        yield (root / messages.WORKSPACE / file["name"]).read_bytes()

@@ -30,7 +30,14 @@ def main(backend: str, packages: str) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=os.dup(0))
-    facilities = _facilities(_tier(backend), json.loads(packages))
+    # Each tier is a module beside this one, by the backend's name.
+    tier: Tier = import_module(f"{__package__}.{backend.replace('-', '_')}").TIER
+    facilities = Facilities(
+        tier=tier,
+        packages={name: Path(path) for name, path in json.loads(packages).items()},
+        hierarchy=cgroups.find_hierarchy(),
+        private_folders=tier.needs_private_folder or run_folder.can_make_private(),
+    )
     run_folder.sweep()
     if facilities.hierarchy:
         facilities.hierarchy.sweep()
@@ -42,22 +49,9 @@ def main(backend: str, packages: str) -> None:
         if not message:
             break
         _fork(descriptors[0], facilities)
-    _wait_for_supervisors()
-
-
-def _tier(backend: str) -> Tier:
-    """The tier of the module beside this one that has the backend's name."""
-    return import_module(f"{__package__}.{backend.replace('-', '_')}").TIER
-
-
-def _facilities(tier: Tier, packages: dict[str, str]) -> Facilities:
-    return Facilities(
-        tier=tier,
-        python=run_folder.our_interpreter(),
-        hierarchy=cgroups.find_hierarchy(),
-        private_folders=tier.needs_private_folder or run_folder.can_make_private(),
-        packages={name: Path(path) for name, path in packages.items()},
-    )
+    # With SIGCHLD ignored this waits for all of them, and then says that there is none.
+    with contextlib.suppress(ChildProcessError):
+        os.wait()
 
 
 def _fork(descriptor: int, facilities: Facilities) -> None:
@@ -72,30 +66,15 @@ def _fork(descriptor: int, facilities: Facilities) -> None:
     os._exit(0)
 
 
-def _wait_for_supervisors() -> None:
-    try:
-        os.wait()
-    except ChildProcessError:
-        return
-
-
 def receive_request(connection: socket.socket) -> Request:
     """Wait for one request.
 
     Raises:
         EOFError: The caller is gone.
     """
-    length = int.from_bytes(_exactly(connection, messages.LENGTH_BYTES))
-    if length > _MAX_REQUEST_BYTES:
+    with connection.makefile("rb") as stream:
+        length = int.from_bytes(stream.read(messages.LENGTH_BYTES))
+        text = stream.read(length) if length <= _MAX_REQUEST_BYTES else b""
+    if not text or len(text) < length:
         raise EOFError
-    return messages.decode_request(_exactly(connection, length))
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        chunk = connection.recv(min(size - len(data), 2**16))
-        if not chunk:
-            raise EOFError
-        data += chunk
-    return bytes(data)
+    return messages.decode_request(text)

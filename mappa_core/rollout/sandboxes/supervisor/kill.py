@@ -12,9 +12,9 @@ import os
 import select
 import signal
 import time
+from pathlib import Path
 
 from mappa_core.core.records.tools import Limits, ToolStatus
-from mappa_core.rollout.sandboxes.supervisor import procfs
 from mappa_core.rollout.sandboxes.supervisor.cgroups import Group
 from mappa_core.rollout.sandboxes.supervisor.program import Program
 
@@ -66,7 +66,7 @@ def kill_tree(program: Program) -> int:
     while True:
         if program.group:
             program.group.kill()
-        for pid in procfs.descendants(os.getpid()):
+        for pid in _descendants(os.getpid()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         try:
@@ -89,8 +89,8 @@ def _broken_limit(program: Program, limits: Limits, deadline: float) -> ToolStat
         return broken
     if program.group and program.group.ours:
         return None
-    tree = [program.pid, *procfs.descendants(program.pid)]
-    large = procfs.resident_bytes(tree) > limits.memory_bytes
+    tree = [program.pid, *_descendants(program.pid)]
+    large = sum(map(_resident_bytes, tree)) > limits.memory_bytes
     return ToolStatus.OUT_OF_MEMORY if large else None
 
 
@@ -99,3 +99,31 @@ def _broken_group_limit(group: Group, limits: Limits) -> ToolStatus | None:
         return ToolStatus.TIMEOUT
     # The kernel may have killed one process only; a tree that has lost one is not worth finishing.
     return ToolStatus.OUT_OF_MEMORY if group.out_of_memory() else None
+
+
+def _descendants(pid: int) -> list[int]:
+    """Every living process below `pid`, parents before children."""
+    found: list[int] = []
+    frontier = [pid]
+    while frontier:
+        frontier = [child for parent in frontier for child in _children(parent)]
+        found += frontier
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        lists = [(task / "children").read_text() for task in tasks]
+    except OSError:  # it ended while we looked
+        return []
+    return [int(child) for text in lists for child in text.split()]
+
+
+def _resident_bytes(pid: int) -> int:
+    """Memory that is the process's own, without what it shares with files and other processes."""
+    try:
+        _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_text().split()
+    except (OSError, ValueError):
+        return 0
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGESIZE")

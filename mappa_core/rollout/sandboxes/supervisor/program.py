@@ -27,10 +27,8 @@ class Program:
     """A descriptor that becomes readable when the program ends."""
     started: int
     """A pipe whose first byte says whether the walls stand."""
-    stdout: int
-    stderr: int
     output: dict[int, BothEnds]
-    """What is kept of each output, by its pipe."""
+    """What is kept of standard output and standard error, by their pipes."""
     group: Group | None
     began: float
 
@@ -84,8 +82,6 @@ def start(tier: Tier, folder: RunFolder, limits: Limits, group: Group | None, us
         pid=pid,
         ended=os.pidfd_open(pid),
         started=started,
-        stdout=stdout,
-        stderr=stderr,
         output={pipe: BothEnds(limits.output_bytes) for pipe in (stdout, stderr)},
         group=group,
         began=began,

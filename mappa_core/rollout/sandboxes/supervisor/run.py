@@ -9,15 +9,15 @@ folder here, the program through its parent-death signal should this process be 
 import contextlib
 import os
 import resource
+import signal
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mappa_core.core.records.tools import Limits, ToolResult, ToolStatus
 from mappa_core.rollout.sandboxes.supervisor import (
-    exit_status,
     file_reads,
     files,
     kill,
@@ -28,7 +28,6 @@ from mappa_core.rollout.sandboxes.supervisor import (
     run_folder,
 )
 from mappa_core.rollout.sandboxes.supervisor.cgroups import Group, Hierarchy
-from mappa_core.rollout.sandboxes.supervisor.exit_status import Exit
 from mappa_core.rollout.sandboxes.supervisor.messages import Failure, Request
 from mappa_core.rollout.sandboxes.supervisor.program import Program
 from mappa_core.rollout.sandboxes.supervisor.run_folder import Interpreter, RunFolder
@@ -40,11 +39,11 @@ class Facilities:
     """What this machine offers, found out once for many runs."""
 
     tier: Tier
-    python: Interpreter
-    hierarchy: Hierarchy | None
-    private_folders: bool
     packages: Mapping[str, Path]
     """Entries of site-packages that programs may import from."""
+    python: Interpreter = field(default_factory=run_folder.our_interpreter)
+    hierarchy: Hierarchy | None = None
+    private_folders: bool = False
     enclosing: Group | None = None
     """The group of the container we are in, whose maker set its limits."""
     bounded_tmp: bool = False
@@ -109,7 +108,7 @@ def _run(caller: int, request: Request, facilities: Facilities) -> ToolResult:
             broken = kill.watch(running, caller, limits)
         finally:
             status = kill.kill_tree(running)
-        ended = exit_status.read_wait_status(status, tier.signal_base)
+        ended = _exit_code(status, tier.signal_base)
         result = _result(running, broken, ended, facilities.name)
         # First of all, because we are about to read the files ourselves.
         read, touched = watch.read(), watch.written(folder.workspace)
@@ -150,7 +149,7 @@ def _folder(facilities: Facilities, limits: Limits, code_bytes: int) -> RunFolde
     return run_folder.make_plain(python, packages)
 
 
-def _result(running: Program, broken: ToolStatus | None, ended: Exit, tier: str) -> ToolResult:
+def _result(running: Program, broken: ToolStatus | None, ended: int, tier: str) -> ToolResult:
     """The result, its files aside, of a program whose whole tree has been reaped.
 
     Raises:
@@ -160,14 +159,14 @@ def _result(running: Program, broken: ToolStatus | None, ended: Exit, tier: str)
     for pipe in running.output:
         while not running.drain(pipe):
             pass
-    stdout, stderr = running.output[running.stdout], running.output[running.stderr]
+    stdout, stderr = running.output.values()
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     group = running.group
     peak = group.peak_memory_bytes() if group else None
     return ToolResult(
         code="",  # the caller has it
         status=broken or _status(running, ended, stderr.text()),
-        exit_code=ended.code,
+        exit_code=None if ended < 0 else ended,
         stdout=stdout.text(),
         stderr=stderr.text(),
         stdout_omitted_bytes=stdout.omitted_bytes,
@@ -179,10 +178,33 @@ def _result(running: Program, broken: ToolStatus | None, ended: Exit, tier: str)
     )
 
 
-def _status(running: Program, ended: Exit, stderr: str) -> ToolStatus:
-    group = running.group
-    if group.out_of_memory() if group else exit_status.says_memory_error(ended, stderr):
+def _exit_code(wait_status: int, signal_base: int) -> int:
+    """The exit code, or -n where signal n ended the program, which bubblewrap reports as 128 + n.
+
+    Args:
+        wait_status: Of `waitpid`.
+        signal_base: Exit codes above this stand for signals; 0 where none do.
+    """
+    code = os.waitstatus_to_exitcode(wait_status)
+    number = code - signal_base
+    return -number if signal_base and number in signal.valid_signals() else code
+
+
+def _status(running: Program, ended: int, stderr: str) -> ToolStatus:
+    if _out_of_memory(running.group, ended, stderr):
         return ToolStatus.OUT_OF_MEMORY
     if not running.has_started():
         raise _NotStarted(stderr or "the program could not be started")
-    return exit_status.status_of(ended)
+    if ended == -signal.SIGXCPU:
+        return ToolStatus.TIMEOUT
+    if ended < 0:
+        return ToolStatus.KILLED
+    return ToolStatus.NONZERO if ended else ToolStatus.OK
+
+
+def _out_of_memory(group: Group | None, ended: int, stderr: str) -> bool:
+    """Whether memory ran out: by the kernel's word, or Python's where there is no control group."""
+    if group:
+        return group.out_of_memory()
+    *_, last_line = stderr.rstrip().split("\n")
+    return ended == 1 and last_line.startswith("MemoryError")

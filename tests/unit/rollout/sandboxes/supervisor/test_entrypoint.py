@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from mappa_core.core.records.tools import Limits
-from mappa_core.rollout.sandboxes import payload
+from mappa_core.rollout.sandboxes import remote
 from mappa_core.rollout.sandboxes.supervisor import cgroups
 
 MAIN = (
@@ -27,7 +27,7 @@ def children(pid: int) -> list[int]:
 def test_a_supervisor_that_is_killed_ends_as_by_that_signal_and_leaves_no_group(
     tmp_path: Path,
 ) -> None:
-    for name, data in payload.packed(
+    for name, data in remote.packed(
         "import time; time.sleep(60)", None, Limits(), packages=False
     ).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from mappa_core.rollout.sandboxes import payload
+from mappa_core.rollout.sandboxes import remote
 
 IMPORT_ALL = """
 import importlib, sys
@@ -19,11 +19,11 @@ print(*(name for name, module in sys.modules.items() if name.startswith("mappa_c
 def test_the_source_that_is_sent_runs_on_a_bare_python(tmp_path: Path) -> None:
     archive = tmp_path / "source.zip"
     with zipfile.ZipFile(archive, "w") as packed:
-        for name, data in payload.source().items():
+        for name, data in remote.source().items():
             packed.writestr(name, data)
     modules = {
         name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        for name in payload.source()
+        for name in remote.source()
     }
     # -S: without site-packages, as in a container; -I: without this checkout.
     command = [sys.executable, "-I", "-S", "-c", IMPORT_ALL, str(archive), *sorted(modules)]
@@ -31,4 +31,4 @@ def test_the_source_that_is_sent_runs_on_a_bare_python(tmp_path: Path) -> None:
     assert done.stderr == ""
     assert set(done.stdout.split()) == modules
     assert "mappa_core.rollout.sandboxes.supervisor.entrypoint" in modules
-    assert "mappa_core.rollout.sandboxes.payload" not in modules
+    assert "mappa_core.rollout.sandboxes.remote" not in modules
