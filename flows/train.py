@@ -5,6 +5,10 @@ evaluate ─▶ [ rollout + coach_score ─▶ update per agent ─▶ register 
 
 With `rollout.async_level=1` the next iteration is played beside the updates. Both have ended before
 anything else loads weights, so which policy plays an iteration never depends on which was faster.
+
+A resumed or retried run plays this flow again and skips what the store has:
+    an episode's turns   rollout.episode        a score that trained      coach.scoring
+    an agent's update    train.update           a registered checkpoint   evaluate.registration
 """
 
 import asyncio
