@@ -67,7 +67,7 @@ class Watch:
 
 
 def _monitor(port: Services, run: Run, config: TrainConfig) -> Monitor | None:
-    """What watches the coach; None where there are no anchors or nothing can be audited."""
+    """Make the monitor; None where there are no anchors or nothing can be audited."""
     if port.audit is None or not config.audit.anchors:
         return None
     duties = duties_of(port.team)
@@ -132,7 +132,7 @@ async def audit(
 
 
 def _newest(settings: Settings) -> str:
-    """The newest run that has come as far as training; not one that measures another."""
+    """Find the newest run that has come as far as training; not one that measures another."""
     with opened_store(settings) as store:
         newest = next(
             (run for run in store.runs.list_runs(sys.maxsize) if _has_trained(store, run)), None
@@ -147,5 +147,5 @@ def _has_trained(store: Store, run: Run) -> bool:
 
 
 def run_resource(run_name: str) -> dict[str, str]:
-    """What events about a run are about."""
+    """Name the resource of events about a run."""
     return {"prefect.resource.id": f"mappa.run.{run_name}", "prefect.resource.name": run_name}

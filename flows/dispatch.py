@@ -87,7 +87,7 @@ async def dispatch(
 
 
 def visible_update(store: Store, request: UpdateRequest) -> Update | None:
-    """The update in the store, None where it is not; the weights it made can be read here.
+    """Find an update in the store, None where it is not, and check that its weights can be read.
 
     Raises:
         LearnerError: They cannot.

@@ -45,7 +45,7 @@ def run_flow(flow: Coroutine[Any, Any, Result]) -> Result:
 
 @contextmanager
 def prefect_there() -> Generator[None]:
-    """What Prefect's client raises in the block, where its server is away, is one line.
+    """Turn what Prefect's client raises where its server is away into one line.
 
     Raises:
         OutsideError: Prefect does not answer, or refuses.
@@ -65,7 +65,7 @@ def prefect_there() -> Generator[None]:
 
 @contextmanager
 def sigterm_cancels() -> Generator[None]:
-    """SIGTERM cancels the task that is in the block, as Ctrl-C does.
+    """Let SIGTERM cancel the task that is in the block, as Ctrl-C does.
 
     Prefect's handler raises in whatever runs just then. In a callback of the event loop that is
     logged and lost, and nothing stops; so the loop hears the signal as well. Inside a flow that the
@@ -94,7 +94,7 @@ def _cancel(inside: list[asyncio.Task[object] | None]) -> None:
 
 @contextmanager
 def sigterm_unwinds() -> Generator[None]:
-    """SIGTERM leaves the block as `SystemExit`, so that servers are stopped and files removed.
+    """Let SIGTERM leave the block as `SystemExit`, so that servers are stopped and files removed.
 
     Inside a flow `run_flow` does the same.
     """

@@ -41,7 +41,7 @@ async def promote(run: str, agent: str | None = None, override: str | None = Non
 
 
 def considered(records: Records, run: str, agent: str | None) -> Case:
-    """The case of one run, with an audit of the moment.
+    """Build the case of one run, with an audit made now.
 
     Raises:
         NotFound: No such run, or it has nothing registered.
@@ -66,7 +66,7 @@ def _audit(records: Records, run: Run) -> CoachAudit | None:
 
 
 def summary(case: Case, override: str | None) -> str:
-    """The case in Markdown, for people."""
+    """Write the case in Markdown, for people."""
     lines = [f"# Promotion of {case.candidate}", "", f"* against: {case.champion or 'no champion'}"]
     if (compared := case.comparison) is not None:
         lines.append(

@@ -158,7 +158,7 @@ def _runner(
 async def _score_plan(
     port: Services, run_id: UUID, iteration: int, config: TrainConfig
 ) -> ScorePlan:
-    """What is scored in an iteration; agents that are updated from it keep the scores they have."""
+    """Plan an iteration's scores; agents that are updated from it keep those they have."""
     policies = await asyncio.to_thread(port.store.policies.list_policy_versions, run_id)
     return ScorePlan(
         coach=port.coach,
@@ -174,7 +174,7 @@ async def _score_plan(
 async def serve(
     port: Services, run_id: UUID, policy_step: int, episodes: Sequence[Episode]
 ) -> Mapping[str, PolicyVersion]:
-    """Every agent's policy after `policy_step` updates, by name, loaded for the planned `episodes`.
+    """Load every agent's policy after `policy_step` updates for `episodes`; returns them by name.
 
     Where those have all been played nothing is loaded: a resumed run may have retired the weights.
     """
@@ -194,7 +194,7 @@ async def serve(
 def planned(
     source: ProblemSource, run_id: UUID, phase: Phase, iteration: int, config: TrainConfig
 ) -> list[Episode]:
-    """The episodes of one iteration before their first turn, in a fixed order."""
+    """Make the episodes of one iteration, before their first turn and in a fixed order."""
     problems: Sequence[Problem]
     if phase == "train":
         count, repeats = config.rollout.problems, config.rollout.episodes_per_problem

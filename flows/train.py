@@ -81,7 +81,7 @@ async def train(config: TrainConfig, resume: str | None = None) -> Comparison:
 async def _iterate(
     port: Services, run: Run, iteration: int, config: TrainConfig, watch: Watch
 ) -> None:
-    """One round: play, score, learn, register, show."""
+    """Do one round: play, score, learn, register, show."""
     started = time.perf_counter()
     if iteration == config.start.step + 1 or not config.rollout.async_level:
         await rollout(run.id, "train", iteration, config.policy_step(iteration), config)
@@ -99,7 +99,7 @@ async def _iterate(
 
 
 async def _learn(port: Services, run: Run, iteration: int, config: TrainConfig) -> list[Update]:
-    """Every agent's update, in the team's order; one step off, the next iteration is played too."""
+    """Update every agent, in the team's order; one step off, play the next iteration meanwhile."""
     following, step = iteration + 1, config.policy_step(iteration + 1)
     one_off = bool(config.rollout.async_level) and iteration < config.rollout.iterations
     if one_off:

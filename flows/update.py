@@ -76,7 +76,7 @@ async def update_task(run_id: UUID, agent: str, iteration: int, config: TrainCon
 
 
 def update_request(run_id: UUID, agent: str, iteration: int, config: TrainConfig) -> UpdateRequest:
-    """One agent's update, as a run is configured."""
+    """Ask for one agent's update as its run is configured."""
     return UpdateRequest(
         run_id=run_id,
         agent=agent,

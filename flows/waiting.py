@@ -24,7 +24,7 @@ QUIET_SECONDS = 15.0
 
 @asynccontextmanager
 async def prefect_api() -> AsyncGenerator[PrefectClient]:
-    """A client of the Prefect server; what its own retries do not mend is one line.
+    """Open a client of the Prefect server; what its own retries do not mend is one line.
 
     Raises:
         OutsideError: Prefect does not answer, or refuses.
@@ -50,7 +50,7 @@ async def ended_run(
     progress: ProgressListener,
     quiet_seconds: float = QUIET_SECONDS,
 ) -> FlowRun:
-    """The run in its final state, however long that takes.
+    """Wait for a flow run to reach its final state, however long that takes; returns it.
 
     Args:
         client: Of its server.
@@ -100,5 +100,5 @@ async def _trouble(client: PrefectClient, flow_run: FlowRun) -> str | None:
 
 
 def one_line(answer: httpx.Response) -> str:
-    """What a server said, short enough for a person."""
+    """Shorten what a server said for a person."""
     return " ".join(answer.text.split())[:300]

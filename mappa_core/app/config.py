@@ -133,5 +133,5 @@ class TrainConfig(Section):
         return tuple(sorted(key for key in ours if ours[key] != theirs[key]))
 
     def held_out_settings(self) -> str:
-        """What of it decides what held-out episodes of given weights are like, as JSON."""
+        """Give, as JSON, what decides what held-out episodes of given weights are like."""
         return json.dumps(self.model_dump(mode="json", include=_HELD_OUT), sort_keys=True)

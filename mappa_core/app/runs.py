@@ -105,7 +105,7 @@ def prepare_evaluation(
 
 
 def code_version() -> str:
-    """The package's version, and the commit where it runs from a checkout."""
+    """Name the package's version, and the commit where it runs from a checkout."""
     package = version("mappa")
     checkout = Path(__file__).parents[2]
     if not (checkout / ".git").exists():
@@ -122,7 +122,7 @@ def code_version() -> str:
 def _stored(
     port: Services, identity: UUID, name: str, config: TrainConfig, started_at: datetime
 ) -> Run:
-    """The run in the store; one that was there is as it was."""
+    """Add a run to the store; one that was there stays as it was."""
     port.store.runs.add_run(
         Run(
             id=identity,
@@ -139,12 +139,12 @@ def _stored(
 
 
 def _source(port: Services, config: TrainConfig) -> Run | None:
-    """The run that one of this configuration goes on from, where it does."""
+    """Find the run that one of this configuration goes on from, where it does."""
     return port.store.runs.get_run(config.start.run) if config.start.run else None
 
 
 def _link(port: Services, run: Run, flow_run_id: str | None) -> None:
-    """Open it in the tracker too, and write down its ids in the other systems."""
+    """Open a run in the tracker too, and write down its ids in the other systems."""
     tracker_id = port.tracker.start(replace(run, prefect_flow_run_id=flow_run_id))
     port.store.runs.link_run(run.id, prefect_flow_run_id=flow_run_id, mlflow_run_id=tracker_id)
     port.store.runs.set_status(run.id, RunStatus.RUNNING)

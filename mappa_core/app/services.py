@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learning:
-    """What an update needs, and nothing else of a run: no engine, no sandbox, no coach."""
+    """Computes updates; nothing else of a run is open: no engine, no sandbox, no coach."""
 
     learner: Learner
     store: Store
@@ -103,7 +103,7 @@ class Services:
 
     @property
     def learning(self) -> Learning:
-        """What an update needs of these.
+        """Give what an update needs of these.
 
         Raises:
             LookupError: There is no learner here.
@@ -128,7 +128,7 @@ def use(services: Services) -> Generator[None]:
 
 
 def services() -> Services:
-    """The services of the enclosing `use` or `open_services`."""
+    """Look up the services of the enclosing `use` or `open_services`."""
     current = _services.get()
     if current is None:
         raise LookupError("no services are open: wrap the call in open_services()")
@@ -211,7 +211,9 @@ async def _build(
         toolbox=toolbox,
         coach=coach,
         second_coach=second,
-        learner=None if config.learner.deployment else _open_learner(config, settings, model),
+        learner=None
+        if config.learner.deployment
+        else open_learner(config.learner, model, settings.checkpoints),
         store=store,
         tracker=open_tracker(databases.mlflow, config.tracking, settings, outage_retry),
         registry=MlflowRegistry(databases.mlflow, outage_retry),
@@ -255,7 +257,7 @@ async def open_learning(
     async with AsyncExitStack() as stack:
         waiting = LogProgress(log).on_waiting
         *_, store = await asyncio.to_thread(_open_databases, settings, waiting, stack)
-        learner = await asyncio.to_thread(_open_learner, config, settings, model)
+        learner = await asyncio.to_thread(open_learner, config.learner, model, settings.checkpoints)
         yield Learning(learner=learner, store=store, audit=AuditStore(store.database))
 
 
@@ -274,7 +276,3 @@ def _open_databases(
     store = open_store(settings, databases, outage_retry)
     stack.callback(store.close)
     return databases, outage_retry, store
-
-
-def _open_learner(config: TrainConfig, settings: Settings, model: str) -> Learner:
-    return open_learner(config.learner, model, settings.checkpoints)

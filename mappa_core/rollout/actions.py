@@ -134,7 +134,7 @@ class DirectRunner(ToolRunner):
 
 
 def sampling_of(config: RolloutConfig, phase: Phase, held_out_temperature: float) -> Sampling:
-    """How tokens are drawn: hotter to explore, cooler to measure."""
+    """Say how tokens are drawn: hotter to explore, cooler to measure."""
     if phase == "train":
         temperature, top_p = config.temperature, config.top_p
     else:
@@ -143,7 +143,7 @@ def sampling_of(config: RolloutConfig, phase: Phase, held_out_temperature: float
 
 
 def generation_seed(seed: int, episode: Episode) -> int:
-    """The seed of an episode's next action.
+    """Derive the seed of an episode's next action.
 
     Held-out episodes keep theirs over the iterations, so before and after differ by the
     weights alone.
@@ -160,7 +160,7 @@ def generation_seed(seed: int, episode: Episode) -> int:
 
 
 def limits_of(config: SandboxConfig) -> Limits:
-    """The bounds of a run or a call as the configuration sets them."""
+    """Give the bounds of a run or a call as the configuration sets them."""
     return Limits(
         wall_seconds=config.wall_seconds,
         cpu_seconds=config.cpu_seconds,
@@ -173,7 +173,7 @@ def limits_of(config: SandboxConfig) -> Limits:
 
 
 def refusal(call: RefusedCall) -> ToolResult:
-    """The result of a call that cannot be made: why not."""
+    """Make the result of a call that cannot be made: why not."""
     return ToolResult(
         code=call.text,
         status=ToolStatus.NONZERO,

@@ -21,7 +21,7 @@ from mappa_core.store.store import Store
 def new_episode(
     run_id: UUID, phase: Phase, iteration: int, problem: Problem, rollout: int
 ) -> Episode:
-    """An episode before its first turn."""
+    """Make an episode as it is before its first turn."""
     return Episode(
         id=ids.episode_id(run_id, phase, iteration, problem.id, rollout),
         run_id=run_id,

@@ -31,13 +31,13 @@ _NO_SPACE = (28, 122)
 
 
 class EpisodeFiles:
-    """The files that a team works on: given by the tasks, kept below one folder."""
+    """Keeps the files that a team works on: given by the tasks, kept below one folder."""
 
     def __init__(self, tasks: TaskSource, root: Path) -> None:
         self.tasks, self._root = tasks, root
 
     def open(self, episode: Episode) -> Path:
-        """A folder as the episode's last turn left it, or with the task's files before the first.
+        """Make a folder as the episode's last turn left it, before the first with the task's files.
 
         Raises:
             WorkspaceError: What a recorded turn left is not here.
@@ -68,7 +68,7 @@ class EpisodeFiles:
             shutil.rmtree(folder)
 
     def content(self, sha256: str) -> bytes:
-        """The bytes of a file that was kept.
+        """Read a file that was kept.
 
         Raises:
             WorkspaceError: They are not here, or not what they were.
@@ -110,7 +110,7 @@ class EpisodeFiles:
 
 
 def open_files(team: Team, problems: ProblemSource, root: Path) -> EpisodeFiles | None:
-    """The files of a team that works on files, kept below `root`; None for one that answers.
+    """Open the files of a team that works on files, below `root`; None for one that answers.
 
     Raises:
         ConfigError: The team needs tasks with files and these problems have none, or the reverse.

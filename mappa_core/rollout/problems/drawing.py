@@ -12,7 +12,7 @@ from mappa_core.core.records.episodes import Problem
 def problems_of_iteration(
     problems: Sequence[Problem], iteration: int, count: int, seed: int
 ) -> tuple[Problem, ...]:
-    """The `count` different problems of training iteration 1, 2, ...
+    """Draw the `count` different problems of training iteration 1, 2, ...
 
     Each pass sees all in a new order. Where an iteration ends one pass and begins the next, what
     it has of the one comes later in the other.
