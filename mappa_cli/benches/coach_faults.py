@@ -1,12 +1,12 @@
 """The coach while calls fail in every way: what ends unscored, and whether all totals agree."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 
 import httpx
 
 from mappa_cli.benches.report import Figure
 from mappa_cli.provider_stub.script import Fault, Question, score_of
+from mappa_cli.provider_stub.server import Log
 from mappa_core.coach.budget import Usage, cost
 from mappa_core.coach.config import PricesConfig
 from mappa_core.coach.llm_coach import LlmCoach
@@ -19,15 +19,6 @@ RIGHT_REASONS = {"blocked": "blocked", "refused": "forbidden"}
 Results = list[CoachScore | Unscored]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
-    """The stand-in's own count."""
-
-    calls: int
-    usage: Usage
-    faults: dict[str, int]
-
-
 async def under_faults(
     address: str,
     coach: LlmCoach,
@@ -37,21 +28,28 @@ async def under_faults(
 ) -> tuple[Figure, ...]:
     """Score `cases` by a coach whose server fails, and compare with the server's log."""
     results = await score_all(coach, cases)
-    totals = await _totals(address)
+    async with httpx.AsyncClient(trust_env=False) as client:
+        log = Log(**(await client.get(f"{address}/log")).json())
+    usage = Usage(
+        prompt=log.prompt_tokens,
+        cached=log.cached_tokens,
+        reply=log.reply_tokens,
+        thought=log.thought_tokens,
+    )
     differences = (
-        ("calls", sum(one.attempts for one in results), totals.calls),
-        ("tokens", sum(_tokens(one) for one in results), totals.usage.total),
-        ("dollars", coach.spent.cost_usd, cost(totals.usage, prices).usd),
+        ("calls", sum(one.attempts for one in results), log.calls),
+        ("tokens", sum(_tokens(one) for one in results), usage.total),
+        ("dollars", coach.spent.cost_usd, cost(usage, prices).usd),
     )
     unscored = [one for one in results if isinstance(one, Unscored)]
     wrong = sum(one.reason not in {*RIGHT_REASONS, "unparsable"} for one in unscored)
     wrong += sum(
-        abs(sum(one.reason == reason for one in unscored) - totals.faults.get(fault, 0))
+        abs(sum(one.reason == reason for one in unscored) - log.faults.get(fault, 0))
         for reason, fault in RIGHT_REASONS.items()
     )
     invented = sum(isinstance(one, CoachScore) and one.value != _truth(one) for one in results)
     return (
-        Figure(name="calls under 30 % faults", value=totals.calls, unit="calls"),
+        Figure(name="calls under 30 % faults", value=log.calls, unit="calls"),
         Figure(name="of 1,000 actions unscored", value=len(unscored), unit="actions"),
         _zero("unscored with a wrong reason", wrong, "actions"),
         _zero("invented scores", invented, "scores"),
@@ -74,15 +72,3 @@ def _truth(score: CoachScore) -> float:
     request = score.request
     prompt = "" if request is None else request.prompt
     return score_of(Question(system="", user=prompt, max_output_tokens=0, thinking_budget=0))
-
-
-async def _totals(address: str) -> Totals:
-    async with httpx.AsyncClient(trust_env=False) as client:
-        log = (await client.get(f"{address}/log")).json()
-    usage = Usage(
-        prompt=log["prompt_tokens"],
-        cached=log["cached_tokens"],
-        reply=log["reply_tokens"],
-        thought=log["thought_tokens"],
-    )
-    return Totals(calls=log["calls"], usage=usage, faults=log["faults"])

@@ -1,6 +1,5 @@
 """The wire formats of the providers: requests as they are sent, answers as they come back."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
@@ -212,8 +211,3 @@ ANTHROPIC = Dialect(
 )
 DIALECTS: Mapping[str, Dialect] = {"gemini": GEMINI, "openai": OPENAI, "anthropic": ANTHROPIC}
 """By the name that a provider's row in `coach.provider_table` gives its wire format."""
-
-
-def as_bytes(body: Body) -> bytes:
-    """A JSON body."""
-    return json.dumps(body).encode()

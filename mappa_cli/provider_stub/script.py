@@ -1,11 +1,10 @@
 """What the stand-in answers: a judgement made of the prompt's hash, or a fault."""
 
-import asyncio
 import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
 from typing import TypeAlias
@@ -78,25 +77,6 @@ def seeded_faults(share: float, seed: int, kinds: tuple[Fault, ...]) -> Script:
         return draw.choice(kinds) if draw.random() < share else Fault.NONE
 
     return script
-
-
-@dataclass(slots=True)
-class Outage:
-    """Every call fails while `down` is set, as a provider that is dead for a while."""
-
-    down: bool = False
-    refused: int = field(default=0, init=False)
-
-    def __call__(self, question: Question, number: int) -> Fault:  # noqa: ARG002
-        """Unavailable while down."""
-        self.refused += self.down
-        return Fault.UNAVAILABLE if self.down else Fault.NONE
-
-    async def lasts(self, seconds: float) -> None:
-        """Be down for a while."""
-        self.down = True
-        await asyncio.sleep(seconds)
-        self.down = False
 
 
 def score_of(question: Question) -> float:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import cast
 
 from aiohttp import web
@@ -19,7 +20,6 @@ from mappa_cli.provider_stub.dialects import (
     Body,
     Dialect,
     Tokens,
-    as_bytes,
 )
 from mappa_cli.provider_stub.script import Fault, Question, Script, no_faults, reply_text
 
@@ -37,9 +37,9 @@ STATUSES = {
 }
 
 
-@dataclass(slots=True)
+@dataclass
 class Log:
-    """What was asked and billed, added up; it does not grow with the calls."""
+    """What was asked and billed, added up; it does not grow with the calls, and is `GET /log`."""
 
     calls: int = 0
     faults: Counter[str] = field(default_factory=Counter[str])
@@ -58,20 +58,6 @@ class Log:
         self.cached_tokens += tokens.cached
         self.reply_tokens += tokens.reply
         self.thought_tokens += tokens.thought
-
-    def as_json(self) -> Body:
-        """The totals."""
-        return {
-            "calls": self.calls,
-            "faults": dict(self.faults),
-            "prompt_tokens": self.prompt_tokens,
-            "cached_tokens": self.cached_tokens,
-            "reply_tokens": self.reply_tokens,
-            "thought_tokens": self.thought_tokens,
-            "keys_in_urls": self.keys_in_urls,
-            "caches": self.caches,
-            "most_in_flight": self.most_in_flight,
-        }
 
 
 class ProviderStub:
@@ -93,24 +79,22 @@ class ProviderStub:
     def application(self) -> web.Application:
         """The routes of all dialects."""
         app = web.Application(client_max_size=2**24)
-        app.router.add_post("/{version}/models/{model}:generateContent", self._gemini)
-        vertex = "/{version}/projects/{project}/locations/{location}/publishers/google/models/"
-        app.router.add_post(vertex + "{model}:generateContent", self._gemini)
-        for prefix in ("/{version}", "/{version}/projects/{project}/locations/{location}"):
+        vertex = "/{version}/projects/{project}/locations/{location}"
+        models = ("/{version}/models/", vertex + "/publishers/google/models/")
+        for prefix, of_model in zip(("/{version}", vertex), models, strict=True):
+            answer_gemini = partial(self._answer, GEMINI)
+            app.router.add_post(of_model + "{model}:generateContent", answer_gemini)
             app.router.add_post(prefix + "/cachedContents", self._keep)
             app.router.add_delete(prefix + "/cachedContents/{cache}", self._drop)
-        app.router.add_post("/v1/chat/completions", self._openai)
-        app.router.add_post("/v1/messages", self._anthropic)
+        app.router.add_post("/v1/chat/completions", partial(self._answer, OPENAI))
+        app.router.add_post("/v1/messages", partial(self._answer, ANTHROPIC))
         app.router.add_get("/log", self._totals)
         return app
-
-    async def _gemini(self, request: web.Request) -> web.StreamResponse:
-        return await self._answer(request, GEMINI, request.match_info["model"])
 
     async def _keep(self, request: web.Request) -> web.StreamResponse:
         if not self._may(request, GEMINI):
             return _error(GEMINI, 401, "UNAUTHENTICATED", "API key not valid.")
-        kept = self.contexts.keep(json.loads(await request.read()), request.path)
+        kept = self.contexts.keep(await request.json(), request.path)
         if kept is None:
             return _error(GEMINI, 400, "INVALID_ARGUMENT", "Cached content is too small.")
         self.log.caches += 1
@@ -122,26 +106,18 @@ class ProviderStub:
             return _error(GEMINI, 404, "NOT_FOUND", CONTEXT_GONE)
         return web.json_response({})
 
-    async def _openai(self, request: web.Request) -> web.StreamResponse:
-        return await self._answer(request, OPENAI, None)
-
-    async def _anthropic(self, request: web.Request) -> web.StreamResponse:
-        return await self._answer(request, ANTHROPIC, None)
-
     async def _totals(self, request: web.Request) -> web.Response:  # noqa: ARG002
-        return web.json_response(self.log.as_json())
+        return web.json_response(vars(self.log))
 
-    async def _answer(
-        self, request: web.Request, dialect: Dialect, model: str | None
-    ) -> web.StreamResponse:
+    async def _answer(self, dialect: Dialect, request: web.Request) -> web.StreamResponse:
         due = asyncio.get_running_loop().time() + self._latency
         number, self.log.calls = self.log.calls, self.log.calls + 1
         self.log.keys_in_urls += "key" in request.query
         self.log.in_flight += 1
         self.log.most_in_flight = max(self.log.most_in_flight, self.log.in_flight)
         try:
-            body = cast("Body", json.loads(await request.read()))
-            named = str(body.get("model", "")) if model is None else model
+            body = cast("Body", await request.json())
+            named = request.match_info.get("model") or str(body.get("model", ""))
             if not self._may(request, dialect):
                 return _error(dialect, 401, "UNAUTHENTICATED", "API key not valid.")
             if (name := context_named_in(body)) is not None:
@@ -178,14 +154,15 @@ class ProviderStub:
         text = reply_text(question, fault)
         tokens = self._tokens(question, "" if fault is Fault.BLOCKED else text)
         if fault is Fault.BLOCKED:
-            answer = as_bytes(dialect.blocked(model, tokens))
+            answer = dialect.blocked(model, tokens)
         else:
-            answer = as_bytes(dialect.answer(model, text, tokens, fault is Fault.TRUNCATED))
+            answer = dialect.answer(model, text, tokens, fault is Fault.TRUNCATED)
+        response = web.json_response(answer)
         await _until(due + (self._slow if fault is Fault.SLOW else 0.0))
         if fault is Fault.CUT_CONNECTION:
-            return await _cut(request, answer)
+            return await _cut(request, json.dumps(answer).encode())
         self.log.bill(tokens)
-        return web.Response(body=answer, content_type="application/json")
+        return response
 
     def _tokens(self, question: Question, text: str) -> Tokens:
         """What a call is billed: its characters by four; a system text seen before is cached."""
@@ -240,8 +217,7 @@ def _tokens_in(text: str) -> int:
 
 def _error(dialect: Dialect, status: int, name: str, message: str) -> web.Response:
     headers = {"Retry-After": str(RETRY_SECONDS)} if status == 429 else None
-    body = as_bytes(dialect.error(status, name, message))
-    return web.Response(status=status, body=body, content_type="application/json", headers=headers)
+    return web.json_response(dialect.error(status, name, message), status=status, headers=headers)
 
 
 async def _cut(request: web.Request, body: bytes) -> web.StreamResponse:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from mappa_cli.provider_stub.dialects import GEMINI, Dialect, Tokens, as_bytes
+from mappa_cli.provider_stub.dialects import GEMINI, Dialect, Tokens
 from tests.fakes.serving import serving
 
 
@@ -21,7 +21,7 @@ class Recorder:
         headers = {name.lower(): value for name, value in request.headers.items()}
         self.asked.append((request.path_qs, headers, await request.read()))
         answer = self.dialect.answer("m", "fine", Tokens(prompt=5, reply=1, thought=1), False)
-        return web.Response(body=as_bytes(answer), content_type="application/json")
+        return web.json_response(answer)
 
 
 @asynccontextmanager
