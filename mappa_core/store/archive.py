@@ -12,7 +12,7 @@ to the last bit is undone, and nothing half-imported is left.
 import gzip
 import hashlib
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
@@ -64,7 +64,10 @@ def dump(connection: Connection, run_id: UUID, run_name: str, folder: Path) -> M
         folder: Made when absent.
     """
     (folder / "rows").mkdir(parents=True, exist_ok=True)
-    files = _each_table(connection, run_id, lambda table: _into(rows_path(folder, table)))
+    files = {
+        table.name: _write(_rows_path(folder, table), lines)
+        for table, lines in _rows_of_run(connection, run_id)
+    }
     manifest = Manifest(
         format=FORMAT,
         schema_revision=schema.head_revision(),
@@ -86,13 +89,18 @@ def load(connection: Connection, folder: Path) -> Manifest:
     Raises:
         ArchiveError: It is damaged, of another version, or another run of its id is here.
     """
-    manifest = read_manifest(folder)
+    manifest = _read_manifest(folder)
     for table in tables.METADATA.sorted_tables:
-        _check(rows_path(folder, table), manifest.tables[table.name])
+        path = _rows_path(folder, table)
+        if _summary(_lines_of(path)) != manifest.tables[table.name]:
+            raise ArchiveError(f"{path} is not what the manifest says: export the run again")
     for table in tables.METADATA.sorted_tables:
-        _add(connection, table, lines_of(rows_path(folder, table)))
-    found = _each_table(connection, manifest.run_id, _nowhere)
-    different = [name for name, file in manifest.tables.items() if found[name] != file]
+        _add(connection, table, _lines_of(_rows_path(folder, table)))
+    different = [
+        table.name
+        for table, lines in _rows_of_run(connection, manifest.run_id)
+        if _summary(lines) != manifest.tables[table.name]
+    ]
     if different:
         raise ArchiveError(
             f"the database holds other rows of run {manifest.run_name} than {folder} "
@@ -101,7 +109,7 @@ def load(connection: Connection, folder: Path) -> Manifest:
     return manifest
 
 
-def read_manifest(folder: Path) -> Manifest:
+def _read_manifest(folder: Path) -> Manifest:
     """The checked manifest of an archive.
 
     Raises:
@@ -126,12 +134,12 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def rows_path(folder: Path, table: Table) -> Path:
+def _rows_path(folder: Path, table: Table) -> Path:
     """Where an archive keeps the rows of `table`."""
     return folder / "rows" / f"{table.name}.jsonl.gz"
 
 
-def lines_of(path: Path) -> Lines:
+def _lines_of(path: Path) -> Lines:
     """The lines of one file, without their ends.
 
     Raises:
@@ -147,55 +155,33 @@ def lines_of(path: Path) -> Lines:
         raise ArchiveError(f"{path} is missing or damaged: export the run again") from error
 
 
-Sink = Callable[[Lines], RowsFile]
-
-
-def _each_table(
-    connection: Connection, run_id: UUID, sink_of: Callable[[Table], Sink]
-) -> dict[str, RowsFile]:
+def _rows_of_run(connection: Connection, run_id: UUID) -> Iterator[tuple[Table, Lines]]:
     # Times are written in the session's zone, and floats as exactly as this setting says.
     connection.execute(text("SET LOCAL timezone = 'UTC'"))
     connection.execute(text("SET LOCAL extra_float_digits = 1"))
-    return {
-        table.name: sink_of(table)(_rows(connection, table, run_id))
-        for table in rows_of_run(run_id)
-    }
+    for table, belongs in rows_of_run(run_id).items():
+        rows = select(table).where(belongs).order_by(*table.primary_key).subquery("rows")
+        as_json = func.row_to_json(text("rows.*")).cast(SqlText)
+        streamed = connection.execution_options(yield_per=ROWS_AT_ONCE)
+        lines = streamed.scalars(select(as_json).select_from(rows))
+        yield table, (line.encode() for line in lines)
 
 
-def _rows(connection: Connection, table: Table, run_id: UUID) -> Lines:
-    belongs = rows_of_run(run_id)[table]
-    rows = select(table).where(belongs).order_by(*table.primary_key).subquery("rows")
-    as_json = func.row_to_json(text("rows.*")).cast(SqlText)
-    streamed = connection.execution_options(yield_per=ROWS_AT_ONCE)
-    for line in streamed.scalars(select(as_json).select_from(rows)):
-        yield line.encode()
+def _write(path: Path, lines: Lines) -> RowsFile:
+    # No name and no time in the header: one run, one file.
+    with path.open("wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as file:
+        return _summary(lines, file)
 
 
-def _into(path: Path) -> Sink:
-    def sink(lines: Lines) -> RowsFile:
-        # No name and no time in the header: one run, one file.
-        with path.open("wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as file:
-            return _counted(lines, lambda line: file.write(line + NEWLINE))
-
-    return sink
-
-
-def _nowhere(_table: Table) -> Sink:
-    return lambda lines: _counted(lines, lambda _: None)
-
-
-def _counted(lines: Lines, write: Callable[[bytes], object]) -> RowsFile:
+def _summary(lines: Lines, copy: gzip.GzipFile | None = None) -> RowsFile:
+    """What the lines are, which are also written into `copy`."""
     rows, digest = 0, hashlib.sha256()
     for line in lines:
         digest.update(line + NEWLINE)
-        write(line)
+        if copy is not None:
+            copy.write(line + NEWLINE)
         rows += 1
     return RowsFile(rows=rows, sha256=digest.hexdigest())
-
-
-def _check(path: Path, promised: RowsFile) -> None:
-    if _counted(lines_of(path), lambda _: None) != promised:
-        raise ArchiveError(f"{path} is not what the manifest says: export the run again")
 
 
 def _add(connection: Connection, table: Table, lines: Lines) -> None:

@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from psycopg.conninfo import make_conninfo
-from sqlalchemy import Connection, Engine, TextClause, text
+from sqlalchemy import Connection, text
 
 from mappa_core.core.errors import ArchiveError, DiskFull, StoreError, UserError
 from mappa_core.store import schema, tables
-from mappa_core.store.connection import boundary, connect, normalised
+from mappa_core.store.connection import boundary, connect, normalised, transaction_at
 from mappa_core.store.places import installed_programs
 
 SCHEMAS = (tables.SCHEMA, "audit")
@@ -75,13 +75,9 @@ def restore(url: str, file: Path) -> None:
     if not file.is_file():
         raise ArchiveError(f"{file} is not there: name a file of `mappa db backup`")
     _check_file(file)
-    engine = connect(url, pool_size=1)
-    try:
-        with _aside(engine):
-            options = ("--single-transaction", "--exit-on-error", "--no-owner")
-            _run_on(url, "pg_restore", *options, str(file.resolve()))
-    finally:
-        engine.dispose()
+    with _aside(url):
+        options = ("--single-transaction", "--exit-on-error", "--no-owner")
+        _run_on(url, "pg_restore", *options, str(file.resolve()))
     schema.upgrade(url)
 
 
@@ -96,23 +92,24 @@ def _check_file(file: Path) -> None:
 
 
 @contextmanager
-def _aside(engine: Engine) -> Generator[None]:
+def _aside(url: str) -> Generator[None]:
     """Our schemas out of the way meanwhile: gone after success, back where the block fails."""
-    with boundary(engine.url), engine.begin() as connection:
+    exists = text("SELECT to_regnamespace(:name) IS NOT NULL")
+    with transaction_at(url) as connection:
         _check_database(connection)
         connection.execute(text(_CREATE_AUDITOR))
-        moved = [name for name in SCHEMAS if connection.scalar(_schema_exists(name))]
+        moved = [name for name in SCHEMAS if connection.scalar(exists, {"name": name})]
         for name in moved:
             _drop(connection, f"{name}{_ASIDE}")
             connection.execute(text(f"ALTER SCHEMA {name} RENAME TO {name}{_ASIDE}"))
     try:
         yield
     except BaseException:
-        with boundary(engine.url), engine.begin() as connection:
+        with transaction_at(url) as connection:
             for name in moved:
                 connection.execute(text(f"ALTER SCHEMA {name}{_ASIDE} RENAME TO {name}"))
         raise
-    with boundary(engine.url), engine.begin() as connection:
+    with transaction_at(url) as connection:
         for name in moved:
             _drop(connection, f"{name}{_ASIDE}")
 
@@ -130,10 +127,6 @@ def _check_database(connection: Connection) -> None:
             f"the database has a schema {theirs} that is not MAPPA's: set MAPPA_DATABASE_URL to a "
             "database of its own"
         )
-
-
-def _schema_exists(name: str) -> TextClause:
-    return text("SELECT to_regnamespace(:name) IS NOT NULL").bindparams(name=name)
 
 
 def _drop(connection: Connection, name: str) -> None:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from threading import Event, Thread
-from types import TracebackType
 from typing import Self
 from uuid import UUID
 
@@ -34,7 +33,7 @@ _WATCHED = text(
 )
 _WAIT = text("SELECT pg_advisory_lock(hashtextextended(:identity, 0))")
 _TAKE = text("SELECT pg_try_advisory_lock(hashtextextended(:run, 0))")
-_TAKEN = text(
+TAKEN = text(
     "SELECT run.id FROM mappa.run JOIN pg_locks ON locktype = 'advisory' AND objsubid = 1 "
     "AND (classid::bigint << 32) + objid::bigint = hashtextextended(run.id::text, 0) "
     "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
@@ -60,12 +59,7 @@ class Claim:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._over.set()
         self._watcher.join()
         if not self._connection.closed:
@@ -102,7 +96,7 @@ class Claim:
 
     def _take(self, connection: Connection) -> None:
         deadline = time.monotonic() + TAKE_SECONDS
-        while not connection.execute(_TAKE, {"run": str(self._run_id)}).scalar_one():
+        while not connection.scalar(_TAKE, {"run": str(self._run_id)}):
             if time.monotonic() > deadline:
                 raise RunBusy(
                     f"run {self._run_id} is in the hands of another process: wait for it, or end "
@@ -112,25 +106,22 @@ class Claim:
 
     def _watch(self) -> None:
         """Take it again after an outage; where another was faster, it is lost."""
-        while not self._over.wait(CHECK_SECONDS):
+        pause = CHECK_SECONDS
+        while not self._over.wait(pause):
             try:
-                self._connection.execute(text("SELECT 1"))
+                if self._connection.closed:
+                    self._connection = self._taken()
+                else:
+                    self._connection.execute(text("SELECT 1"))
+                pause = CHECK_SECONDS
             except DBAPIError:
                 self._connection.close()
-                if not self._taken_again():
-                    return
-
-    def _taken_again(self) -> bool:
-        while not self._over.wait(_PAUSE_SECONDS):
-            try:
-                self._connection = self._taken()
+                pause = _PAUSE_SECONDS
             except RunBusy:
                 self._lost.set()
-                return False
+                return
             except StoreError:
-                continue
-            return True
-        return False
+                pause = _PAUSE_SECONDS
 
 
 @contextmanager
@@ -152,8 +143,3 @@ def lock(engine: Engine, identity: UUID) -> Generator[None]:
     finally:
         connection.invalidate()
         connection.close()
-
-
-def claimed(connection: Connection) -> frozenset[UUID]:
-    """The runs that some process has."""
-    return frozenset(connection.execute(_TAKEN).scalars())

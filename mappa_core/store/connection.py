@@ -4,7 +4,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 import psycopg
-from sqlalchemy import URL, Engine, create_engine, event, make_url, text
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from mappa_core.core.errors import DiskFull, SchemaMismatch, StoreError, StoreUnreachable
@@ -90,10 +90,21 @@ def ping(url: str) -> str:
     Raises:
         StoreError: It does not answer.
     """
+    with transaction_at(url) as connection:
+        return str(connection.execute(text("SHOW server_version")).scalar_one())
+
+
+@contextmanager
+def transaction_at(url: str) -> Generator[Connection]:
+    """One transaction on a connection of its own, committed where the block succeeds.
+
+    Raises:
+        StoreError: As `boundary`.
+    """
     engine = connect(url, pool_size=1)
     try:
-        with boundary(engine.url), engine.connect() as connection:
-            return str(connection.execute(text("SHOW server_version")).scalar_one())
+        with boundary(engine.url), engine.begin() as connection:
+            yield connection
     finally:
         engine.dispose()
 

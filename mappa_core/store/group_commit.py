@@ -10,18 +10,14 @@ which is the back-pressure, and the first writer after that commits for all that
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
 from threading import Lock
+from typing import TypeAlias
 
 from mappa_core.core.errors import StoreError, StoreUnreachable
 from mappa_core.store.insert import Rows, merged
 
-
-@dataclass(slots=True)
-class _Write:
-    rows: Rows
-    done: bool = False
-    error: BaseException | None = None
+_Write: TypeAlias = tuple[Rows, Future[None]]
 
 
 class GroupCommit:
@@ -40,45 +36,28 @@ class GroupCommit:
         Raises:
             StoreError: They are not, and why; the rows of others are not affected.
         """
-        mine = _Write(rows)
+        written = Future[None]()
         with self._taking:
-            self._waiting.append(mine)
+            self._waiting.append((rows, written))
         with self._committing:
-            if not mine.done:
-                self._commit_all(self._take())
-        if mine.error is not None:
-            raise mine.error
-
-    def _take(self) -> list[_Write]:
-        with self._taking:
-            batch, self._waiting = self._waiting, []
-        return batch
+            if not written.done():
+                with self._taking:
+                    batch, self._waiting = self._waiting, []
+                self._commit_all(batch)
+        written.result()
 
     def _commit_all(self, batch: Sequence[_Write]) -> None:
         try:
-            self._attempt(batch)
-        except StoreUnreachable as error:
-            _fail(batch, error)
-        except StoreError:
-            # One of them is at fault, and only its writer should hear of it.
-            for write in batch:
-                self._commit_one(write)
-        except BaseException as error:
-            _fail(batch, error)
-            raise
-
-    def _commit_one(self, write: _Write) -> None:
-        try:
-            self._attempt([write])
-        except StoreError as error:
-            _fail([write], error)
-
-    def _attempt(self, batch: Sequence[_Write]) -> None:
-        self._commit(merged([write.rows for write in batch]))
-        for write in batch:
-            write.done = True
-
-
-def _fail(batch: Sequence[_Write], error: BaseException) -> None:
-    for write in batch:
-        write.done, write.error = True, error
+            self._commit(merged([rows for rows, _ in batch]))
+        except BaseException as error:  # noqa: BLE001 (every writer raises it)
+            refused = isinstance(error, StoreError) and not isinstance(error, StoreUnreachable)
+            if refused and len(batch) > 1:
+                # One of them is at fault, and only its writer should hear of it.
+                for write in batch:
+                    self._commit_all([write])
+                return
+            for _, written in batch:
+                written.set_exception(error)
+        else:
+            for _, written in batch:
+                written.set_result(None)

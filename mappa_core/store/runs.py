@@ -8,7 +8,7 @@ from sqlalchemy import Connection, String, cast, func, or_, select, update
 from mappa_core.core.errors import NotFound
 from mappa_core.core.records.episodes import Phase, Problem
 from mappa_core.core.records.runs import Run, RunStatus
-from mappa_core.store.claims import Claim, claimed
+from mappa_core.store.claims import TAKEN, Claim
 from mappa_core.store.database import Repository, transaction
 from mappa_core.store.insert import insert
 from mappa_core.store.lookup import find_one
@@ -103,4 +103,4 @@ class Runs(Repository):
     @transaction
     def list_claimed_runs(self, connection: Connection) -> frozenset[UUID]:
         """The runs that some process has; one that is `RUNNING` and not among them was killed."""
-        return claimed(connection)
+        return frozenset(connection.execute(TAKEN).scalars())

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from mappa_core.core.errors import SchemaMismatch
 from mappa_core.core.package_files import package_folder
-from mappa_core.store.connection import boundary, connect
+from mappa_core.store.connection import transaction_at
 from mappa_core.store.tables import SCHEMA
 
 
@@ -26,14 +26,11 @@ def upgrade(url: str) -> None:
         SchemaMismatch: It was made by a newer version of MAPPA.
         StoreError: It is unreachable or refused.
     """
-    engine = connect(url, pool_size=1)
     try:
-        with boundary(engine.url), engine.begin() as connection:
+        with transaction_at(url) as connection:
             command.upgrade(migration_config(connection), "head")
     except CommandError as error:
         raise _too_new() from error
-    finally:
-        engine.dispose()
 
 
 def current_revision(url: str) -> str | None:
@@ -42,12 +39,8 @@ def current_revision(url: str) -> str | None:
     Raises:
         StoreError: It is unreachable.
     """
-    engine = connect(url, pool_size=1)
-    try:
-        with boundary(engine.url), engine.connect() as connection:
-            return revision_of(connection)
-    finally:
-        engine.dispose()
+    with transaction_at(url) as connection:
+        return revision_of(connection)
 
 
 @cache

@@ -9,7 +9,7 @@ import json
 import math
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from sqlalchemy import REAL, Dialect, Text
@@ -39,13 +39,22 @@ def escape_json(value: Json) -> Json:
 
     JSON has no such numbers; `float` makes them of their names again.
     """
+    return _each_text(value, escape)
+
+
+def unescape_json(value: Json) -> Json:
+    """`value` with every string and key as it was before `escape_json`."""
+    return _each_text(value, unescape)
+
+
+def _each_text(value: Json, convert: Callable[[str], str]) -> Json:
     match value:
         case str():
-            return escape(value)
+            return convert(value)
         case list():
-            return [escape_json(item) for item in value]
+            return [_each_text(item, convert) for item in value]
         case dict():
-            return {escape(key): escape_json(item) for key, item in value.items()}
+            return {convert(key): _each_text(item, convert) for key, item in value.items()}
         case float() if not math.isfinite(value):
             return str(value)
         case _:
@@ -59,19 +68,6 @@ def dump_json(value: Json) -> str:
     if "\\u" in plain or "NaN" in plain or "Infinity" in plain:
         return json.dumps(escape_json(value))
     return plain
-
-
-def unescape_json(value: Json) -> Json:
-    """`value` with every string and key as it was before `escape_json`."""
-    match value:
-        case str():
-            return unescape(value)
-        case list():
-            return [unescape_json(item) for item in value]
-        case dict():
-            return {unescape(key): unescape_json(item) for key, item in value.items()}
-        case _:
-            return value
 
 
 class AnyText(TypeDecorator[str]):

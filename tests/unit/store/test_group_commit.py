@@ -5,7 +5,7 @@ from threading import Event
 
 import pytest
 
-from mappa_core.core.errors import StoreError, StoreUnreachable
+from mappa_core.core.errors import DiskFull, StoreError, StoreUnreachable
 from mappa_core.store.group_commit import GroupCommit
 from mappa_core.store.insert import Rows
 from mappa_core.store.tables import RUN
@@ -69,3 +69,17 @@ def test_nobody_is_told_that_it_is_durable_when_postgres_is_away() -> None:
 
     with pytest.raises(StoreUnreachable):
         GroupCommit(away).write(named("a"))
+
+
+def test_what_fails_one_by_one_reaches_its_writer_and_lets_none_wait() -> None:
+    class Full(Disk):
+        def commit(self, rows: Rows) -> None:
+            super().commit(rows)
+            if names(rows) == ["full"]:
+                raise DiskFull("no space left")
+
+    disk = Full()
+    first, good, full, bad = write_while_busy(disk, GroupCommit(disk.commit), "good", "full", "bad")
+    assert (first, good) == (None, None)
+    assert isinstance(full, DiskFull)
+    assert isinstance(bad, StoreError)
