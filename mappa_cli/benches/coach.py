@@ -20,11 +20,9 @@ import tracemalloc
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
-import httpx
-
 from mappa_cli.benches import no_options
 from mappa_cli.benches.coach_faults import FAULT_SHARE, FAULTS, under_faults
-from mappa_cli.benches.coach_peers import google_genai, seconds_of, streams
+from mappa_cli.benches.coach_peers import bare_client, google_genai, seconds_of
 from mappa_cli.benches.report import BenchReport, Figure, aimed
 from mappa_core.coach.budget import Budget
 from mappa_core.coach.config import BudgetConfig, CoachModelConfig, PricesConfig
@@ -111,7 +109,6 @@ async def _stand_in(
     *, fault_share: float, latency_seconds: float = LATENCY_SECONDS
 ) -> AsyncGenerator[str]:
     """The server as a process of its own, so that it does not slow the client down."""
-    faults = [fault.value for fault in FAULTS]
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -119,7 +116,7 @@ async def _stand_in(
         f"--latency={latency_seconds}",
         f"--fault-share={fault_share}",
         "--faults",
-        *faults,
+        *FAULTS,
         stdout=asyncio.subprocess.PIPE,
     )
     try:
@@ -172,8 +169,7 @@ async def _clients(address: str, cases: Sequence[CoachCase]) -> tuple[float, flo
     """
     rubric = load_rubrics(TEAM, RUBRIC).rubrics[AGENT]
     prompts = [build_prompt(case, rubric) for case in cases]
-    url = httpx.URL(address)
-    async with streams(url.host, url.port or 80, _request) as send:
+    async with bare_client(f"{address}{PATH}", _body) as send:
         singly = [await seconds_of(send, prompts[:1], 1) for _ in range(20)]
         allowed = min([await seconds_of(send, prompts, CONCURRENCY) for _ in range(REPEATS)])
     async with google_genai(address) as send:
@@ -181,16 +177,14 @@ async def _clients(address: str, cases: Sequence[CoachCase]) -> tuple[float, flo
     return statistics.median(singly), allowed, peer * SCORES / PEER_CALLS
 
 
-def _request(prompt: CoachPrompt) -> bytes:
-    body = json.dumps(
+def _body(prompt: CoachPrompt) -> bytes:
+    return json.dumps(
         {
             "contents": [{"role": "user", "parts": [{"text": prompt.user}]}],
             "systemInstruction": {"parts": [{"text": prompt.system}]},
             "generationConfig": {"responseJsonSchema": dict(REPLY_SCHEMA)},
         }
     ).encode()
-    head = f"POST {PATH} HTTP/1.1\r\nHost: stand-in\r\nContent-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body
 
 
 async def _seconds(address: str, cases: Sequence[CoachCase]) -> float:

@@ -1,7 +1,7 @@
 """What the coach's throughput is compared with: the least that a client can do, and the peer.
 
-streams        HTTP/1.1 over asyncio streams, nothing read but the length: what it reaches is what
-               this machine and the stand-in allow
+bare client    HTTP/1.1 by aiohttp, and nothing made of the answers: what it reaches is what this
+               machine and the stand-in allow
 google-genai   its own asynchronous calls, made as its manual says
 """
 
@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
+from aiohttp import ClientSession, TCPConnector
 from google import genai
 from google.genai import types
 
@@ -34,31 +35,15 @@ async def seconds_of(send: Send, prompts: Sequence[CoachPrompt], concurrency: in
 
 
 @asynccontextmanager
-async def streams(
-    host: str, port: int, request: Callable[[CoachPrompt], bytes]
-) -> AsyncGenerator[Send]:
-    """Sends requests that are ready-made, one per connection at a time.
+async def bare_client(url: str, body: Callable[[CoachPrompt], bytes]) -> AsyncGenerator[Send]:
+    """Posts each prompt's ready-made body to `url` and reads the answer's bytes."""
+    async with ClientSession(connector=TCPConnector(limit=0)) as session:
 
-    Args:
-        host: Of the server.
-        port: Of the server.
-        request: A prompt's whole HTTP request.
-    """
-    free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        async def send(prompt: CoachPrompt) -> None:
+            async with session.post(url, data=body(prompt)) as answer:
+                await answer.read()
 
-    async def send(prompt: CoachPrompt) -> None:
-        reader, writer = free.pop() if free else await asyncio.open_connection(host, port)
-        writer.write(request(prompt))
-        head = (await reader.readuntil(b"\r\n\r\n")).lower()
-        await reader.readexactly(int(head.split(b"content-length:")[1].split(b"\r\n")[0]))
-        free.append((reader, writer))
-
-    try:
         yield send
-    finally:
-        for _, writer in free:
-            writer.close()
-            await writer.wait_closed()
 
 
 @asynccontextmanager
