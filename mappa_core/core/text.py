@@ -9,7 +9,7 @@ Thinking (`<think>...</think>`) is never visible: it is stored, but neither run 
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from dataclasses import dataclass
 
 _THINK_TAG = re.compile(r"<(/?)think(?:ing)?\s*>", re.IGNORECASE)
@@ -134,3 +134,8 @@ def clipped(text: str, limit: int) -> str:
 def counted(number: int, noun: str) -> str:
     """`1 episode`, `2 episodes`: a number and its noun, thousands set apart."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def jaccard_similarity(one: Set[str], other: Set[str]) -> float:
+    """|both| / |either| (Jaccard 1901), in [0, 1]; 1 for two empty sets."""
+    return len(one & other) / len(one | other) if one or other else 1.0

@@ -15,7 +15,10 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import rankdata
 from sklearn import metrics as sk
+
+from mappa_core.core.text import jaccard_similarity
 
 Column: TypeAlias = NDArray[Any]
 """Shape (N,)."""
@@ -164,24 +167,13 @@ def _pearson(truth: Column, predicted: Column) -> float:
 
 def _spearman(truth: Column, predicted: Column) -> float:
     """Pearson's coefficient of the ranks, ties sharing their mean rank."""
-    return _pearson(_ranks(truth), _ranks(predicted))
-
-
-def _ranks(values: Column) -> Column:
-    _, groups, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return (last - (counts - 1) / 2)[groups]
+    return _pearson(rankdata(truth), rankdata(predicted))
 
 
 def _jaccard(truth: Column, predicted: Column) -> float:
     """Mean over rows of shared words over all words, case aside."""
-    pairs = zip(truth, predicted, strict=True)
-    return float(np.mean([_shared_words(str(one), str(other)) for one, other in pairs]))
-
-
-def _shared_words(one: str, other: str) -> float:
-    words, others = set(one.lower().split()), set(other.lower().split())
-    return len(words & others) / len(words | others) if words | others else 1.0
+    words = ([set(str(text).lower().split()) for text in texts] for texts in (truth, predicted))
+    return float(np.mean([jaccard_similarity(*pair) for pair in zip(*words, strict=True)]))
 
 
 _Loss = partial(Metric, perfect=0.0, wants="numbers", greater_is_better=False)
@@ -226,11 +218,8 @@ _ALL = (
     _Share(name="jaccard", measure=_by_column(_jaccard), wants="text"),
 )
 
-_ALIASES = {"qwk": "quadratic_weighted_kappa"}
-"""Second names that data sets use."""
-
 _BY_NAME = {metric.name: metric for metric in _ALL}
 METRICS: Mapping[str, Metric] = MappingProxyType(
-    _BY_NAME | {alias: _BY_NAME[name] for alias, name in _ALIASES.items()}
+    _BY_NAME | {"qwk": _BY_NAME["quadratic_weighted_kappa"]}
 )
-"""Every metric by name, and by its alias where it has one."""
+"""Every metric by name, and by the second name that data sets use."""

@@ -21,12 +21,7 @@ _CANDIDATES = 101
 
 
 def constant_value(metric: Metric, truth: Table) -> float:
-    """The best that a constant prediction gets.
-
-    Args:
-        metric: The task's.
-        truth: Shape (N, K), K targets.
-    """
+    """The best that a constant prediction gets."""
     if metric.uninformed is not None:
         return metric.uninformed
     if metric.wants == "probabilities":
@@ -36,13 +31,7 @@ def constant_value(metric: Metric, truth: Table) -> float:
 
 
 def skill(metric: Metric, value: float | None, constant: float) -> float:
-    """0 for a constant prediction, a worse one or none (None); 1 for a perfect one.
-
-    Args:
-        metric: The task's.
-        value: What was measured.
-        constant: `constant_value` of the task.
-    """
+    """0 for a constant prediction, a worse one or none (None); 1 for a perfect one."""
     if value is None:
         return 0.0
     room = metric.perfect - constant

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from mappa_core.core.records.episodes import Outcome
 from mappa_core.grading.metrics import METRICS, Metric, Table
@@ -46,19 +47,16 @@ class GradingKey:
         return json.dumps(asdict(self), sort_keys=True)
 
 
+_KEY = TypeAdapter(GradingKey)
+
+
 def parse_key(text: str) -> GradingKey:
     """The key that `as_text` wrote.
 
     Raises:
         ValueError: It did not.
     """
-    fields: dict[str, Any] = json.loads(text)
-    return GradingKey(
-        metric=fields["metric"],
-        id_column=fields["id_column"],
-        targets=tuple(fields["targets"]),
-        labels_sha256=fields["labels_sha256"],
-    )
+    return _KEY.validate_json(text)
 
 
 class Invalid(Exception):
@@ -112,11 +110,7 @@ def _measured(
 
 
 def check_labels(labels: bytes, key: GradingKey) -> None:
-    """See that submissions can be measured against `labels`, as `grade` takes for granted.
-
-    Args:
-        labels: CSV with the id column and all targets.
-        key: The task's.
+    """See that submissions can be measured against the CSV `labels`, as `grade` takes for granted.
 
     Raises:
         Invalid: Why they cannot.
@@ -147,13 +141,7 @@ def _labels(labels: bytes, key: GradingKey, metric: Metric) -> tuple[list[str], 
 def _read(data: bytes, key: GradingKey, task_rows: int | None = None) -> Cells:
     """The columns of a CSV that has those of the task and no other.
 
-    Args:
-        data: The file.
-        key: The task's.
-        task_rows: Rows that the task has; a file of more than twice as many is not read to its end.
-
-    Raises:
-        Invalid: It is none.
+    A file of more than twice as many rows as the task has is not read to its end.
     """
     if len(data) > LARGEST_BYTES:
         raise Invalid(f"it has {len(data)} bytes; at most {LARGEST_BYTES} are read")
@@ -191,11 +179,7 @@ def _columns(header: Sequence[str], rows: Iterable[Sequence[str]], task_rows: in
 
 
 def _in_order(cells: Cells, key: GradingKey, ids: Sequence[str]) -> Cells:
-    """The targets' cells in the order of `ids`.
-
-    Raises:
-        Invalid: The ids are not those of the task.
-    """
+    """The targets' cells in the order of `ids`."""
     found = [_canonical(text) for text in cells[key.id_column]]
     rows = {one: row for row, one in enumerate(found)}
     _refuse(_repeated(found), "more than once")
@@ -224,11 +208,7 @@ def _canonical(text: str) -> str:
 
 
 def _column(cells: Sequence[str], metric: Metric, name: str) -> NDArray[Any]:
-    """The cells as the metric wants them.
-
-    Raises:
-        Invalid: One is empty, no finite number, or out of range.
-    """
+    """The cells as the metric wants them."""
     if metric.wants == "text":
         return _texts(cells)
     empty = sum(not cell.strip() for cell in cells)

@@ -6,9 +6,10 @@ Among the 933 AIME problems of 1983-2024 no two are more similar than 0.7; the 1
 """
 
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 
 from mappa_core.core.records.episodes import Problem
+from mappa_core.core.text import jaccard_similarity
 
 SAME = 0.8
 """Jaccard similarity in [0, 1] from which two statements count as one problem."""
@@ -25,14 +26,9 @@ def shared_problems(train: Sequence[Problem], held_out: Sequence[Problem]) -> se
         twin
         for one, words in training
         for other, others in measuring
-        if one.id == other.id or jaccard_similarity(words, others) >= SAME
+        if one.id == other.id or (words and jaccard_similarity(words, others) >= SAME)
         for twin in (one, other)
     }
-
-
-def jaccard_similarity(one: Set[str], other: Set[str]) -> float:
-    """|both| / |either| (Jaccard 1901), in [0, 1]; 0 for two empty sets."""
-    return len(one & other) / max(1, len(one | other))
 
 
 def _words(problem: Problem) -> frozenset[str]:

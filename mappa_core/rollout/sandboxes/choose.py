@@ -124,26 +124,26 @@ async def choose_sandbox(
         image=image,
     )
     automatic = backend == "auto"
-    objections: list[str] = []
-    for candidate in _automatic(options) if automatic else _named(backend):
+    objections: dict[str, str] = {}
+    for candidate in _candidates(backend, options):
         sandbox = candidate.make(options)
         passes = probe.holds if automatic else candidate.probe_if_named
         objection = await _objection(sandbox, passes)
         if objection is None:
-            _warn_of_server(objections, sandbox.tier)
+            if sandbox_fusion.NAME in objections:  # the one whose address was set up on purpose
+                said = objections[sandbox_fusion.NAME]
+                _log.warning("%s; using %s instead", said, sandbox.tier)
             return sandbox
         await sandbox.close()
-        says_who = objection.startswith(candidate.name)
-        objections.append(objection if says_who else f"{candidate.name}: {objection}")
-    raise SandboxUnavailable(f"{'; '.join(objections)}. To mend it, {_HOW_TO}")
+        said = objection.removeprefix(f"{candidate.name}: ")
+        objections[candidate.name] = f"{candidate.name}: {said}"
+    raise SandboxUnavailable(f"{'; '.join(objections.values())}. To mend it, {_HOW_TO}")
 
 
-def _automatic(options: Options) -> list[Backend]:
+def _candidates(backend: str, options: Options) -> list[Backend]:
+    if backend != "auto":
+        return [one for one in BACKENDS if one.name == backend]
     return [one for one in BACKENDS if one.auto and (options.fusion_url or not one.needs_url)]
-
-
-def _named(name: str) -> list[Backend]:
-    return [one for one in BACKENDS if one.name == name]
 
 
 async def _objection(sandbox: StartableSandbox, passes: probe.Probe) -> str | None:
@@ -153,11 +153,3 @@ async def _objection(sandbox: StartableSandbox, passes: probe.Probe) -> str | No
         return await passes(sandbox)
     except SandboxError as error:
         return str(error)
-
-
-def _warn_of_server(objections: list[str], tier: str) -> None:
-    """Say so where the server that was set up by its address is not what is used."""
-    servers = tuple(one.name for one in BACKENDS if one.needs_url)
-    for objection in objections:
-        if objection.startswith(servers):
-            _log.warning("%s; using %s instead", objection, tier)

@@ -24,13 +24,12 @@ from mappa_core.core.errors import SandboxError, SandboxUnavailable
 from mappa_core.core.records.tools import Limits, ToolStatus
 from mappa_core.rollout.sandboxes import docker_container, remote
 from mappa_core.rollout.sandboxes.docker_container import Container, Engine
-from mappa_core.rollout.sandboxes.remote import RemoteSandbox, Reply
+from mappa_core.rollout.sandboxes.remote import GRACE_SECONDS, RemoteSandbox, Reply
 
 _log = logging.getLogger(__name__)
 NAME = "docker"
 IMAGE = "mappa-sandbox:local"
 _IN_RESERVE = 4
-GRACE_SECONDS = 30.0
 _CALL_SECONDS = 60
 _POOLS = 16
 _REPLY_SLACK_BYTES, _ESCAPED = 2**22, 6
@@ -48,16 +47,8 @@ class DockerSandbox(RemoteSandbox):
         image: str = IMAGE,
         grace_seconds: float = GRACE_SECONDS,
     ) -> None:
-        """Prepare it; `start` asks the engine.
-
-        Args:
-            concurrency: Containers with a program in them at once.
-            packages: Whether programs may import the packages of the image's Python.
-            image: What containers are made of; see infra/sandbox/Dockerfile.
-            grace_seconds: What a container may take beyond a program's wall clock.
-        """
-        super().__init__(NAME, concurrency, packages=packages)
-        self._grace_seconds = grace_seconds
+        """Prepare it; `start` asks the engine for containers of `image` (infra/sandbox)."""
+        super().__init__(NAME, concurrency, packages=packages, grace_seconds=grace_seconds)
         self._image = image
         self._in_reserve = min(concurrency, _IN_RESERVE)
         self._threads = ThreadPoolExecutor(2 * self._in_reserve, thread_name_prefix=NAME)

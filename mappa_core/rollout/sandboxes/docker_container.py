@@ -7,18 +7,16 @@ engine may be on another machine.
 """
 
 import asyncio
-import io
 import secrets
 import select
 import socket
 import struct
 import time
-import zipfile
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 from docker.api.client import APIClient
@@ -188,7 +186,7 @@ async def start_container(engine: Engine, limits: Limits) -> Container:
     try:
         with engine_errors():
             async with asyncio.timeout(_START_SECONDS):
-                await made.send(_source())
+                await made.send(remote.source())
                 await made.read(len(messages.READY))
     except BaseException:
         await asyncio.shield(made.remove())
@@ -270,12 +268,3 @@ def _remove(client: APIClient, name: str) -> None:
         # It is being removed already: wait until it is.
         with suppress(NotFound):
             client.wait(name, condition="removed")
-
-
-@cache
-def _source() -> bytes:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        for name, data in remote.source().items():
-            archive.writestr(name, data)
-    return packed.getvalue()

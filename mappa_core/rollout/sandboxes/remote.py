@@ -9,6 +9,8 @@ names to be plain, contents to have the hash they claim.
 import asyncio
 import base64
 import hashlib
+import io
+import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,6 +25,7 @@ from mappa_core.core.records.tools import Artifact, Limits, ToolResult, ToolStat
 from mappa_core.rollout.sandboxes.supervisor import messages, unsafe_subprocess
 from mappa_core.rollout.sandboxes.supervisor.messages import Failure, Request
 
+GRACE_SECONDS = 30.0
 _SUPERVISOR = "mappa_core/rollout/sandboxes/supervisor"
 _NEEDED = (
     "mappa_core/core/errors.py",
@@ -45,17 +48,21 @@ class Reply:
 class RemoteSandbox(ABC):
     """A `Sandbox` whose programs run elsewhere, beside a supervisor that is sent along."""
 
-    def __init__(self, name: str, concurrency: int, *, packages: bool) -> None:
+    def __init__(
+        self, name: str, concurrency: int, *, packages: bool, grace_seconds: float
+    ) -> None:
         """Prepare it; `start` tries it.
 
         Args:
             name: Of the backend.
             concurrency: Runs at once.
             packages: Whether programs may import the packages of the Python found there.
+            grace_seconds: What a run may take there beyond the program's wall clock.
         """
         self._name = name
         self._permits = asyncio.Semaphore(concurrency)
         self._packages = packages
+        self._grace_seconds = grace_seconds
         self.tier = name
         """Which isolation holds, e.g. `docker+landlock+cgroup+tmpfs+seccomp`."""
 
@@ -100,13 +107,17 @@ class RemoteSandbox(ABC):
 
 
 @cache
-def source() -> Mapping[str, bytes]:
-    """The files of the supervisor's source, by their path below the package's parent."""
+def source() -> bytes:
+    """A zip of the supervisor's source, which Python can import from."""
     root = Path(mappa_core.__file__).parent.parent
     modules = [*(root / _SUPERVISOR).glob("*.py"), *(root / name for name in _NEEDED)]
     names = [module.relative_to(root) for module in modules]
     packages = {folder / "__init__.py" for name in names for folder in name.parents[:-1]}
-    return {str(name): (root / name).read_bytes() for name in {*names, *packages}}
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name in {*names, *packages}:
+            archive.writestr(str(name), (root / name).read_bytes())
+    return packed.getvalue()
 
 
 def packed(
@@ -124,7 +135,7 @@ def packed(
 
 
 def as_text(files: Mapping[str, bytes]) -> dict[str, str]:
-    """The same in base64."""
+    """`files` with their contents in base64."""
     return {name: base64.b64encode(data).decode() for name, data in files.items()}
 
 

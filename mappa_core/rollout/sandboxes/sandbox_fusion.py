@@ -19,18 +19,17 @@ from pydantic import BaseModel, ValidationError
 from mappa_core.core.errors import SandboxError, SandboxUnavailable
 from mappa_core.core.records.tools import Limits, ToolStatus
 from mappa_core.rollout.sandboxes import remote
-from mappa_core.rollout.sandboxes.remote import RemoteSandbox, Reply
+from mappa_core.rollout.sandboxes.remote import GRACE_SECONDS, RemoteSandbox, Reply
 from mappa_core.rollout.sandboxes.supervisor import messages
 
 NAME = "sandbox-fusion"
-GRACE_SECONDS = 30.0
 _NETWORK_SHARE = 1.5
 """How much longer than the service we wait, in units of its grace."""
 _CONNECT_RETRIES = 3
 """Of a connection only: nothing was sent, so trying again cannot run a program twice."""
 _ANSWER_SLACK_BYTES = 2**28
 _BOOT = (
-    "import os, sys; sys.path.insert(0, os.path.abspath('.mappa/source')); "
+    f"import os, sys; sys.path.insert(0, os.path.abspath('{messages.SOURCE}')); "
     "from mappa_core.rollout.sandboxes.supervisor import entrypoint; "
     "entrypoint.on_server(os.getcwd())"
 )
@@ -62,19 +61,12 @@ class FusionSandbox(RemoteSandbox):
         grace_seconds: float = GRACE_SECONDS,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """Prepare it; `start` asks the server.
-
-        Args:
-            url: Of the server, e.g. http://127.0.0.1:8080.
-            concurrency: Requests at once; the server itself has no bound.
-            packages: Whether programs may import the packages of the server's Python.
-            grace_seconds: What the service may take beyond a program's wall clock.
-            transport: Instead of the network.
+        """Prepare it; `start` asks the server at `url`, over `transport` in place of the network.
 
         Raises:
             SandboxUnavailable: `url` is no address.
         """
-        super().__init__(NAME, concurrency, packages=packages)
+        super().__init__(NAME, concurrency, packages=packages, grace_seconds=grace_seconds)
         try:
             self._client = httpx.AsyncClient(
                 base_url=url,
@@ -84,7 +76,6 @@ class FusionSandbox(RemoteSandbox):
             )
         except httpx.InvalidURL as error:
             raise SandboxUnavailable(f"MAPPA_SANDBOXFUSION_URL={url}: {error}") from None
-        self._grace_seconds = grace_seconds
         self._url = url
 
     async def start(self) -> None:
@@ -105,10 +96,8 @@ class FusionSandbox(RemoteSandbox):
     async def _exchange(self, files: Mapping[str, bytes], limits: Limits) -> Reply:
         if self._client.is_closed:
             raise SandboxError("the sandbox is closed")
-        sent = remote.as_text(files)
-        for name, text in remote.as_text(remote.source()).items():
-            sent[f"{messages.FOLDER}/source/{name}"] = text
-        return _opened(await self._ask(sent, limits), limits)
+        sent = {**files, messages.SOURCE: remote.source()}
+        return _opened(await self._ask(remote.as_text(sent), limits), limits)
 
     async def _ask(self, files: Mapping[str, str], limits: Limits) -> _Answer:
         ours = limits.wall_seconds + _NETWORK_SHARE * self._grace_seconds

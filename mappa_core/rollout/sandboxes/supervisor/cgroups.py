@@ -110,7 +110,11 @@ class Group:
         """Kill every process in it, now."""
         if not self.ours:
             return
-        for pid in self._members():
+        try:
+            members = (self.folders["pids"] / "cgroup.procs").read_text().split()
+        except OSError:
+            return
+        for pid in map(int, members):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -125,12 +129,6 @@ class Group:
                 except OSError:  # a killed process is still leaving
                     self.kill()
                     time.sleep(0.005)
-
-    def _members(self) -> list[int]:
-        try:
-            return [int(pid) for pid in (self.folders["pids"] / "cgroup.procs").read_text().split()]
-        except OSError:
-            return []
 
 
 def enter(procs: list[int]) -> None:
@@ -163,10 +161,7 @@ def find_hierarchy(system: Path = _SYSTEM) -> Hierarchy | None:
     Args:
         system: The root of the file system, for tests.
     """
-    for candidate in _candidates(system):
-        if _works(candidate):
-            return candidate
-    return None
+    return next(filter(_works, _candidates(system)), None)
 
 
 def _candidates(system: Path) -> list[Hierarchy]:

@@ -48,8 +48,7 @@ def copy_in(source: Path, target: Path) -> dict[str, Artifact]:
         OSError: They cannot be read or do not fit.
     """
     copied: dict[str, Artifact] = {}
-    for path in _walk(source):
-        name = str(path.relative_to(source))
+    for name, path in _walk(source):
         if path.is_symlink() or not path.is_file():
             continue
         (target / name).parent.mkdir(parents=True, exist_ok=True)
@@ -76,9 +75,8 @@ def collect(
     left_bytes = limits.workspace_bytes - sum(file.size_bytes for file in same.values())
     files: list[Artifact] = []
     rejected: list[RejectedFile] = []
-    for path in _walk(folder):
-        name = str(path.relative_to(folder))
-        if path.relative_to(folder).parts[0] == leave_out:
+    for name, path in _walk(folder):
+        if name.split("/")[0] == leave_out:
             continue
         if name in same:
             files.append(same[name])
@@ -131,9 +129,10 @@ def _reason(error: Exception) -> str:
 
 def _unchanged(folder: Path, before: Mapping[str, Artifact]) -> dict[str, Artifact]:
     """What of `before` is still as it was; links and the like are not what they stand for."""
-    found = ((str(path.relative_to(folder)), path) for path in _walk(folder))
     return {
-        name: before[name] for name, path in found if name in before and _is(path, before[name])
+        name: before[name]
+        for name, path in _walk(folder)
+        if name in before and _is(path, before[name])
     }
 
 
@@ -181,8 +180,8 @@ def _check_name(name: str) -> None:
         raise _NotAccepted(f"its name is over {_MAX_NAME_BYTES} bytes or {_MAX_DEPTH} folders deep")
 
 
-def _walk(root: Path) -> Iterator[Path]:
-    """What is below `root`, in order of name, but for folders; links are not followed.
+def _walk(root: Path) -> Iterator[tuple[str, Path]]:
+    """Name and path of what is below `root`, sorted, but for folders; links are not followed.
 
     A folder that lies too deep for anything in it to be accepted stands for all that is in it.
     """
@@ -193,7 +192,8 @@ def _walk(root: Path) -> Iterator[Path]:
         deep = [name for name in folders if depth >= _MAX_DEPTH and name not in links]
         folders[:] = sorted(set(folders) - set(deep))
         for name in sorted(names + links + deep):
-            yield Path(folder) / name
+            path = Path(folder) / name
+            yield str(path.relative_to(root)), path
 
 
 def _open(path: Path) -> int:

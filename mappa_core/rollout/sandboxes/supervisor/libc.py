@@ -66,7 +66,7 @@ def mount_tmpfs(target: Path, options: str) -> None:
     _mount("tmpfs", target, options, _MS_NOSUID | _MS_NODEV)
 
 
-def bind(source: str, target: Path) -> None:
+def bind(source: Path, target: Path) -> None:
     """Show the file or directory `source` at `target` too."""
     _mount(source, target, None, _MS_BIND | _MS_REC)
 
@@ -94,7 +94,7 @@ def works_in_child(call: Callable[[], None]) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def _mount(source: str, target: Path, options: str | None, flags: int) -> None:
+def _mount(source: str | Path, target: Path, options: str | None, flags: int) -> None:
     _checked(
         _libc.mount(
             os.fsencode(source),

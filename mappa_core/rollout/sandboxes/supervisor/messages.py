@@ -14,7 +14,8 @@ from mappa_core.core.records.tools import Limits, ToolResult
 
 LENGTH_BYTES = 8
 FOLDER = ".mappa"
-REQUEST, REPLY, CONTENTS = f"{FOLDER}/request.json", f"{FOLDER}/reply.json", f"{FOLDER}/contents"
+SOURCE, REQUEST = f"{FOLDER}/source.zip", f"{FOLDER}/request.json"
+REPLY, CONTENTS = f"{FOLDER}/reply.json", f"{FOLDER}/contents"
 WORKSPACE = "workspace"
 HOME = "/mappa"
 """Where a container keeps all that it is sent."""

@@ -20,7 +20,6 @@ from mappa_core.core.records.tools import Limits, ToolResult, ToolStatus
 from mappa_core.rollout.sandboxes.supervisor import (
     file_reads,
     files,
-    kill,
     libc,
     messages,
     privileges,
@@ -85,7 +84,7 @@ def report(caller: int, request: Request, facilities: Facilities) -> ToolResult 
     libc.adopt_orphans()
     try:
         return _run(caller, request, facilities)
-    except kill.CallerGone:
+    except program.CallerGone:
         return None
     except (_NotStarted, OSError) as error:
         return Failure(reason=" ".join(str(error).split()))
@@ -94,7 +93,9 @@ def report(caller: int, request: Request, facilities: Facilities) -> ToolResult 
 def _run(caller: int, request: Request, facilities: Facilities) -> ToolResult:
     limits, tier = request.limits, facilities.tier
     with contextlib.ExitStack() as cleanup:
-        workspace = _by_descriptor(request.workspace)
+        workspace = None
+        if request.workspace is not None:
+            workspace = run_folder.by_descriptor(Path(request.workspace), os.O_DIRECTORY)
         group = _cgroup(facilities, limits, cleanup)
         code = request.code.encode("utf-8", "surrogatepass")
         folder = _folder(facilities, limits, len(code))
@@ -105,9 +106,9 @@ def _run(caller: int, request: Request, facilities: Facilities) -> ToolResult:
         folder.fill(code, tier.python_inside(folder), user)
         running = program.start(tier, folder, limits, group, user)
         try:
-            broken = kill.watch(running, caller, limits)
+            broken = program.watch(running, caller, limits)
         finally:
-            status = kill.kill_tree(running)
+            status = program.kill_tree(running)
         ended = _exit_code(status, tier.signal_base)
         result = _result(running, broken, ended, facilities.name)
         # First of all, because we are about to read the files ourselves.
@@ -123,14 +124,6 @@ def _run(caller: int, request: Request, facilities: Facilities) -> ToolResult:
             removed=tuple(sorted(before.keys() - {file.name for file in left.files})),
             rejected=left.rejected,
         )
-
-
-def _by_descriptor(workspace: str | None) -> Path | None:
-    """The caller's folder, through a descriptor, because our mounts may cover its path."""
-    if workspace is None:
-        return None
-    descriptor = os.open(workspace, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    return Path(f"/proc/self/fd/{descriptor}")
 
 
 def _cgroup(facilities: Facilities, limits: Limits, cleanup: contextlib.ExitStack) -> Group | None:

@@ -143,9 +143,8 @@ def make_private(
         OSError: The machine does not allow it.
     """
     libc.enter_private_mounts()
-    # Through descriptors, because they may themselves lie below /tmp.
-    library = _by_descriptor(python.home)
-    opened = {name: _by_descriptor(path) for name, path in packages.items()}
+    library = by_descriptor(python.home)
+    opened = {name: by_descriptor(path) for name, path in packages.items()}
     libc.mount_tmpfs(_TMP, "size=1m,nr_inodes=256,mode=0755")
     inside = replace(python, home=_TMP / "python")
     folder = RunFolder(path=_TMP, private=True, python=inside, packages=packages)
@@ -166,13 +165,14 @@ def can_make_private() -> bool:
     return libc.works_in_child(libc.enter_private_mounts)
 
 
-def _by_descriptor(path: Path) -> str:
-    return f"/proc/self/fd/{os.open(path, os.O_PATH | os.O_CLOEXEC)}"
+def by_descriptor(path: Path, flags: int = 0) -> Path:
+    """A way to `path` that stays when mounts of ours cover it, e.g. because it is below /tmp."""
+    return Path(f"/proc/self/fd/{os.open(path, os.O_PATH | os.O_CLOEXEC | flags)}")
 
 
-def _show(descriptor: str, path: Path) -> None:
+def _show(descriptor: Path, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    if Path(descriptor).is_dir():
+    if descriptor.is_dir():
         path.mkdir()
     else:
         path.touch()

@@ -18,12 +18,11 @@ print(*(name for name, module in sys.modules.items() if name.startswith("mappa_c
 
 def test_the_source_that_is_sent_runs_on_a_bare_python(tmp_path: Path) -> None:
     archive = tmp_path / "source.zip"
-    with zipfile.ZipFile(archive, "w") as packed:
-        for name, data in remote.source().items():
-            packed.writestr(name, data)
+    archive.write_bytes(remote.source())
+    with zipfile.ZipFile(archive) as packed:
+        names = packed.namelist()
     modules = {
-        name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        for name in remote.source()
+        name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in names
     }
     # -S: without site-packages, as in a container; -I: without this checkout.
     command = [sys.executable, "-I", "-S", "-c", IMPORT_ALL, str(archive), *sorted(modules)]
