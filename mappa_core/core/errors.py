@@ -104,3 +104,8 @@ class PortBusy(OutsideError):
 
 class DiskFull(OutsideError):
     """No space left where something had to be written."""
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says in its first line; its type where it says nothing."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -7,7 +7,13 @@ import psycopg
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
-from mappa_core.core.errors import DiskFull, SchemaMismatch, StoreError, StoreUnreachable
+from mappa_core.core.errors import (
+    DiskFull,
+    SchemaMismatch,
+    StoreError,
+    StoreUnreachable,
+    first_line,
+)
 
 _DRIVER = "postgresql+psycopg"
 _DISK_FULL = "53100"
@@ -128,7 +134,7 @@ def boundary(address: URL) -> Generator[None]:
         # COPY goes to the driver itself.
         raise _converted(error, address) from error
     except SQLAlchemyError as error:
-        raise StoreError(f"Postgres: {_first_line(error)}") from error
+        raise StoreError(f"Postgres: {first_line(error)}") from error
 
 
 def _converted(cause: BaseException, address: URL, *, gone: bool = False) -> StoreError | DiskFull:
@@ -136,7 +142,7 @@ def _converted(cause: BaseException, address: URL, *, gone: bool = False) -> Sto
     # A connection that breaks has no code; nor has what the driver itself refuses.
     gone = gone or (state is None and isinstance(cause, psycopg.OperationalError))
     where = address.render_as_string(hide_password=True)
-    reason = _first_line(cause)
+    reason = first_line(cause)
     if state == _DISK_FULL:
         return DiskFull(f"Postgres at {where} has no space left; free some, then run again")
     if state in _MISSING_TABLE:
@@ -146,7 +152,3 @@ def _converted(cause: BaseException, address: URL, *, gone: bool = False) -> Sto
             f"no Postgres at {where}: {reason}; start it, or mend MAPPA_DATABASE_URL"
         )
     return StoreError(f"Postgres refused{f' ({state})' if state else ''}: {reason}")
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

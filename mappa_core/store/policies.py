@@ -26,9 +26,8 @@ class Policies(Repository):
         self, connection: Connection, run_id: UUID
     ) -> tuple[PolicyVersion, ...]:
         """All policy versions of a run, by step and agent."""
-        columns = POLICY_VERSION.c
-        query = select(POLICY_VERSION).where(columns.run_id == run_id)
-        rows = connection.execute(query.order_by(columns.step, columns.agent)).mappings()
+        query = select(POLICY_VERSION).filter_by(run_id=run_id).order_by("step", "agent")
+        rows = connection.execute(query).mappings()
         return tuple(record_of(PolicyVersion, row) for row in rows)
 
     @transaction
@@ -36,10 +35,7 @@ class Policies(Repository):
         self, connection: Connection, run_id: UUID, agent: str, step: int
     ) -> PolicyVersion | None:
         """One policy version, or None before it exists."""
-        columns = POLICY_VERSION.c
-        query = select(POLICY_VERSION).where(
-            columns.run_id == run_id, columns.agent == agent, columns.step == step
-        )
+        query = select(POLICY_VERSION).filter_by(run_id=run_id, agent=agent, step=step)
         row = connection.execute(query).mappings().one_or_none()
         return None if row is None else record_of(PolicyVersion, row)
 
@@ -48,9 +44,8 @@ class Policies(Repository):
         self, connection: Connection, run_id: UUID
     ) -> tuple[tuple[PolicyVersion, Checkpoint], ...]:
         """All checkpoints of a run with their policy versions, oldest first."""
-        saved = [column.label(f"saved_{column.name}") for column in CHECKPOINT.c]
         query = (
-            select(POLICY_VERSION, *saved)
+            select(POLICY_VERSION, CHECKPOINT)
             .join(CHECKPOINT)
             .where(POLICY_VERSION.c.run_id == run_id)
             .order_by(POLICY_VERSION.c.step, POLICY_VERSION.c.agent, CHECKPOINT.c.saved_at)
@@ -58,10 +53,7 @@ class Policies(Repository):
         return tuple(
             (
                 record_of(PolicyVersion, row),
-                record_of(
-                    Checkpoint,
-                    {column.name: row[f"saved_{column.name}"] for column in CHECKPOINT.c},
-                ),
+                record_of(Checkpoint, {column.name: row[column] for column in CHECKPOINT.c}),
             )
             for row in connection.execute(query).mappings()
         )
@@ -88,9 +80,8 @@ class Policies(Repository):
         """
         columns = CHECKPOINT.c
         mine = columns.id == checkpoint_id
-        before = connection.execute(
-            select(columns.registered_model, columns.model_version).where(mine).with_for_update()
-        ).one_or_none()
+        linked = select(columns.registered_model, columns.model_version).where(mine)
+        before = connection.execute(linked.with_for_update()).one_or_none()
         if before is None:
             raise NotFound(f"no checkpoint {checkpoint_id} in the store")
         if tuple(before) == (registered_model, version):

@@ -38,15 +38,12 @@ class Updates(Repository):
         self, connection: Connection, run_id: UUID, agent: str, iteration: int
     ) -> Update | None:
         """One update with its entries, or None before it happened."""
-        query = select(UPDATE).where(
-            UPDATE.c.run_id == run_id, UPDATE.c.agent == agent, UPDATE.c.iteration == iteration
-        )
+        query = select(UPDATE).filter_by(run_id=run_id, agent=agent, iteration=iteration)
         row = connection.execute(query).mappings().one_or_none()
         if row is None:
             return None
-        columns = UPDATE_ACTION.c
-        of_update = select(UPDATE_ACTION).where(columns.update_id == row["id"])
-        rows = connection.execute(of_update.order_by(columns.position)).mappings()
+        looked_at = select(UPDATE_ACTION).filter_by(update_id=row["id"]).order_by("position")
+        rows = connection.execute(looked_at).mappings()
         entries = tuple(record_of(UpdateEntry, entry) for entry in rows)
         return record_of(Update, row, entries=entries)
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
+from typing import Literal
 
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.outage import OutageRetry
@@ -99,23 +100,16 @@ def open_tracker(
     """
     check_tracking(config, settings)
     tracker = MlflowTracker(tracking_uri, settings.mlflow / "artifacts", outage_retry)
-    also = [_PLACES[name](settings) for name in dict.fromkeys(config.also)]
+    also = [_curves_in(place, settings) for place in dict.fromkeys(config.also)]
     return WithCurves(tracker, also) if also else tracker
 
 
-# The clients' libraries take a second each to import, so only on demand.
+def _curves_in(place: Literal["tensorboard", "wandb"], settings: Settings) -> OpenCurves:
+    # The clients' libraries take a second each to import, so only on demand.
+    if place == "wandb":
+        from mappa_core.tracking.wandb import WandbCurves
 
-
-def _wandb(settings: Settings) -> OpenCurves:
-    from mappa_core.tracking.wandb import WandbCurves
-
-    return partial(WandbCurves, settings.home / "wandb", settings.wandb_project)
-
-
-def _tensorboard(settings: Settings) -> OpenCurves:
+        return partial(WandbCurves, settings.home / place, settings.wandb_project)
     from mappa_core.tracking.tensorboard import TensorBoardCurves
 
-    return partial(TensorBoardCurves, settings.home / "tensorboard")
-
-
-_PLACES = {"tensorboard": _tensorboard, "wandb": _wandb}
+    return partial(TensorBoardCurves, settings.home / place)

@@ -50,7 +50,10 @@ class Curves(Protocol):
 
 
 class ModelRegistry(Protocol):
-    """Checkpoints as versions of registered models `mappa-<team>-<agent>`."""
+    """Checkpoints as versions of registered models `mappa-<team>-<agent>`.
+
+    All methods raise `TrackerError`.
+    """
 
     def register(
         self,
@@ -65,32 +68,17 @@ class ModelRegistry(Protocol):
         """Store the checkpoint's files as a new version and point `alias` at it.
 
         Repeating it for one checkpoint returns the version it has.
-
-        Raises:
-            TrackerError: The registry is unreachable or refused.
         """
         ...
 
     def models(self) -> tuple[str, ...]:
-        """The names of all registered models, sorted.
-
-        Raises:
-            TrackerError: The registry is unreachable.
-        """
+        """The names of all registered models, sorted."""
         ...
 
     def versions(self, name: str) -> tuple[RegisteredVersion, ...]:
-        """A model's versions, oldest first; none where there is no such model.
-
-        Raises:
-            TrackerError: The registry is unreachable.
-        """
+        """A model's versions, oldest first; none where there is no such model."""
         ...
 
     def point(self, name: str, alias: str, version: str, tags: Mapping[str, str]) -> None:
-        """Move `alias` to a version, newer or older, and set tags on it.
-
-        Raises:
-            TrackerError: The registry is unreachable, or has no such version.
-        """
+        """Move `alias` to a version, newer or older, and set tags on it."""
         ...

@@ -18,12 +18,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
-from mappa_core.core.errors import ConfigError, DiskFull, TrackerError, TrackerUnreachable
+from mappa_core.core.errors import (
+    ConfigError,
+    DiskFull,
+    TrackerError,
+    TrackerUnreachable,
+    first_line,
+)
 from mappa_core.core.outage import OutageRetry
 
 if TYPE_CHECKING:
     from mlflow.store.entities import PagedList
-    from mlflow.tracing.client import TracingClient
     from mlflow.tracking import MlflowClient
 
 QUIET = {
@@ -54,19 +59,14 @@ class Mlflow:
 
     def __init__(self, tracking_uri: str, outage_retry: OutageRetry | None = None) -> None:
         """Open nothing yet; without `outage_retry` a dead MLflow fails at once."""
-        self.tracking_uri = tracking_uri
+        self._tracking_uri = tracking_uri
         self._outage_retry = outage_retry or OutageRetry()
 
     @cached_property
-    def client(self) -> "MlflowClient":
-        """A client; the first use opens the address.
+    def _client(self) -> "MlflowClient":
+        return open_client(self._tracking_uri)
 
-        Raises:
-            TrackerError: As `open_client`.
-        """
-        return open_client(self.tracking_uri)
-
-    def call(self, doing: str, work: Callable[[], T]) -> T:
+    def _call(self, doing: str, work: Callable[[], T]) -> T:
         """The result of `work`, which may be repeated.
 
         Args:
@@ -138,13 +138,6 @@ def _one_at_a_time(tracking_uri: str) -> Generator[None]:
         yield
 
 
-def open_tracing(tracking_uri: str) -> "TracingClient":
-    """What writes traces there directly, past the fluent API's queues. After `open_client`."""
-    from mlflow.tracing.client import TracingClient
-
-    return TracingClient(tracking_uri)
-
-
 def check_reachable(tracking_uri: str) -> None:
     """Fail in seconds where nothing listens; MLflow itself would go on trying for minutes.
 
@@ -201,7 +194,7 @@ def boundary(doing: str) -> Generator[None]:
 
 
 def _ours(doing: str, error: Exception) -> TrackerError:
-    message = f"MLflow could not {doing}: {_first_line(error)}"
+    message = f"MLflow could not {doing}: {first_line(error)}"
     return TrackerUnreachable(message) if _away(error) else TrackerError(message)
 
 
@@ -217,7 +210,3 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from mappa_core.core.errors import TrackerError
-from mappa_core.core.outage import OutageRetry
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.updates import Checkpoint, RegisteredVersion
 from mappa_core.models.layout import layout_of
@@ -27,19 +26,10 @@ from mappa_core.tracking.mlflow.client import Mlflow, all_pages
 if TYPE_CHECKING:
     from mlflow.entities import LoggedModel
     from mlflow.entities.model_registry import ModelVersion
-    from mlflow.tracking import MlflowClient
 
 
-class MlflowRegistry:
+class MlflowRegistry(Mlflow):
     """`ModelRegistry` on an MLflow server, or straight on a database."""
-
-    def __init__(self, tracking_uri: str, outage_retry: OutageRetry | None = None) -> None:
-        """Open nothing before first use; without `outage_retry` a dead MLflow fails at once."""
-        self._mlflow = Mlflow(tracking_uri, outage_retry)
-
-    @property
-    def _client(self) -> "MlflowClient":
-        return self._mlflow.client
 
     def register(
         self,
@@ -67,13 +57,15 @@ class MlflowRegistry:
             if version is None:
                 files = loadable_files(checkpoint)
                 model = self._logged_model(policy, checkpoint, tracker_run_id, every_tag)
-                self._upload(model, files)
+                for path in files:
+                    self._client.log_model_artifact(model.model_id, str(path))
+                self._client.finalize_logged_model(model.model_id, "READY")
                 self._open_model(name, policy)
                 version = self._create_version(name, model, tracker_run_id, every_tag)
             self._point(name, alias, version)
             return str(version.version)
 
-        return self._mlflow.call(f"register step {policy.step} of {name}", register)
+        return self._call(f"register step {policy.step} of {name}", register)
 
     def models(self) -> tuple[str, ...]:
         """The names of all models whose versions this project registered, sorted."""
@@ -86,7 +78,7 @@ class MlflowRegistry:
             )
             return tuple(sorted(model.name for model in found))
 
-        return self._mlflow.call("list its registered models", models)
+        return self._call("list its registered models", models)
 
     def versions(self, name: str) -> tuple[RegisteredVersion, ...]:
         """A model's versions, oldest first; none where there is no such model."""
@@ -103,7 +95,7 @@ class MlflowRegistry:
             ours.sort(key=lambda version: int(version.version))
             return tuple(_registered(each, aliases) for each in ours)
 
-        return self._mlflow.call(f"list the versions of {name}", versions)
+        return self._call(f"list the versions of {name}", versions)
 
     def point(self, name: str, alias: str, version: str, tags: Mapping[str, str]) -> None:
         """Set tags on a version, then move `alias` there: a moved alias has its reasons."""
@@ -113,7 +105,7 @@ class MlflowRegistry:
                 self._client.set_model_version_tag(name, version, key, value)
             self._client.set_registered_model_alias(name, alias, version)
 
-        self._mlflow.call(f"move {alias} of {name} to version {version}", point)
+        self._call(f"move {alias} of {name} to version {version}", point)
 
     def _version_of(self, name: str, checkpoint: Checkpoint) -> "ModelVersion | None":
         found = self._client.search_model_versions(
@@ -143,11 +135,6 @@ class MlflowRegistry:
             tags=dict(tags),
             model_type=layout_of(Path(checkpoint.directory)).library,
         )
-
-    def _upload(self, model: "LoggedModel", files: tuple[Path, ...]) -> None:
-        for path in files:
-            self._client.log_model_artifact(model.model_id, str(path))
-        self._client.finalize_logged_model(model.model_id, "READY")
 
     def _open_model(self, name: str, policy: PolicyVersion) -> None:
         from mlflow.exceptions import MlflowException

@@ -64,6 +64,7 @@ def trace_info(
     start, end = _episode_times(episode)
     failed = episode.stop_reason is StopReason.FAILED
     outcome = episode.outcome
+    last_words = episode.turns[-1].action.text if episode.turns else ""
     return TraceInfo(
         trace_id=trace_id(episode.id),
         trace_location=TraceLocation.from_experiment_id(experiment_id),
@@ -71,7 +72,7 @@ def trace_info(
         execution_duration=(end - start) // 1_000_000,
         state=TraceState.ERROR if failed else TraceState.OK,
         request_preview=_unicode(episode.problem.statement)[:PREVIEW_CHARACTERS],
-        response_preview=_last_words(episode)[:PREVIEW_CHARACTERS],
+        response_preview=_unicode(last_words)[:PREVIEW_CHARACTERS],
         trace_metadata={"mlflow.sourceRun": mlflow_run_id},
         tags={
             "mlflow.traceName": f"{episode.problem.task_type} {episode.phase} {episode.iteration}",
@@ -205,10 +206,6 @@ def _episode_times(episode: Episode) -> tuple[int, int]:
 def _action_times(turn: Turn) -> tuple[int, int]:
     start = int(turn.action.started_at.timestamp() * 1_000_000) * 1000
     return start, start + int(turn.action.seconds * NANOSECONDS)
-
-
-def _last_words(episode: Episode) -> str:
-    return _unicode(episode.turns[-1].action.text) if episode.turns else ""
 
 
 def _base64(digits: str) -> str:

@@ -12,12 +12,11 @@ from mappa_core.core.records.episodes import Episode, Phase
 from mappa_core.core.records.runs import Run, RunStatus
 from mappa_core.core.records.scores import ScoreEntry
 from mappa_core.tracking.mlflow import traces
-from mappa_core.tracking.mlflow.client import Mlflow, all_pages, boundary, is_server, open_tracing
+from mappa_core.tracking.mlflow.client import Mlflow, all_pages, boundary, is_server
 
 if TYPE_CHECKING:
     from mlflow.entities import Trace
     from mlflow.store.entities import PagedList
-    from mlflow.tracking import MlflowClient
 
 T = TypeVar("T")
 
@@ -34,7 +33,7 @@ ENDED = {
 }
 
 
-class MlflowTracker:
+class MlflowTracker(Mlflow):
     """`Tracker` on an MLflow server, or straight on a database and a directory."""
 
     def __init__(
@@ -47,13 +46,9 @@ class MlflowTracker:
             artifacts: Where files go without a server; a server has its own place.
             outage_retry: For when MLflow goes away; None has none.
         """
-        self._mlflow = Mlflow(tracking_uri, outage_retry)
+        super().__init__(tracking_uri, outage_retry)
         self._artifacts = artifacts
         self._experiments: dict[str, str] = {}
-
-    @property
-    def _client(self) -> "MlflowClient":
-        return self._mlflow.client
 
     def start(self, run: Run) -> str:
         """Open the run and log its parameters, or find it again; returns MLflow's run id."""
@@ -73,7 +68,7 @@ class MlflowTracker:
         # Imported once the client is open: before, MLflow would not know that it is to be quiet.
         from mlflow.exceptions import MlflowException
 
-        location = None if is_server(self._mlflow.tracking_uri) else str(self._artifacts / team)
+        location = None if is_server(self._tracking_uri) else str(self._artifacts / team)
         try:
             return self._client.create_experiment(name, artifact_location=location)
         except MlflowException:
@@ -133,7 +128,7 @@ class MlflowTracker:
             for batch in _batches(finite, METRICS_PER_BATCH):
                 self._client.log_batch(tracker_run_id, metrics=batch)
 
-        self._mlflow.call(f"log metrics of step {step}", log)
+        self._call(f"log metrics of step {step}", log)
 
     def trace(self, tracker_run_id: str, episode: Episode, entries: Sequence[ScoreEntry]) -> None:
         """Show a finished episode as a trace, its scores as feedback; a repeat changes nothing.
@@ -144,11 +139,14 @@ class MlflowTracker:
 
         def trace() -> None:
             experiment = self._experiment_of(tracker_run_id)
-            tracing = open_tracing(self._mlflow.tracking_uri)
+            # Written directly: the fluent API's queues drop what they cannot take.
+            from mlflow.tracing.client import TracingClient
+
+            tracing = TracingClient(self._tracking_uri)
             tracing.start_trace(traces.trace_info(episode, entries, experiment, tracker_run_id))
             tracing.log_spans(experiment, list(traces.spans(episode)))
 
-        self._mlflow.call(f"trace episode {episode.id}", trace)
+        self._call(f"trace episode {episode.id}", trace)
 
     def traced(self, tracker_run_id: str, phase: Phase, iteration: int) -> int:
         """Count the episodes of one iteration that are there as traces."""
@@ -164,7 +162,7 @@ class MlflowTracker:
                 include_spans=False,
             )
 
-        return self._mlflow.call("count traces", lambda: sum(1 for _ in all_pages(page_after)))
+        return self._call("count traces", lambda: sum(1 for _ in all_pages(page_after)))
 
     def _experiment_of(self, tracker_run_id: str) -> str:
         # Asked for every episode, and a run never moves.
@@ -182,7 +180,7 @@ class MlflowTracker:
     def end(self, tracker_run_id: str, status: RunStatus) -> None:
         """Close the run."""
         ended = ENDED.get(status, "RUNNING")
-        self._mlflow.call("end the run", lambda: self._client.set_terminated(tracker_run_id, ended))
+        self._call("end the run", lambda: self._client.set_terminated(tracker_run_id, ended))
 
 
 def _batches(items: list[T], size: int) -> Iterator[list[T]]:
