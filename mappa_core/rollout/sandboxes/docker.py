@@ -150,7 +150,7 @@ async def _read_reply(container: Container, limits: Limits) -> Reply:
     """
     longest = _REPLY_SLACK_BYTES + _ESCAPED * 2 * limits.output_bytes
     try:
-        result = remote.result_of(await container.read_message(longest), NAME)
+        result = remote.checked_result(await container.read_message(longest), NAME)
         size = sum(file.size_bytes for file in result.written)
         if size > limits.workspace_bytes:
             raise SandboxError(f"{NAME}: the container sends {size} bytes of files")

@@ -14,9 +14,8 @@ from types import MappingProxyType
 import mappa_core
 from mappa_core.core.errors import SandboxError
 from mappa_core.core.records.tools import Limits, ToolResult
-from mappa_core.rollout.sandboxes.remote import result_of
 from mappa_core.rollout.sandboxes.supervisor import messages
-from mappa_core.rollout.sandboxes.supervisor.messages import Request
+from mappa_core.rollout.sandboxes.supervisor.messages import Failure, Request
 
 _START_SECONDS = 20.0
 _GRACE_SECONDS = 30.0
@@ -88,25 +87,22 @@ class LocalSandbox:
         request = Request(code=code, workspace=place, limits=limits)
         async with self._permits:
             reply = await self._reply_to(request)
-        return replace(result_of(reply, self._backend), code=code)
+        return replace(messages.result_of(reply, self._backend), code=code)
 
-    async def _reply_to(self, request: Request) -> bytes:
+    async def _reply_to(self, request: Request) -> ToolResult | Failure:
         connection = await self._connect()
         data = messages.with_length(messages.encode(request))
         try:
             async with asyncio.timeout(request.limits.wall_seconds + _GRACE_SECONDS):
-                reply = await _exchange(connection, data)
+                return messages.decode_reply(await _exchange(connection, data))
         except (TimeoutError, ConnectionError) as error:
-            raise SandboxError(
-                f"{self._backend}: no report: {error or 'timed out'}; see docs/security.md"
-            ) from None
+            return Failure(reason=f"no report: {error or 'timed out'}")
+        except ValueError:  # nothing at all, or it was killed while it said it
+            return Failure(reason="its supervisor died")
         finally:
             # Closing is what ends a run that is still going on.
             self._open.discard(connection)
             connection.close()
-        if not reply:
-            raise SandboxError(f"{self._backend}: its supervisor died; see docs/security.md")
-        return reply
 
     async def _connect(self) -> socket.socket:
         async with self._starting:

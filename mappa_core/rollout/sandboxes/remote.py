@@ -139,19 +139,17 @@ def as_text(files: Mapping[str, bytes]) -> dict[str, str]:
     return {name: base64.b64encode(data).decode() for name, data in files.items()}
 
 
-def result_of(reply: bytes, backend: str) -> ToolResult:
+def checked_result(reply: bytes, backend: str) -> ToolResult:
     """The result that a supervisor of `backend` reports.
 
     Raises:
         SandboxError: It reports a failure, or sends something else.
     """
     try:
-        result = _REPLY.validate_json(reply)
+        result = messages.result_of(_REPLY.validate_json(reply), backend)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise SandboxError(f"the sandbox sent no reply of ours: {first['msg'].lower()}") from None
-    if isinstance(result, Failure):
-        raise SandboxError(f"{backend}: {result.reason}; see docs/security.md")
     if any(file.size_bytes < 0 for file in result.written):
         raise SandboxError("the sandbox sent no reply of ours: a file of less than 0 bytes")
     return result

@@ -154,7 +154,7 @@ def _opened(answer: _Answer, limits: Limits) -> Reply:
             return remote.without_reply(ToolStatus.KILLED, said, limits)
         raise SandboxError(f"SandboxFusion: {' '.join(said.split())}")
     contents = _fetched(answer, messages.CONTENTS)
-    return Reply(result=remote.result_of(text, NAME), contents=contents)
+    return Reply(result=remote.checked_result(text, NAME), contents=contents)
 
 
 def _ended_by_signal(code: int | None) -> bool:

@@ -10,7 +10,8 @@ the names below, in the folder of a SandboxFusion server or in one more message 
 import json
 from dataclasses import asdict, dataclass
 
-from mappa_core.core.records.tools import Limits, ToolResult
+from mappa_core.core.errors import SandboxError
+from mappa_core.core.records.tools import Artifact, Limits, RejectedFile, ToolResult, ToolStatus
 
 LENGTH_BYTES = 8
 FOLDER = ".mappa"
@@ -60,3 +61,28 @@ def decode_request(text: bytes) -> Request:
     """The request of a JSON text."""
     fields = json.loads(text)
     return Request(**fields | {"limits": Limits(**fields["limits"])})
+
+
+def decode_reply(text: bytes) -> ToolResult | Failure:
+    """The reply of a supervisor that can be trusted; `remote` checks those that cannot."""
+    fields = json.loads(text)
+    if "reason" in fields:
+        return Failure(**fields)
+    read = fields["read"]
+    fields["status"] = ToolStatus(fields["status"])
+    fields["written"] = tuple(Artifact(**file) for file in fields["written"])
+    fields["read"] = None if read is None else tuple(Artifact(**file) for file in read)
+    fields["removed"] = tuple(fields["removed"])
+    fields["rejected"] = tuple(RejectedFile(**file) for file in fields["rejected"])
+    return ToolResult(**fields)
+
+
+def result_of(reply: ToolResult | Failure, backend: str) -> ToolResult:
+    """The result in a reply of the sandbox `backend`.
+
+    Raises:
+        SandboxError: The reply is a failure.
+    """
+    if isinstance(reply, Failure):
+        raise SandboxError(f"{backend}: {reply.reason}; see docs/security.md")
+    return reply
