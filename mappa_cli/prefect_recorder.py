@@ -35,14 +35,12 @@ def drain(api_url: str, *, since: datetime) -> None:
     after `DRAIN_SECONDS`, or when nothing has arrived for a while: a killed task never ends. There
     is nothing to wait for where the server is gone.
     """
-    with suppress(httpx.HTTPError):
-        _drain(api_url, since)
-
-
-def _drain(api_url: str, since: datetime) -> None:
     flow_runs: Filter = {"flow_runs": {"start_time": {"after_": since.isoformat()}}}
     deadline = time.monotonic() + DRAIN_SECONDS
-    with httpx.Client(base_url=api_url, timeout=10, trust_env=False) as client:
+    with (
+        suppress(httpx.HTTPError),
+        httpx.Client(base_url=api_url, timeout=10, trust_env=False) as client,
+    ):
         if not _count(client, "flow_runs", flow_runs):
             return
         last, settled_at = _recorded(client, flow_runs), time.monotonic() + SETTLED_SECONDS

@@ -103,11 +103,7 @@ def _wait(supervisor: subprocess.Popen[bytes]) -> None:
 
 
 def supervise(arguments: Sequence[str]) -> int:
-    """Run a command until no process holds the lock; returns its exit code.
-
-    Args:
-        arguments: The lock's file, then the command.
-    """
+    """Run a lock's file and a command, until no process holds the lock; returns its exit code."""
     path, *command = arguments
     with Path(path).open("a") as lock, subprocess.Popen(command) as server:
 

@@ -61,7 +61,11 @@ def prefect_server(settings: Settings, port: int | None = None) -> Generator[str
     """
     quiet = {name: os.environ.get(name, value) for name, value in QUIET.items()}
     if settings.prefect_api_url:
-        _check_answers(settings.prefect_api_url)
+        if not is_healthy(f"{settings.prefect_api_url}/health"):
+            raise OutsideError(
+                f"Prefect does not answer at {settings.prefect_api_url}: start it, or unset "
+                "PREFECT_API_URL to use one that is started for the command"
+            )
         with environment(quiet):
             yield settings.prefect_api_url
         return
@@ -74,14 +78,6 @@ def prefect_server(settings: Settings, port: int | None = None) -> Generator[str
         stack.enter_context(environment(quiet | here))
         stack.callback(drain, api_url, since=datetime.now(UTC))
         yield api_url
-
-
-def _check_answers(api_url: str) -> None:
-    if not is_healthy(f"{api_url}/health"):
-        raise OutsideError(
-            f"Prefect does not answer at {api_url}: start it, or unset PREFECT_API_URL to use "
-            "one that is started for the command"
-        )
 
 
 def _running_prefect(home: Path) -> str | None:

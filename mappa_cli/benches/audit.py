@@ -92,14 +92,9 @@ def bench_audit(overrides: Sequence[str], settings: Settings) -> BenchReport:
 
 
 def fill(url: str, run: str, actions: int) -> None:
-    """Put a run of four agents and two task types into a database.
+    """Put a run of four agents and two task types into a migrated database.
 
     Regression gets a quarter of a point more: real, and too small to matter.
-
-    Args:
-        url: Of a migrated database.
-        run: Its name.
-        actions: How many, in episodes of four.
     """
     episodes = actions // PER_EPISODE
     values = {
@@ -114,11 +109,7 @@ def fill(url: str, run: str, actions: int) -> None:
 
 
 def audit_process(run: str, settings: dict[str, str]) -> Taken:
-    """Time `mappa audit RUN` as a process of its own.
-
-    Args:
-        run: Which.
-        settings: Environment that names its database or home.
+    """Time `mappa audit RUN` as a process of its own, with `settings` in its environment.
 
     Raises:
         OutsideError: It failed.

@@ -26,7 +26,9 @@ from mappa_core.core.records.episodes import (
 from mappa_core.core.records.runs import Run
 from mappa_core.core.records.scores import CoachIdentity, CoachScore, ScoreEntry
 from mappa_core.core.records.tools import ToolResult, ToolStatus
+from mappa_core.rollout.episode import new_episode
 from mappa_core.store.store import Store
+from mappa_core.train.update import base_policy
 
 AGENTS = ("problem_solver", "code_executor", "code_executor", "verifier")
 TASK_TYPES = ("addition", "subtraction", "multiplication", "division")
@@ -78,7 +80,7 @@ class Material:
             sandbox_tier="none",
             started_at=datetime.now(UTC),
         )
-        policies = {agent: _base(run, agent) for agent in dict.fromkeys(AGENTS)}
+        policies = {agent: base_policy(run.id, agent, "bench") for agent in dict.fromkeys(AGENTS)}
         store.runs.add_run(run)
         store.episodes.add_problems(self._problems)
         for policy in policies.values():
@@ -97,13 +99,8 @@ class Material:
         rollout_index, which = divmod(position, len(self._problems))
         problem = self._problems[which]
         start = number * len(AGENTS)
-        return Episode(
-            id=ids.episode_id(run.run.id, "train", iteration + 1, problem.id, rollout_index),
-            run_id=run.run.id,
-            phase="train",
-            iteration=iteration + 1,
-            problem=problem,
-            rollout_index=rollout_index,
+        return replace(
+            new_episode(run.run.id, "train", iteration + 1, problem, rollout_index),
             turns=tuple(
                 self._taken(run, index, self._turns[(start + index) % POOL])
                 for index in range(len(AGENTS))
@@ -188,14 +185,3 @@ class Material:
     def _text(self, shortest: int, longest: int) -> str:
         length = self._random.randint(shortest, longest)
         return " ".join(self._random.choices(WORDS, k=length // 40 + 1))[:length]
-
-
-def _base(run: Run, agent: str) -> PolicyVersion:
-    return PolicyVersion(
-        id=ids.policy_version_id(run.id, agent, 0),
-        run_id=run.id,
-        agent=agent,
-        step=0,
-        base_model="bench",
-        adapter_uri=None,
-    )

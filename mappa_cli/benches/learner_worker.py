@@ -15,12 +15,10 @@ from pydantic import TypeAdapter
 
 from mappa_cli.benches.learner import Measured, Row, Spec
 from mappa_core.core.ids import content_id
-from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.updates import TrainingSample
 from mappa_core.train.config import AlgorithmConfig, LearnerConfig, LoraConfig
 from mappa_core.train.learners.torch_learner import TorchLearner
-
-RUN = UUID(int=0)
+from mappa_core.train.update import base_policy
 
 
 def _sample(number: int, row: Row) -> TrainingSample:
@@ -45,9 +43,7 @@ def main() -> None:
         micro_batch_tokens=spec.micro_batch_tokens,
     )
     samples = [_sample(number, row) for number, row in enumerate(spec.samples)]
-    policy = PolicyVersion(
-        id=RUN, run_id=RUN, agent="a", step=0, base_model=spec.model, adapter_uri=None
-    )
+    policy = base_policy(UUID(int=0), "a", spec.model)
     with tempfile.TemporaryDirectory() as directory:
         learner = TorchLearner(spec.model, Path(directory), config, threads=spec.threads)
         algorithm = AlgorithmConfig()

@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 def other_coach(request: "RescoreRequest", database: str | None, *, as_json: bool) -> None:
     """Print each update as the other coach would have made it.
 
-    Args:
-        request: The run and the coach, which may be the beginning of a stored scorer's name.
-        database: Another database to read; no coach is asked then.
-        as_json: Whether a script reads the answer.
+    A stored scorer may be named by its beginning; with `database`, no coach is asked.
 
     Raises:
         NotFound: No such run, several such coaches, or none whose scores could be had.

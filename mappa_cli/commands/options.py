@@ -15,11 +15,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for a script.")]
 
 
 def check_file(path: Path, option: str) -> None:
-    """Refuse, before the work, a place where the result could not be written.
-
-    Args:
-        path: The file to be.
-        option: Where it was named.
+    """Refuse, before the work, a file named by `option` that could not be written.
 
     Raises:
         ConfigError: Its folder does not exist, or it is one itself.

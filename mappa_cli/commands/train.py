@@ -61,24 +61,15 @@ def train_command(
             raise ConfigError("--dry-run takes no --resume")
         _train(*_resumed(resume, changes), settings)
         return
-    resolved = _new_config(config, fork, step, changes, settings)
+    if fork is None:
+        resolved = load_config(config, changes)
+    else:
+        resolved = forked_config(fork, step, changes, settings)
     if dry_run:
         typer.echo(as_yaml(resolved.model_dump(mode="json")))
         _print_forecast(resolved, settings, like)
     else:
         _train(resolved, None, settings)
-
-
-def _new_config(
-    file: Path | None,
-    fork: str | None,
-    step: int | None,
-    overrides: Sequence[str],
-    settings: Settings,
-) -> TrainConfig:
-    if fork is None:
-        return load_config(file, overrides)
-    return forked_config(fork, step, overrides, settings)
 
 
 def forked_config(

@@ -31,14 +31,7 @@ def make_table(
     *,
     numbers: Collection[str] = (),
 ) -> Table:
-    """A table below a title that has the room to stay in one line.
-
-    Args:
-        title: May be empty.
-        columns: Their heads.
-        rows: As many cells each.
-        numbers: Heads of the columns that are set flush right.
-    """
+    """A table below a title that has the room to stay in one line; `numbers` are flush right."""
     heads = (Column(name, justify="right" if name in numbers else "left") for name in columns)
     made = Table(*heads, title=title or None, title_justify="left", min_width=len(title))
     for row in rows:

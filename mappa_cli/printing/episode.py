@@ -23,11 +23,7 @@ def print_episode(
 ) -> None:
     """Print the whole conversation of an episode, with what was run, scored and learned from it.
 
-    Args:
-        console: Where to print.
-        store: Where its scores are.
-        episode: Which one.
-        in_full: Also what each coach was asked and answered, word for word.
+    `in_full`: also what each coach was asked and answered, word for word.
     """
     scores = store.scores.scores_of_episode(episode.id)
     updates = store.updates.updates_of_episode(episode.id)

@@ -20,11 +20,9 @@ SHOWN_ID_CHARACTERS = 13
 
 
 def runs_table(runs: Sequence[Run], claimed: AbstractSet[UUID]) -> Table:
-    """All runs, a line each; a narrow terminal cuts their notes, which `print_run` has whole.
+    """All runs, a line each; those `claimed` have a process.
 
-    Args:
-        runs: The runs.
-        claimed: Those that have a process.
+    A narrow terminal cuts their notes, which `print_run` has whole.
     """
     table = make_table("", ("run", "status", "seed", "started", "note"))
     for column in table.columns[:-1]:

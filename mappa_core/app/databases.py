@@ -17,10 +17,7 @@ from mappa_core.tracking.protocols import ModelRegistry
 def opened_audit(settings: Settings, database: str | None = None) -> Generator[AuditStore]:
     """Open the audit's side of the store, or of another database that holds its views.
 
-    Args:
-        settings: Where the store is.
-        database: Address of a database to read instead, e.g. of a restored dump; it is neither
-            migrated nor written to.
+    That one, e.g. a restored dump, is neither migrated nor written to.
     """
     with ExitStack() as stack:
         if database is None:

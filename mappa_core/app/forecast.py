@@ -55,12 +55,6 @@ def forecast_run(
 ) -> tuple[tuple[str, Forecast], ...]:
     """What each coach that costs money will take over the whole run; empty for rule coaches.
 
-    Args:
-        config: Of the run.
-        team: The agents that are trained.
-        problems: What it is trained on.
-        habits: Of an earlier run of this kind, where there is one.
-
     Raises:
         ConfigError: A rubric set or an agent's rubric is missing.
     """

@@ -151,10 +151,7 @@ async def open_services(
 ) -> AsyncGenerator[Services]:
     """Build what `config` asks for, or take what an enclosing `use` provides.
 
-    Args:
-        config: What the run is to be.
-        settings: Where things are.
-        log: Is told what happens outside of `reporting_to`; None for the logger `mappa`.
+    `log` is told what happens outside of `reporting_to`; None for the logger `mappa`.
 
     Raises:
         UserError: The input is wrong; nothing was written.
@@ -244,10 +241,7 @@ async def open_learning(
 ) -> AsyncGenerator[Learning]:
     """Open the learner of `config`, the store and the audit, and nothing else of a run.
 
-    Args:
-        config: The run's.
-        settings: Where things are.
-        log: Is told what is waited for; None for the logger `mappa`.
+    `log` is told what is waited for; None for the logger `mappa`.
 
     Raises:
         UserError: The input is wrong.

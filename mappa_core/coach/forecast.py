@@ -116,13 +116,7 @@ def assumed_turn(
 ) -> Turn:
     """A turn as it may turn out: so much written, a program that prints a line.
 
-    Args:
-        observation: What the agent sees.
-        index: Of the turn.
-        policy: Whose it is.
-        max_tokens: What the agent may write; half of it is assumed.
-        runs_code: Whether its program is run.
-        characters: What it is known to write.
+    Half of `max_tokens` is assumed, or the `characters` that the agent is known to write.
     """
     length = round(max_tokens * CHARACTERS_PER_TOKEN * FILLED if characters is None else characters)
     text = (_WORDS * (length // len(_WORDS) + 1))[:length]

@@ -50,10 +50,6 @@ def prestarted(config: EngineConfig, log_directory: Path) -> Generator[None]:
 def check_engine(config: EngineConfig, *, whole_weights: bool) -> None:
     """Refuse a way of sending weights to the servers that does not exist.
 
-    Args:
-        config: The engine's.
-        whole_weights: Whether agents train all weights, not adapters.
-
     Raises:
         ConfigError: No whole weights are served, or there is no GPU for them to go through.
     """

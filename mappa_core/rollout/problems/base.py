@@ -1,6 +1,7 @@
 """What the sources of problems share: two fixed sets, and the reading of their files."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from mappa_core.core.errors import ConfigError
@@ -28,9 +29,16 @@ def read_text(path: Path) -> str:
     Raises:
         ConfigError: It cannot be read, or is not UTF-8.
     """
-    try:
+    with reading(f"problem file {path}"):
         return path.read_text(encoding="utf-8")
+
+
+@contextmanager
+def reading(file: str) -> Generator[None]:
+    """Refuse a file that cannot be read inside the block, or is not UTF-8."""
+    try:
+        yield
     except OSError as error:
-        raise ConfigError(f"problem file {path} cannot be read: {error.strerror}") from None
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"problem file {path} is not UTF-8 text: save it as UTF-8") from None
+        raise ConfigError(f"{file} is not UTF-8 text: save it as UTF-8") from None

@@ -23,7 +23,7 @@ from mappa_core.core.records.episodes import Problem
 from mappa_core.grading.metrics import METRICS
 from mappa_core.grading.submissions import GradingKey, Invalid, check_labels, parse_key
 from mappa_core.rollout.config import ProblemsConfig
-from mappa_core.rollout.problems.base import read_text
+from mappa_core.rollout.problems.base import read_text, reading
 from mappa_core.rollout.problems.tasks import (
     SAMPLE,
     TEST,
@@ -192,21 +192,15 @@ def _files(data: Path, prompt: CleanedPrompt, key: GradingKey) -> Mapping[str, b
 
 def _table(path: Path) -> pd.DataFrame:
     try:
-        return pd.read_csv(path, dtype=str, keep_default_na=False)
-    except UnicodeDecodeError:
-        raise ConfigError(f"data file {path} is not UTF-8 text: save it as UTF-8") from None
+        with reading(f"data file {path}"):
+            return pd.read_csv(path, dtype=str, keep_default_na=False)
     except pd.errors.ParserError as error:
         raise ConfigError(f"data file {path} is no table: {' '.join(str(error).split())}") from None
 
 
 def _check_header(path: Path, wanted: Sequence[str], never: Sequence[str] = ()) -> None:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            header = next(csv.reader(io.StringIO(file.readline())), [])
-    except OSError as error:
-        raise ConfigError(f"data file {path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"data file {path} is not UTF-8 text: save it as UTF-8") from None
+    with reading(f"data file {path}"), path.open(encoding="utf-8-sig", newline="") as file:
+        header = next(csv.reader(io.StringIO(file.readline())), [])
     missing = [name for name in wanted if name not in header]
     if missing:
         raise ConfigError(f"data file {path} has no column {missing[0]}: it has {header[:8]}")

@@ -28,12 +28,7 @@ class Connection:
     """Holds a connection from `open` until `close`."""
 
     def __init__(self, server: str, connect: Connect) -> None:
-        """Nothing is started before `open`.
-
-        Args:
-            server: Its name.
-            connect: How it is reached.
-        """
+        """Nothing is started before `open`."""
         self._server = server
         self._connect = connect
         self._leave = asyncio.Event()
@@ -86,12 +81,9 @@ class Connection:
 def command_line(
     command: Sequence[str], environment: Mapping[str, SecretStr], log: Path
 ) -> Connect:
-    """A program that speaks on its streams.
+    """A program that speaks on its streams; its stderr goes to `log`.
 
-    Args:
-        command: Program and arguments.
-        environment: What it is given beside PATH, HOME and the like; nothing else is inherited.
-        log: Where its stderr goes.
+    It is given `environment` beside PATH, HOME and the like; nothing else is inherited.
     """
     parameters = StdioServerParameters(
         command=command[0],

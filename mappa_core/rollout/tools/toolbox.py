@@ -41,13 +41,7 @@ class ToolServer:
     """One server, connected when it is needed."""
 
     def __init__(self, name: str, connect: Connect, start_seconds: float) -> None:
-        """Nothing is started before `open`.
-
-        Args:
-            name: As the configuration has it.
-            connect: How it is reached.
-            start_seconds: How long it may take until it has listed its tools.
-        """
+        """Nothing is started before `open`; its tools are to be listed within `start_seconds`."""
         self.name = name
         self._connect = connect
         self._start_seconds = start_seconds
@@ -87,7 +81,9 @@ class ToolServer:
             )
         except MCPError as error:
             if error.code in LOST:
-                await self._drop(client)
+                # Another call may have opened a new connection already.
+                if client is self._client:
+                    await self.close()
                 raise ToolServerError(
                     f"tool server {self.name} died in a call of {call.tool.name}: {error}"
                 ) from error
@@ -108,11 +104,6 @@ class ToolServer:
         connection, self._connection, self._client = self._connection, None, None
         if connection is not None:
             await connection.close()
-
-    async def _drop(self, client: Client) -> None:
-        """Leave a dead connection, unless another call has opened a new one already."""
-        if client is self._client:
-            await self.close()
 
     async def _open(self) -> Client:
         async with self._opening:
@@ -135,12 +126,8 @@ class McpToolbox:
     def __init__(self, servers: Iterable[ToolServer]) -> None:
         """Nothing is started before `open`."""
         self._servers = {server.name: server for server in servers}
-        self._tools: tuple[Tool, ...] = ()
-
-    @property
-    def tools(self) -> tuple[Tool, ...]:
+        self.tools: tuple[Tool, ...] = ()
         """All that the servers offered when they were opened."""
-        return self._tools
 
     async def open(self) -> None:
         """Start all servers.
@@ -157,7 +144,7 @@ class McpToolbox:
             if isinstance(each, BaseException):
                 raise each
             tools += each
-        self._tools = tuple(tools)
+        self.tools = tuple(tools)
 
     async def call(self, call: ToolCall, limits: Limits) -> ToolResult:
         """Make `call` on its server; see `Toolbox.call`."""

@@ -26,13 +26,7 @@ class TransformersEngine:
     def __init__(
         self, model: Path | str, config: EngineConfig, end_token_ids: Sequence[int]
     ) -> None:
-        """Describe the engine; nothing is loaded.
-
-        Args:
-            model: Directory of the base weights.
-            config: Device, number type and longest sequence.
-            end_token_ids: Tokens that end a turn.
-        """
+        """Describe the engine; nothing is loaded."""
         self._path = model
         self._device = resolve_device(config.device)
         self._dtype = resolve_dtype(config.dtype, self._device)

@@ -28,10 +28,8 @@ class VllmEngine:
     def __init__(self, setup: EngineSetup, fork_server: ForkServer) -> None:
         """Describe the engine; nothing is started.
 
-        Args:
-            setup: Model, agents, device, serving and limits.
-            fork_server: Where the servers come from (`open_fork_server`); closed with the engine.
-                What they print is one file each beside its log.
+        What the servers print is one file each beside the fork server's log; it is closed with the
+        engine.
         """
         config, agents = setup.config, setup.agents
         device = resolve_device(config.device)
