@@ -13,33 +13,26 @@ from mappa_core.audit.frame import Factor, Floats, Frame, Ints, Mask
 
 ArrowTable: TypeAlias = Any
 """A `pyarrow.Table`; the package has no types."""
-_WORDS = pa.dictionary(pa.int32(), pa.string())
+_WORDS = ("problem_id", "task_type", "agent", "tool_status", "unscored_reason", "scorer")
+_FLOATS = ("score", "label", "advantage", "weight")
+_INTEGERS = ("iteration", "turn_index", "level", "sampled_tokens", "repeat_index")
 _CSV = csv.ConvertOptions(
     column_types={
         "action_id": pa.string(),
-        "problem_id": _WORDS,
-        "task_type": _WORDS,
-        "agent": _WORDS,
-        "tool_status": _WORDS,
-        "unscored_reason": _WORDS,
-        "scorer": _WORDS,
-        "score": pa.float64(),
-        "label": pa.float64(),
-        "advantage": pa.float64(),
-        "weight": pa.float64(),
-        "iteration": pa.int64(),
-        "turn_index": pa.int64(),
-        "level": pa.int64(),
-        "sampled_tokens": pa.int64(),
-        "repeat_index": pa.int64(),
-        "success": pa.string(),
-        "trained": pa.string(),
-        "at_random": pa.string(),
+        **dict.fromkeys(_WORDS, pa.dictionary(pa.int32(), pa.string())),
+        **dict.fromkeys(_FLOATS, pa.float64()),
+        **dict.fromkeys(_INTEGERS, pa.int64()),
+        **dict.fromkeys(("success", "trained", "at_random"), pa.bool_()),
     },
+    true_values=["t"],
+    false_values=["f"],
     # An absent word is '', never a null.
     strings_can_be_null=False,
     null_values=[""],
 )
+# From a buffer: to read a Python value, as for `to_numpy`, Arrow imports pandas, which takes longer
+# than a small audit.
+_NAN = pa.Array.from_buffers(pa.float64(), 1, [None, pa.py_buffer(np.array([np.nan]))])[0]
 
 
 def copied(connection: Connection, query: str) -> ArrowTable:
@@ -68,15 +61,10 @@ def frame(table: ArrowTable) -> Frame:
         tokens=integers(table, "sampled_tokens"),
         tool_used=_where(status, lambda name: name != ""),
         tool_failed=_where(status, lambda name: name not in ("", "ok")),
-        success=_truth(factor(table, "success")),
+        success=floats(table, "success"),
         advantage=floats(table, "advantage"),
         weight=np.nan_to_num(floats(table, "weight")),
     )
-
-
-def _truth(words: Factor) -> Floats:
-    """(N,) 1 right, 0 wrong, NaN where there is no outcome."""
-    return np.array([{"t": 1.0, "f": 0.0}.get(name, np.nan) for name in words.names])[words.codes]
 
 
 def _where(words: Factor, matches: Callable[[str], bool]) -> Mask:
@@ -89,41 +77,18 @@ def factor(table: ArrowTable, name: str) -> Factor:
     column = table[name].combine_chunks()
     if not pa.types.is_dictionary(column.type):
         column = column.cast(pa.string()).dictionary_encode()
-    words: list[str] = column.dictionary.to_pylist()
-    raw = _values(column.indices, np.dtype(np.int32)).astype(np.int64)
-    present = np.unique(raw)
-    order = sorted((int(code) for code in present), key=words.__getitem__)
-    place = np.zeros(len(words), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    return Factor(codes=place[raw], names=tuple(words[code] for code in order))
+    words = Factor.of(column.dictionary.to_pylist())
+    return Factor(
+        codes=words.codes[np.from_dlpack(column.indices).astype(np.int64)], names=words.names
+    )
 
 
 def floats(table: ArrowTable, name: str) -> Floats:
-    """A column of numbers; NaN where there is none."""
-    return _values(table[name].combine_chunks(), np.dtype(np.float64))
+    """A column of numbers, or of 1 for true and 0 for false; NaN where there is none."""
+    column = table[name].cast(pa.float64()).fill_null(_NAN).combine_chunks()
+    return np.from_dlpack(column).astype(np.float64)
 
 
 def integers(table: ArrowTable, name: str) -> Ints:
-    """A column of whole numbers, none of them absent."""
-    return _values(table[name].combine_chunks(), np.dtype(np.int64))
-
-
-def _values(array: ArrowTable, dtype: np.dtype[Any]) -> np.ndarray:
-    """An Arrow array's numbers, from its buffers; NaN where a number is absent.
-
-    Arrow's own `to_numpy` imports pandas, which takes longer than a small audit.
-    """
-    valid, data = array.buffers()
-    if data is None:
-        return np.zeros(len(array), dtype)
-    inside = slice(array.offset, array.offset + len(array))
-    values = np.frombuffer(data, dtype)[inside]
-    if not array.null_count:
-        return values.copy()
-    bits = np.unpackbits(np.frombuffer(valid, np.uint8), bitorder="little")[inside]
-    return np.where(bits == 1, values, np.nan)
-
-
-def flags(table: ArrowTable, name: str) -> np.ndarray:
-    """A column of Postgres's booleans."""
-    return np.array([value == "t" for value in table[name].to_pylist()], dtype=bool)
+    """A column of whole numbers or of truths, none of them absent."""
+    return np.from_dlpack(table[name].cast(pa.int64()).combine_chunks()).astype(np.int64)

@@ -1,6 +1,6 @@
 """Corrections of a coach's bias: stored from an audit, and taken off the scores of an update."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
 
@@ -22,7 +22,7 @@ def store_correction(store: AuditStore, audited: RunAudit) -> Correction:
         coach=coach,
         rubric_sha256=rubric_sha256,
     )
-    store.add_correction(made)
+    store.add([made])
     return made
 
 
@@ -44,16 +44,16 @@ def corrected_actions(
         action if action.score is None else replace(action, score=float(new[action.action_id]))
         for action in actions
     ]
-    pairs = zip(actions, found, strict=True)
-    audit.add_corrected([row for raw, after in pairs for row in _rows(correction.id, raw, after)])
+    audit.add(
+        [
+            CorrectedScore(
+                score_id=raw.score_id,
+                correction_id=correction.id,
+                raw=raw.score,
+                corrected=after.score,
+            )
+            for raw, after in zip(actions, found, strict=True)
+            if raw.score_id is not None and raw.score is not None and after.score is not None
+        ]
+    )
     return tuple(found)
-
-
-def _rows(correction_id: UUID, raw: ScoredAction, after: ScoredAction) -> Iterator[CorrectedScore]:
-    if raw.score_id is not None and raw.score is not None and after.score is not None:
-        yield CorrectedScore(
-            score_id=raw.score_id,
-            correction_id=correction_id,
-            raw=raw.score,
-            corrected=after.score,
-        )

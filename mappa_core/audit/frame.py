@@ -6,7 +6,6 @@ schema `audit`, years later, from a dump.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +28,7 @@ class Factor:
         names, codes = np.unique(np.asarray(values, dtype=str), return_inverse=True)
         return cls(codes=codes.astype(np.int64), names=tuple(str(name) for name in names))
 
-    def take(self, rows: Mask) -> "Factor":
+    def __getitem__(self, rows: Mask) -> "Factor":
         """The factor of some rows; names stay."""
         return Factor(codes=self.codes[rows], names=self.names)
 
@@ -74,10 +73,7 @@ class Frame:
 
     def take(self, rows: Mask) -> "Frame":
         """Some of the rows."""
-        columns: dict[str, Any] = {
-            field.name: _taken(getattr(self, field.name), rows) for field in fields(self)
-        }
-        return Frame(**columns)
+        return Frame(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
     def judged(self) -> "Frame":
         """The rows that have both a score and an outcome."""
@@ -96,7 +92,6 @@ class Ratings:
     """1 for the score the update used."""
     score: Floats
     """In [0, 10]; NaN where there was none."""
-    problem: Factor
 
     def __len__(self) -> int:
         return len(self.score)
@@ -134,10 +129,3 @@ class LabelledScores:
     """NaN where there is none; the mean where several people gave one."""
     at_random: Mask
     """Whether the action was labelled because a random sample drew it."""
-
-
-def _taken(column: object, rows: Mask) -> object:
-    if isinstance(column, Factor):
-        return column.take(rows)
-    assert isinstance(column, np.ndarray)
-    return column[rows]

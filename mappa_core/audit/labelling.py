@@ -5,16 +5,17 @@ which way, and only a random sample may speak for all. They take turns, and ever
 reason its action was shown for.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from uuid import UUID
 
-from mappa_core.audit.records import Candidate, HumanLabel, Picked, ToLabel
-
-ORDER: tuple[Picked, ...] = ("contested", "unsure", "random")
+from mappa_core.audit.records import Candidate, HumanLabel, Picked
 
 
 def queue(
-    wanted: ToLabel, known: Mapping[UUID, HumanLabel], *, only: Picked | None = None
+    wanted: Mapping[Picked, Sequence[Candidate]],
+    known: Mapping[UUID, HumanLabel],
+    *,
+    only: Picked | None = None,
 ) -> Iterator[tuple[Candidate, Picked]]:
     """The actions to be shown, one reason after the other; none twice.
 
@@ -22,39 +23,36 @@ def queue(
     another reason: the sample would otherwise lack the contested actions.
 
     Args:
-        wanted: What could be shown.
+        wanted: What could be shown, by reason, most wanted first.
         known: The person's labels by action; what they were shown is left out.
         only: One reason alone.
     """
-    lists: dict[Picked, tuple[Candidate, ...]] = {
-        "contested": wanted.contested,
-        "unsure": wanted.unsure,
-        "random": wanted.at_random,
-    }
-    left: dict[Picked, Iterator[Candidate]] = {
-        reason: iter(lists[reason]) for reason in ORDER if only in (None, reason)
-    }
     shown: set[tuple[UUID, bool]] = set()
+    left: dict[Picked, Iterator[Candidate]] = {
+        reason: _fresh(candidates, reason, known, shown)
+        for reason, candidates in wanted.items()
+        if only in (None, reason)
+    }
     while left:
         for reason in tuple(left):
-            candidate = _next(left[reason], reason, known, shown)
+            candidate = next(left[reason], None)
             if candidate is None:
                 del left[reason]
             else:
                 yield candidate, reason
 
 
-def _next(
-    candidates: Iterator[Candidate],
+def _fresh(
+    candidates: Sequence[Candidate],
     reason: Picked,
     known: Mapping[UUID, HumanLabel],
     shown: set[tuple[UUID, bool]],
-) -> Candidate | None:
+) -> Iterator[Candidate]:
+    at_random = reason == "random"
     for candidate in candidates:
-        label, at_random = known.get(candidate.action_id), reason == "random"
+        label = known.get(candidate.action_id)
         done = label is not None and (not at_random or label.picked == "random")
         before = {(candidate.action_id, True), (candidate.action_id, at_random)} & shown
         if not done and not before:
             shown.add((candidate.action_id, at_random))
-            return candidate
-    return None
+            yield candidate

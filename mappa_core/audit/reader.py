@@ -6,15 +6,14 @@ become columns without passing through Python objects.
 
 # ruff: noqa: S608 (the words are ours; values are bound)
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Self, TypeVar
 from uuid import UUID
 
-import numpy as np
 from sqlalchemy import Connection, Executable, RowMapping, Text, cast, or_, select, text
 
-from mappa_core.audit.columns import ArrowTable, copied, factor, flags, floats, frame, integers
+from mappa_core.audit.columns import ArrowTable, copied, factor, floats, frame, integers
 from mappa_core.audit.frame import Frame, LabelledScores, Ratings
 from mappa_core.audit.records import (
     Anchor,
@@ -24,7 +23,7 @@ from mappa_core.audit.records import (
     Correction,
     Finding,
     HumanLabel,
-    ToLabel,
+    Picked,
 )
 from mappa_core.audit.sql import SCORER
 from mappa_core.core.errors import NotFound
@@ -47,7 +46,7 @@ ORDER BY action_id
 """
 _SEVERAL = "audit.action_scores WHERE run_id = :run AND NOT trained"
 _RATINGS = f"""
-SELECT action_id, {SCORER} AS scorer, repeat_index, trained, score, problem_id
+SELECT action_id, {SCORER} AS scorer, repeat_index, trained, score
 FROM audit.action_scores
 WHERE run_id = '{{run}}' AND phase = 'train' AND action_id IN (
     SELECT action_id FROM audit.action_scores WHERE run_id = '{{run}}' AND NOT trained)
@@ -158,9 +157,8 @@ class AuditReader(Repository):
             action=factor(table, "action_id"),
             scorer=factor(table, "scorer"),
             repeat=integers(table, "repeat_index"),
-            trained=flags(table, "trained").astype(np.int64),
+            trained=integers(table, "trained"),
             score=floats(table, "score"),
-            problem=factor(table, "problem_id"),
         )
 
     def labelled(self, run_id: UUID) -> LabelledScores:
@@ -170,20 +168,26 @@ class AuditReader(Repository):
         return LabelledScores(
             scores=floats(table, "score"),
             labels=floats(table, "label"),
-            at_random=flags(table, "at_random"),
+            at_random=floats(table, "at_random") == 1,
         )
 
-    def to_label(self, run_id: UUID, limit: int) -> ToLabel:
-        """What a person could look at, each list in an order that never changes by itself."""
+    def to_label(self, run_id: UUID, limit: int) -> Mapping[Picked, Sequence[Candidate]]:
+        """What a person could look at, each list in an order that never changes by itself.
 
-        def candidates(query: str) -> tuple[Candidate, ...]:
-            return tuple(Candidate(**row) for row in self._rows(query, run=run_id, limit=limit))
-
-        return ToLabel(
-            contested=candidates(_CONTESTED) if self._any(_SEVERAL, run_id) else (),
-            unsure=candidates(_UNSURE),
-            at_random=candidates(_AT_RANDOM),
-        )
+        Contested: their scores differ by two points or more. Unsure: of task types that the last
+        audit could not tell about. Random: spread over agents and task types in proportion.
+        """
+        queries: dict[Picked, str] = {
+            "contested": _CONTESTED,
+            "unsure": _UNSURE,
+            "random": _AT_RANDOM,
+        }
+        if not self._any(_SEVERAL, run_id):
+            del queries["contested"]
+        return {
+            reason: [Candidate(**row) for row in self._rows(query, run=run_id, limit=limit)]
+            for reason, query in queries.items()
+        }
 
     def labels(self, run_id: UUID, labeller: str) -> tuple[HumanLabel, ...]:
         """One person's labels of a run, oldest first."""

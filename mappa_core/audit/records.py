@@ -91,18 +91,6 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToLabel:
-    """Actions a person could look at, most wanted first."""
-
-    contested: tuple[Candidate, ...]
-    """Scores of them differ by two points or more."""
-    unsure: tuple[Candidate, ...]
-    """Of task types that the last audit could not tell about."""
-    at_random: tuple[Candidate, ...]
-    """Spread over agents and task types in proportion to their actions."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AnchorScore:
     """One scoring of an anchor."""
 

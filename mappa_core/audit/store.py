@@ -1,9 +1,10 @@
 """What audits write down: findings, anchors and their scores, people's labels, corrections."""
 
 from collections.abc import Sequence
+from typing import TypeAlias
 from uuid import UUID
 
-from sqlalchemy import Connection, Table, delete
+from sqlalchemy import Connection, delete
 from sqlalchemy.dialects import postgresql
 
 from mappa_core.audit.reader import AuditReader
@@ -19,6 +20,15 @@ from mappa_core.store import tables
 from mappa_core.store.database import transaction
 from mappa_core.store.insert import insert
 from mappa_core.store.mapping import row_of
+
+AuditRecord: TypeAlias = Finding | Anchor | AnchorScore | Correction | CorrectedScore
+_TABLES = {
+    Finding: tables.AUDIT_FINDING,
+    Anchor: tables.ANCHOR,
+    AnchorScore: tables.ANCHOR_SCORE,
+    Correction: tables.CORRECTION,
+    CorrectedScore: tables.CORRECTED_SCORE,
+}
 
 
 class AuditStore(AuditReader):
@@ -48,33 +58,15 @@ class AuditStore(AuditReader):
         connection.execute(
             delete(tables.AUDIT_FINDING).where(columns.run_id == run_id, columns.kind.in_(kinds))
         )
-        _add(connection, tables.AUDIT_FINDING, found)
+        _add(connection, found)
 
     @transaction
-    def add_findings(self, connection: Connection, found: Sequence[Finding]) -> None:
-        """Add findings that are not there yet."""
-        _add(connection, tables.AUDIT_FINDING, found)
-
-    @transaction
-    def add_anchors(self, connection: Connection, anchors: Sequence[Anchor]) -> None:
-        """Add anchors that are not there yet."""
-        _add(connection, tables.ANCHOR, anchors)
-
-    @transaction
-    def add_anchor_scores(self, connection: Connection, scores: Sequence[AnchorScore]) -> None:
-        """Add scores of anchors that are not there yet."""
-        _add(connection, tables.ANCHOR_SCORE, scores)
-
-    @transaction
-    def add_correction(self, connection: Connection, correction: Correction) -> None:
-        """Add a correction; a repeat changes nothing."""
-        _add(connection, tables.CORRECTION, [correction])
-
-    @transaction
-    def add_corrected(self, connection: Connection, scores: Sequence[CorrectedScore]) -> None:
-        """Write down what a correction made of scores; a repeat changes nothing."""
-        _add(connection, tables.CORRECTED_SCORE, scores)
+    def add(self, connection: Connection, records: Sequence[AuditRecord]) -> None:
+        """Add records of one kind that are not there yet."""
+        _add(connection, records)
 
 
-def _add(connection: Connection, table: Table, records: Sequence[object]) -> None:
-    insert(connection, {table: [row_of(table, record) for record in records]})
+def _add(connection: Connection, records: Sequence[AuditRecord]) -> None:
+    if records:
+        table = _TABLES[type(records[0])]
+        insert(connection, {table: [row_of(table, record) for record in records]})

@@ -160,7 +160,7 @@ def proven_bias(store: Store, audit: AuditStore) -> Correction:
         rubric_sha256="0",
         terms=(term,),
     )
-    audit.add_correction(correction)
+    audit.add([correction])
     return correction
 
 

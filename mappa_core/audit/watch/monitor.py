@@ -67,7 +67,7 @@ class Monitor:
         """
         wanted = await asyncio.to_thread(self._wanted, iteration)
         fresh = await together(self._score(*each) for each in wanted)
-        await asyncio.to_thread(self.audit.add_anchor_scores, fresh)
+        await asyncio.to_thread(self.audit.add, fresh)
         return await asyncio.to_thread(self._watched, iteration)
 
     def _wanted(self, iteration: int) -> list[tuple[Anchor, int, int]]:
@@ -88,7 +88,7 @@ class Monitor:
         if anchors or not self.config.anchors:
             return anchors
         chosen = spread_out(self.audit.candidates(self.run_id, iteration), self.config.anchors)
-        self.audit.add_anchors(
+        self.audit.add(
             [
                 Anchor(
                     id=ids.content_id("anchor", self.run_id, candidate.action_id),
@@ -144,7 +144,7 @@ class Monitor:
         """Write the alerts down; returns those that were not."""
         before = {finding.id for finding in self.audit.findings(self.run_id, "alert")}
         found = {alert: as_finding(alert.figure(), self.run_id) for alert in raised}
-        self.audit.add_findings(list(found.values()))
+        self.audit.add(list(found.values()))
         return tuple(alert for alert, finding in found.items() if finding.id not in before)
 
 

@@ -119,8 +119,8 @@ def rich_url(biased_url: str, store: Store, audit: AuditStore) -> str:
         )
         for number, episode in enumerate(episodes[:4])
     ]
-    audit.add_anchors(anchors)
-    audit.add_anchor_scores(
+    audit.add(anchors)
+    audit.add(
         [
             AnchorScore(
                 anchor_id=anchor.id,

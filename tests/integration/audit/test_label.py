@@ -51,16 +51,16 @@ def test_contested_actions_come_first_and_do_not_speak_for_all(
     mappa("label", "biased-1", "--reviewer", "bob", "--limit", "4", keys="5\n6\n7\n8\n")
     assert [one.picked for one in audit.labels(RUN.id, "bob")] == ["contested", "random"] * 2
     wanted = audit.to_label(RUN.id, 1_000)
-    assert 0 < len(wanted.contested) < len(wanted.at_random) == 72
+    assert 0 < len(wanted["contested"]) < len(wanted["random"]) == 72
 
 
 def test_the_sample_takes_every_kind_in_proportion(audit: AuditStore) -> None:
-    order = audit.to_label(RUN.id, 1_000).at_random
+    order = audit.to_label(RUN.id, 1_000)["random"]
     assert len({one.action_id for one in order}) == 72
     for count in (10, 20, 40):
         regression = sum(one.task_type == "regression" for one in order[:count])
         assert abs(regression - count / 2) <= 1
-    assert audit.to_label(RUN.id, 5).at_random == order[:5]
+    assert audit.to_label(RUN.id, 5)["random"] == order[:5]
 
 
 def test_labels_from_the_command_line_reach_the_audit(mappa, audit: AuditStore) -> None:

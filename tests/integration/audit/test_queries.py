@@ -62,7 +62,7 @@ def audited(rich_url: str, audit: AuditStore) -> RunAudit:
         actions=36,
         sql=audit_sql_of_health(),
     )
-    audit.add_findings([as_finding(alert.figure(), RUN.id)])
+    audit.add([as_finding(alert.figure(), RUN.id)])
     return audit_run(audit, RUN.name, 0.5, record=True, simulations=0)
 
 

@@ -176,7 +176,7 @@ def test_corrected_actions_keep_raw_and_new(audit: AuditStore, store: Store) -> 
     made = correction(
         audited.result.effects, run_id=RUN.id, iteration=2, coach="rule", rubric_sha256="ab" * 32
     )
-    audit.add_correction(made)
+    audit.add([made])
     actions = store.scores.list_scored_actions(RUN.id, "solver", 1)
     for _ in range(2):
         changed = corrected_actions(made, RUN.id, 1, actions, audit=audit)

@@ -107,10 +107,10 @@ def test_a_correction_travels_with_its_run_and_with_those_that_trained_with_it(
         rubric_sha256="ab" * 32,
         terms=(),
     )
-    audit.add_correction(correction)
+    audit.add([correction])
     (score, _) = store.scores.scores_of_episode(make_episode(RUN, make_problem()).id)
     changed = CorrectedScore(score_id=score.id, correction_id=correction.id, raw=9.0, corrected=8.0)
-    audit.add_corrected([changed])
+    audit.add([changed])
     for run in (RUN, estimated_on):
         store.export_run(run, tmp_path / run.name, lambda _: None)
         manifest = empty.import_run(tmp_path / run.name)

@@ -163,9 +163,9 @@ def test_findings_come_back_and_an_audit_replaces_its_own(audit: AuditStore) -> 
 
 def test_anchors_labels_and_corrections_come_back(audit: AuditStore) -> None:
     for _ in range(2):
-        audit.add_anchors([ANCHOR])
-        audit.add_anchor_scores([anchor_score(0, 0, 4.0), anchor_score(1, 0, None)])
-        audit.add_correction(CORRECTION)
+        audit.add([ANCHOR])
+        audit.add([anchor_score(0, 0, 4.0), anchor_score(1, 0, None)])
+        audit.add([CORRECTION])
     assert audit.anchors(RUN.id) == (ANCHOR,)
     assert audit.anchor_scores(RUN.id) == (anchor_score(0, 0, 4.0), anchor_score(1, 0, None))
     assert audit.correction(str(CORRECTION.id)) == CORRECTION
@@ -181,8 +181,8 @@ def test_anchors_labels_and_corrections_come_back(audit: AuditStore) -> None:
 
 def test_a_corrected_score_keeps_both_numbers(audit: AuditStore, filled_url: str) -> None:
     score_id = make_score(EPISODE, 0, 9.0).id
-    audit.add_correction(CORRECTION)
-    audit.add_corrected(
+    audit.add([CORRECTION])
+    audit.add(
         [CorrectedScore(score_id=score_id, correction_id=CORRECTION.id, raw=9.0, corrected=8.0)]
     )
     with psycopg.connect(for_psql(filled_url)) as connection:

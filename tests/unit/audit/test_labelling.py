@@ -1,7 +1,7 @@
 from uuid import UUID
 
 from mappa_core.audit.labelling import queue
-from mappa_core.audit.records import Candidate, HumanLabel, Picked, ToLabel
+from mappa_core.audit.records import Candidate, HumanLabel, Picked
 from mappa_core.core import ids
 
 
@@ -20,11 +20,11 @@ def given(name: str, picked: Picked) -> tuple[UUID, HumanLabel]:
     return action, HumanLabel(action_id=action, labeller="ada", score=5.0, picked=picked)
 
 
-WANTED = ToLabel(
-    contested=(candidate("x"), candidate("y")),
-    unsure=(candidate("x"), candidate("u")),
-    at_random=(candidate("r"), candidate("x"), candidate("s")),
-)
+WANTED: dict[Picked, list[Candidate]] = {
+    "contested": [candidate("x"), candidate("y")],
+    "unsure": [candidate("x"), candidate("u")],
+    "random": [candidate("r"), candidate("x"), candidate("s")],
+}
 
 
 def names(found: list[tuple[Candidate, Picked]]) -> list[tuple[str, Picked]]:

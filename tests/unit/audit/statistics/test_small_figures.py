@@ -155,7 +155,6 @@ def test_an_absence_that_was_made_good_wipes_out_no_score(score: tuple[float, ..
         repeat=np.array([0, 0, 1]),
         trained=np.array([1, 1, 0]),
         score=np.array(score),
-        problem=Factor.of(["p"] * 3),
     )
     assert ratings.table(0).tolist() == [[7.0, 5.0]]
     assert ratings.means(0).tolist() == [6.0]
