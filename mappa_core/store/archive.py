@@ -12,17 +12,16 @@ to the last bit is undone, and nothing half-imported is left.
 import gzip
 import hashlib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from sqlalchemy import Connection, Table, func, select, text
+from sqlalchemy import ColumnElement, Connection, Table, false, func, or_, select, text
 from sqlalchemy import Text as SqlText
 
 from mappa_core.core.errors import ArchiveError
 from mappa_core.store import schema, tables
-from mappa_core.store.belonging import rows_of_run
 from mappa_core.store.copying import copy_lines
 
 FORMAT = "mappa-run-1"
@@ -159,12 +158,57 @@ def _rows_of_run(connection: Connection, run_id: UUID) -> Iterator[tuple[Table, 
     # Times are written in the session's zone, and floats as exactly as this setting says.
     connection.execute(text("SET LOCAL timezone = 'UTC'"))
     connection.execute(text("SET LOCAL extra_float_digits = 1"))
-    for table, belongs in rows_of_run(run_id).items():
+    for table, belongs in _belonging(run_id).items():
         rows = select(table).where(belongs).order_by(*table.primary_key).subquery("rows")
         as_json = func.row_to_json(text("rows.*")).cast(SqlText)
         streamed = connection.execution_options(yield_per=ROWS_AT_ONCE)
         lines = streamed.scalars(select(as_json).select_from(rows))
         yield table, (line.encode() for line in lines)
+
+
+def _belonging(run_id: UUID) -> Mapping[Table, ColumnElement[bool]]:
+    """For each table, in an order that foreign keys allow, which of its rows belong to `run_id`.
+
+    Found by following the foreign keys, so a new table needs no mention:
+
+    owned     a chain of foreign keys leads from the row to the run (episode, action, ...)
+    shared    owned rows refer to it (problem, coach, artifact), or it was made of the run and may
+              be used by others (correction)
+    """
+    owned: dict[Table, ColumnElement[bool]] = {tables.RUN: tables.RUN.c.id == run_id}
+    for table in tables.METADATA.sorted_tables:
+        if table not in owned and (condition := _through_parent(table, owned)) is not None:
+            owned[table] = condition
+    return {
+        table: owned[table] if table in owned else _shared(table, owned, run_id)
+        for table in tables.METADATA.sorted_tables
+    }
+
+
+def _through_parent(
+    table: Table, owned: Mapping[Table, ColumnElement[bool]]
+) -> ColumnElement[bool] | None:
+    for column in table.columns:
+        for key in column.foreign_keys:
+            parent = key.column.table
+            if parent in owned and not column.nullable:
+                return column.in_(select(key.column).where(owned[parent]))
+    return None
+
+
+def _shared(
+    table: Table, owned: Mapping[Table, ColumnElement[bool]], run_id: UUID
+) -> ColumnElement[bool]:
+    return or_(
+        table.c.run_id == run_id if "run_id" in table.c else false(),
+        *(
+            key.column.in_(select(column).where(condition))
+            for child, condition in owned.items()
+            for column in child.columns
+            for key in column.foreign_keys
+            if key.column.table is table
+        ),
+    )
 
 
 def _write(path: Path, lines: Lines) -> RowsFile:

@@ -8,9 +8,8 @@ to 512 tokens an action: 2,126 bytes a row against 2,163, 50 us against 71 us (z
 112 us). Two per cent of the disk are not worth token ids that SQL cannot read.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
-from typing import TypeAlias, cast
+from collections.abc import Iterable, Sequence
+from functools import cache, partial
 
 from psycopg import Connection as PsycopgConnection
 from psycopg import errors
@@ -19,11 +18,10 @@ from sqlalchemy import Column, Connection, Table
 from sqlalchemy.dialects.postgresql import dialect
 
 from mappa_core.store.binary_arrays import use_binary_arrays
-from mappa_core.store.mapping import Values
+from mappa_core.store.mapping import Convert, Values, converted
 from mappa_core.store.text import AnyJson, AnyText, dump_json, escape
 
 _DIALECT = dialect()
-Convert: TypeAlias = Callable[[object], object]
 
 
 def copy_new(connection: Connection, table: Table, rows: Sequence[Values]) -> bool:
@@ -55,34 +53,16 @@ def _copy(driver: PsycopgConnection, table: Table, rows: Sequence[Values]) -> No
         use_binary_arrays(cursor)
         with cursor.copy(statement.encode()) as copy:
             copy.set_types([_type_name(column) for column in columns])
-            for values in _converted(rows, converters):
-                copy.write_row(values)
-
-
-def _converted(
-    rows: Iterable[Values], converters: Mapping[str, Convert | None]
-) -> Iterable[list[object]]:
-    for row in rows:
-        yield [
-            row[name] if convert is None or row[name] is None else convert(row[name])
-            for name, convert in converters.items()
-        ]
+            for row in rows:
+                copy.write_row([converted(how, row[name]) for name, how in converters.items()])
 
 
 @cache
 def _converter(column: Column[object]) -> Convert | None:
     """What has to be done to a value of this column on its way in; None for nothing."""
     if isinstance(column.type, AnyText):
-        return _escaped
-    return _as_jsonb if isinstance(column.type, AnyJson) else None
-
-
-def _escaped(value: object) -> object:
-    return escape(cast("str", value))
-
-
-def _as_jsonb(value: object) -> object:
-    return Jsonb(value, dumps=dump_json)
+        return escape
+    return partial(Jsonb, dumps=dump_json) if isinstance(column.type, AnyJson) else None
 
 
 @cache

@@ -107,7 +107,8 @@ class Episodes(Repository):
 
         Only those of one phase and one iteration (held out: policy step) where they are given.
         """
-        columns, measured = EPISODE.c, [OUTCOME.c[name] for name in _MEASURED]
+        columns = EPISODE.c
+        measured = OUTCOME.c["success", "answer", "metric", "value", "skill"]
         asked = {columns.phase: phase, columns.iteration: iteration}
         query = (
             select(columns.id, columns.phase, columns.iteration, columns.problem_id)
@@ -124,9 +125,6 @@ class Episodes(Repository):
             .order_by(columns.phase, columns.iteration, columns.problem_id, columns.rollout_index)
         )
         return tuple(record_of(EpisodeSummary, row) for row in connection.execute(query).mappings())
-
-
-_MEASURED = ("success", "answer", "metric", "value", "skill")
 
 
 def _episode_rows(episode: Episode) -> Rows:

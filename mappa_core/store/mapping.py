@@ -34,7 +34,7 @@ def row_of(table: Table, *records: object, **named: object) -> Values:
     for record in records:
         for name, convert in _written(table, type(record)):
             if name not in named:
-                row[name] = _as(convert, getattr(record, name))
+                row[name] = converted(convert, getattr(record, name))
     return row | named
 
 
@@ -49,7 +49,7 @@ def record_of(kind: type[T], row: Row, **named: object) -> T:
     values = dict(named)
     for name, convert in _read(kind).items():
         if name not in named and name in row:
-            values[name] = _as(convert, row[name])
+            values[name] = converted(convert, row[name])
     return kind(**values)
 
 
@@ -74,7 +74,9 @@ def _writer(hint: object) -> Convert | None:
         return list if item is None else lambda values: [item(value) for value in values]
     if is_dataclass(origin):
         inner = [(name, _writer(kind)) for name, kind in get_type_hints(origin).items()]
-        return lambda record: {name: _as(write, getattr(record, name)) for name, write in inner}
+        return lambda record: {
+            name: converted(write, getattr(record, name)) for name, write in inner
+        }
     return None
 
 
@@ -96,7 +98,8 @@ def _reader(hint: object) -> Convert | None:
     return None
 
 
-def _as(convert: Convert | None, value: object) -> object:
+def converted(convert: Convert | None, value: object) -> object:
+    """The value as `convert` makes it; None stays None."""
     return value if value is None or convert is None else convert(value)
 
 

@@ -1,7 +1,7 @@
 """Opens the store: on the embedded Postgres, or where `MAPPA_DATABASE_URL` says."""
 
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from mappa_core.core.outage import OutageRetry
@@ -59,12 +59,11 @@ def open_store(settings: Settings, databases: Databases, outage_retry: OutageRet
 @contextmanager
 def opened_store(settings: Settings) -> Generator[Store]:
     """Open the store alone, for commands that only look."""
-    with opened_databases(settings) as databases:
-        store = open_store(settings, databases, OutageRetry())
-        try:
-            yield store
-        finally:
-            store.close()
+    with (
+        opened_databases(settings) as databases,
+        closing(open_store(settings, databases, OutageRetry())) as store,
+    ):
+        yield store
 
 
 def database_url(settings: Settings) -> str:

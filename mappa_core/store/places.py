@@ -58,7 +58,13 @@ def make_home(path: Path) -> Path:
     if os.geteuid() != 0:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         return home
-    _refuse_private(home)
+    private = _private_folder_above(home)
+    if private is not None:
+        raise StoreError(
+            f"{private} is closed to other users, and Postgres, which may not run as root, has to "
+            f"reach {home}: set MAPPA_HOME to an open place such as /var/lib/mappa, or run "
+            f"`chmod o+x {shlex.quote(str(private))}`"
+        )
     # Whatever the umask, the account has to pass through what is made here.
     for folder in reversed((home, *home.parents)):
         if not folder.exists():
@@ -119,16 +125,6 @@ def _private_folder_above(path: Path) -> Path | None:
         if folder.exists() and not folder.stat().st_mode & stat.S_IXOTH:
             return folder
     return None
-
-
-def _refuse_private(home: Path) -> None:
-    private = _private_folder_above(home)
-    if private is not None:
-        raise StoreError(
-            f"{private} is closed to other users, and Postgres, which may not run as root, has to "
-            f"reach {home}: set MAPPA_HOME to an open place such as /var/lib/mappa, or run "
-            f"`chmod o+x {shlex.quote(str(private))}`"
-        )
 
 
 def _copy_of(package: Path, home: Path) -> Path:

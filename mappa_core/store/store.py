@@ -12,7 +12,7 @@ from mappa_core.core.outage import OutageRetry
 from mappa_core.core.records.runs import ExportedAction, Run
 from mappa_core.store import archive, schema
 from mappa_core.store.claims import lock
-from mappa_core.store.connection import boundary, connect
+from mappa_core.store.connection import connect, transaction_at
 from mappa_core.store.database import Database
 from mappa_core.store.episodes import Episodes
 from mappa_core.store.exporting import exported_actions
@@ -53,14 +53,9 @@ class Store:
             SchemaMismatch: The tables are older or newer than this version.
             StoreUnreachable: Postgres does not answer.
         """
-        engine = connect(url)
-        try:
-            with boundary(engine.url), engine.begin() as connection:
-                schema.check(connection)
-        except BaseException:
-            engine.dispose()
-            raise
-        return cls(engine, outage_retry or OutageRetry())
+        with transaction_at(url) as connection:
+            schema.check(connection)
+        return cls(connect(url), outage_retry or OutageRetry())
 
     def lock(self, identity: UUID) -> AbstractContextManager[None]:
         """Wait until no other process holds this lock, and hold it until the block ends."""

@@ -55,18 +55,14 @@ class Updates(Repository):
 
         The updates come without their other entries.
         """
-        columns = UPDATE_ACTION.c
         query = (
-            select(UPDATE, *(columns[name] for name in _ENTRY))
+            select(UPDATE, UPDATE_ACTION)
             .select_from(UPDATE_ACTION)
             .join(UPDATE)
-            .join(ACTION, ACTION.c.id == columns.action_id)
+            .join(ACTION, ACTION.c.id == UPDATE_ACTION.c.action_id)
             .where(ACTION.c.episode_id == episode_id)
         )
         return {
             row["action_id"]: (record_of(Update, row, entries=()), record_of(UpdateEntry, row))
             for row in connection.execute(query).mappings()
         }
-
-
-_ENTRY = ("action_id", "score_id", "advantage", "weight", "left_out")
