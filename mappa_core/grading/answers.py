@@ -69,12 +69,7 @@ logging.getLogger("math_verify").setLevel(logging.CRITICAL)
 def verify(answer: str | None, expected: str) -> Outcome:
     """Compare a team's answer with the expected one; never raises, whatever a model wrote.
 
-    Args:
-        answer: What the team boxed, or None.
-        expected: The right answer.
-
-    Returns:
-        The outcome; no answer, or one that could take long to evaluate, is not a success.
+    No answer, or one that could take long to evaluate, is not a success.
     """
     return Outcome(success=_equal(answer, expected), answer=answer, method=METHOD)
 
@@ -95,12 +90,8 @@ def _equal(answer: str | None, expected: str) -> bool:
 def _plain(text: str) -> str:
     """`text` without a style, degree marks, thin spaces, and the name it is given to (`x = 5`)."""
     styled = _STYLED.fullmatch(text)
-    whole = _GROUPED.sub(_joined, _DEGREES.sub("", styled[1] if styled else text))
-    return _ASSIGNED.sub("", whole)
-
-
-def _joined(grouped: re.Match[str]) -> str:
-    return re.sub(r"\D", "", grouped[0])
+    whole = _DEGREES.sub("", styled[1] if styled else text)
+    return _ASSIGNED.sub("", _GROUPED.sub(lambda grouped: re.sub(r"\D", "", grouped[0]), whole))
 
 
 def _uncounted(text: str) -> str:

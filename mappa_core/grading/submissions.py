@@ -64,15 +64,9 @@ class Invalid(Exception):
 
 
 def grade(submission: bytes | None, labels: bytes, key: GradingKey) -> Outcome:
-    """Measure a submission against hidden labels.
+    """Measure a submission, or None, against the hidden `labels` that `check_labels` has seen.
 
-    Args:
-        submission: The file's bytes, or None where there is none.
-        labels: What `check_labels` has seen.
-        key: The task's.
-
-    Returns:
-        The outcome; what cannot be measured is charged the constant prediction's value.
+    What cannot be measured is charged the constant prediction's value.
     """
     metric = METRICS[key.metric]
     ids, truth = _labels(labels, key, metric)

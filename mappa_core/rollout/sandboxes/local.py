@@ -37,13 +37,7 @@ class LocalSandbox:
     def __init__(
         self, backend: str, concurrency: int, packages: Mapping[str, Path] = _NO_PACKAGES
     ) -> None:
-        """Prepare it; `start` starts it.
-
-        Args:
-            backend: Name of the tier.
-            concurrency: Runs at once.
-            packages: What programs may import beside the standard library; see `packages`.
-        """
+        """Prepare it for the tier `backend`, with `packages` to import; `start` starts it."""
         self._packages = packages
         self._backend = backend
         self._permits = asyncio.Semaphore(concurrency)

@@ -40,8 +40,9 @@ async def holds(sandbox: Sandbox) -> str | None:
 
 async def works(sandbox: Sandbox) -> str | None:
     """Why `sandbox` cannot run programs at all, whatever its walls; None where it can."""
-    silence, overtime = await asyncio.gather(_silence(sandbox), _overtime(sandbox))
-    return overtime or silence
+    greeting = sandbox.run("print('alive')", None, Limits())
+    result, overtime = await asyncio.gather(greeting, _overtime(sandbox))
+    return overtime or (None if result.stdout.startswith("alive") else _SILENT)
 
 
 async def _overtime(sandbox: Sandbox) -> str | None:
@@ -49,11 +50,6 @@ async def _overtime(sandbox: Sandbox) -> str | None:
     if result.status is ToolStatus.TIMEOUT:
         return None
     return f"a program past its time ended as {result.status}"
-
-
-async def _silence(sandbox: Sandbox) -> str | None:
-    result = await sandbox.run("print('alive')", None, Limits())
-    return None if result.stdout.startswith("alive") else _SILENT
 
 
 async def _escape(sandbox: Sandbox) -> str | None:

@@ -22,8 +22,9 @@ from pydantic import TypeAdapter, ValidationError
 import mappa_core
 from mappa_core.core.errors import SandboxError
 from mappa_core.core.records.tools import Artifact, Limits, ToolResult, ToolStatus
-from mappa_core.rollout.sandboxes.supervisor import messages, unsafe_subprocess
+from mappa_core.rollout.sandboxes.supervisor import messages
 from mappa_core.rollout.sandboxes.supervisor.messages import Failure, Request
+from mappa_core.rollout.sandboxes.supervisor.tier import UNSAFE
 
 GRACE_SECONDS = 30.0
 _SUPERVISOR = "mappa_core/rollout/sandboxes/supervisor"
@@ -90,7 +91,7 @@ class RemoteSandbox(ABC):
         """The tier of a run whose supervisor had the tier `inside`, or did not live to say."""
         if not inside:
             return self.tier
-        held = inside.removeprefix(unsafe_subprocess.TIER.name).removeprefix("+")
+        held = inside.removeprefix(UNSAFE.name).removeprefix("+")
         return f"{self._name}+{held}" if held else self._name
 
     @abstractmethod
@@ -175,12 +176,6 @@ def without_reply(status: ToolStatus, reason: str, limits: Limits) -> Reply:
 
 def take_back(reply: Reply, workspace: Path | None, *, code: str, tier: str) -> ToolResult:
     """Make the workspace what the reply says it is; nothing outside it can be meant.
-
-    Args:
-        reply: Of the run.
-        workspace: The folder to change, if there is one.
-        code: What was run.
-        tier: Which isolation held.
 
     Raises:
         SandboxError: A name or a content is not what it claims to be.

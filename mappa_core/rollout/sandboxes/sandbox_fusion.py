@@ -150,16 +150,13 @@ def _opened(answer: _Answer, limits: Limits) -> Reply:
     seal = f"{messages.SEAL}{hashlib.sha256(text).hexdigest()}"
     if (ran.stdout or "").rstrip("\n").rpartition("\n")[2] != seal:
         said = f"it left no sealed reply {(ran.stderr or '').strip()[-300:]}".strip()
-        if _ended_by_signal(ran.return_code):
+        # The supervisor itself has no reason to be killed: its program took it down.
+        code = ran.return_code
+        if code is None or code < 0 or code > messages.SIGNAL_BASE:
             return remote.without_reply(ToolStatus.KILLED, said, limits)
         raise SandboxError(f"SandboxFusion: {' '.join(said.split())}")
     contents = _fetched(answer, messages.CONTENTS)
     return Reply(result=remote.checked_result(text, NAME), contents=contents)
-
-
-def _ended_by_signal(code: int | None) -> bool:
-    """Whether the program took its supervisor down, which itself has no reason to be killed."""
-    return code is None or code < 0 or code > messages.SIGNAL_BASE
 
 
 def _fetched(answer: _Answer, name: str) -> bytes:

@@ -23,6 +23,7 @@ _V1 = ("memory", "pids", "cpuacct")
 _REMOVAL_TRIES = 200
 _PROCESSES_OF_BUBBLEWRAP = 2
 _SYSTEM = Path("/")
+"""Root of the file system; tests have another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,11 +140,7 @@ def enter(procs: list[int]) -> None:
 
 
 def enclosing_group(system: Path = _SYSTEM) -> Group | None:
-    """The group that a container's maker put us in, or None where it does not show.
-
-    Args:
-        system: The root of the file system, for tests.
-    """
+    """The group that a container's maker put us in, or None where it does not show."""
     for candidate in _candidates(system):
         group = Group(version=candidate.version, folders=candidate.parents, ours=False)
         try:
@@ -156,11 +153,7 @@ def enclosing_group(system: Path = _SYSTEM) -> Group | None:
 
 
 def find_hierarchy(system: Path = _SYSTEM) -> Hierarchy | None:
-    """Where this process can make groups that really limit, or None.
-
-    Args:
-        system: The root of the file system, for tests.
-    """
+    """Where this process can make groups that really limit, or None."""
     return next(filter(_works, _candidates(system)), None)
 
 

@@ -24,11 +24,10 @@ from mappa_core.rollout.sandboxes.supervisor import (
     messages,
     run,
     run_folder,
-    unsafe_subprocess,
 )
 from mappa_core.rollout.sandboxes.supervisor.messages import Request
 from mappa_core.rollout.sandboxes.supervisor.run import Facilities
-from mappa_core.rollout.sandboxes.supervisor.tier import Tier
+from mappa_core.rollout.sandboxes.supervisor.tier import UNSAFE, Tier
 
 _STANDARD_INPUT = 0
 
@@ -93,7 +92,7 @@ def on_server(home: str) -> None:
 
 def _inner_tier() -> Tier:
     """The walls we can put up ourselves, inside those of a server or a container."""
-    return landlock.TIER if landlock.available() else unsafe_subprocess.TIER
+    return landlock.TIER if landlock.available() else UNSAFE
 
 
 def _unpack(root: Path, files: Mapping[str, str]) -> None:

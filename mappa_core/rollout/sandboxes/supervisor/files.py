@@ -81,14 +81,14 @@ def collect(
         if name in same:
             files.append(same[name])
             continue
-        try:
-            if len(files) >= MAX_FILES:
-                raise _NotAccepted(f"more than {MAX_FILES} files")
-            files.append(_accepted(path, name, limits.file_bytes, left_bytes))
-            left_bytes -= files[-1].size_bytes
-        except (OSError, _NotAccepted) as error:
-            if len(rejected) < MAX_REJECTED:
-                rejected.append(RejectedFile(name=_printable(name), reason=_reason(error)))
+        found: Artifact | str = f"more than {MAX_FILES} files"
+        if len(files) < MAX_FILES:
+            found = _accepted(path, name, limits.file_bytes, left_bytes)
+        if isinstance(found, Artifact):
+            files.append(found)
+            left_bytes -= found.size_bytes
+        elif len(rejected) < MAX_REJECTED:
+            rejected.append(RejectedFile(name=_printable(name), reason=found))
     return Collected(files=tuple(files), rejected=tuple(rejected))
 
 
@@ -119,14 +119,6 @@ def _remove_with_empty_parents(workspace: Path, name: str) -> None:
             (workspace / parent).rmdir()
 
 
-class _NotAccepted(Exception):
-    """Why a file is not accepted."""
-
-
-def _reason(error: Exception) -> str:
-    return (error.strerror or "unreadable") if isinstance(error, OSError) else str(error)
-
-
 def _unchanged(folder: Path, before: Mapping[str, Artifact]) -> dict[str, Artifact]:
     """What of `before` is still as it was; links and the like are not what they stand for."""
     return {
@@ -151,33 +143,39 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _accepted(path: Path, name: str, limit_bytes: int, left_bytes: int) -> Artifact:
-    status = path.lstat()
-    kind = stat.S_IFMT(status.st_mode)
+def _accepted(path: Path, name: str, limit_bytes: int, left_bytes: int) -> Artifact | str:
+    """The file, or why it is not accepted."""
+    try:
+        status = path.lstat()
+        if objection := _objection(name, status, limit_bytes, left_bytes):
+            return objection
+        return Artifact(name=name, size_bytes=status.st_size, sha256=_digest(path))
+    except OSError as error:
+        return error.strerror or "unreadable"
+
+
+def _objection(name: str, status: os.stat_result, limit_bytes: int, left_bytes: int) -> str | None:
+    kind, size = stat.S_IFMT(status.st_mode), status.st_size
+    if kind == stat.S_IFDIR:
+        return f"over {_MAX_DEPTH} folders deep"
     if kind != stat.S_IFREG:
         kinds = {stat.S_IFLNK: "link", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
-        if kind == stat.S_IFDIR:
-            raise _NotAccepted(f"over {_MAX_DEPTH} folders deep")
-        raise _NotAccepted(f"a {kinds.get(kind, 'device')}, not a regular file")
+        return f"a {kinds.get(kind, 'device')}, not a regular file"
     if status.st_nlink > 1:
-        raise _NotAccepted("has several names (hard links)")
-    if status.st_size > limit_bytes:
-        raise _NotAccepted(f"{_mib(status.st_size)}, and one file may have {_mib(limit_bytes)}")
-    if status.st_size > left_bytes:
-        raise _NotAccepted(f"{_mib(status.st_size)}, and there is room for {_mib(left_bytes)}")
-    _check_name(name)
-    return Artifact(name=name, size_bytes=status.st_size, sha256=_digest(path))
+        return "has several names (hard links)"
+    if size > limit_bytes:
+        return f"{_mib(size)}, and one file may have {_mib(limit_bytes)}"
+    if size > left_bytes:
+        return f"{_mib(size)}, and there is room for {_mib(left_bytes)}"
+    if not name.isprintable() or "\\" in name:
+        return "its name has characters that do not print or could deceive"
+    if len(os.fsencode(name)) > _MAX_NAME_BYTES or name.count("/") > _MAX_DEPTH:
+        return f"its name is over {_MAX_NAME_BYTES} bytes or {_MAX_DEPTH} folders deep"
+    return None
 
 
 def _mib(size_bytes: int) -> str:
     return f"{size_bytes / _MIB:.1f} MiB"
-
-
-def _check_name(name: str) -> None:
-    if not name.isprintable() or "\\" in name:
-        raise _NotAccepted("its name has characters that do not print or could deceive")
-    if len(os.fsencode(name)) > _MAX_NAME_BYTES or name.count("/") > _MAX_DEPTH:
-        raise _NotAccepted(f"its name is over {_MAX_NAME_BYTES} bytes or {_MAX_DEPTH} folders deep")
 
 
 def _walk(root: Path) -> Iterator[tuple[str, Path]]:

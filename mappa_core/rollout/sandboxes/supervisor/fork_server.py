@@ -10,28 +10,29 @@ import json
 import os
 import signal
 import socket
-from importlib import import_module
 from pathlib import Path
 
-from mappa_core.rollout.sandboxes.supervisor import cgroups, messages, run, run_folder
+from mappa_core.rollout.sandboxes.supervisor import (
+    bubblewrap,
+    cgroups,
+    landlock,
+    messages,
+    run,
+    run_folder,
+)
 from mappa_core.rollout.sandboxes.supervisor.messages import Request
 from mappa_core.rollout.sandboxes.supervisor.run import Facilities
-from mappa_core.rollout.sandboxes.supervisor.tier import Tier
+from mappa_core.rollout.sandboxes.supervisor.tier import UNSAFE
 
+_TIERS = (bubblewrap.TIER, landlock.TIER, UNSAFE)
 _MAX_REQUEST_BYTES = 64 * 2**20
 
 
 def main(backend: str, packages: str) -> None:
-    """Serve until the caller is gone.
-
-    Args:
-        backend: Name of the tier to put every run in.
-        packages: JSON of what programs may import: entries of site-packages by name.
-    """
+    """Serve runs in the tier `backend`, with `packages` as JSON, until the caller is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=os.dup(0))
-    # Each tier is a module beside this one, by the backend's name.
-    tier: Tier = import_module(f"{__package__}.{backend.replace('-', '_')}").TIER
+    tier = next(one for one in _TIERS if one.name == backend)
     facilities = Facilities(
         tier=tier,
         packages={name: Path(path) for name, path in json.loads(packages).items()},

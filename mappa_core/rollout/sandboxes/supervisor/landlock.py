@@ -49,7 +49,9 @@ def _execute(launch: Launch) -> NoReturn:
         ],
         writable=[folder.workspace, folder.scratch],
     )
-    _restrict_calls(deny_filter(namespaces=False))
+    rules = deny_filter(namespaces=False)
+    program = _FilterProgram(length=len(rules) // 8, filter=rules)
+    libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program))
     launch.become_python()
 
 
@@ -87,11 +89,6 @@ def _allow(ruleset: int, path: Path, rights: int) -> None:
     parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
     libc.syscall(_ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", allowed, parent), 0)
     os.close(parent)
-
-
-def _restrict_calls(rules: bytes) -> None:
-    program = _FilterProgram(length=len(rules) // 8, filter=rules)
-    libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program))
 
 
 TIER = Tier(name="landlock", seccomp=True, execute=_execute)

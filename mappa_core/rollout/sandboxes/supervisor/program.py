@@ -116,13 +116,8 @@ class CallerGone(Exception):
 def watch(program: Program, caller: int, limits: Limits) -> ToolStatus | None:
     """Wait for the program to end; the limit it broke, or None if it ended by itself.
 
-    Args:
-        program: What runs.
-        caller: A descriptor that becomes readable, or ends, when the caller goes away.
-        limits: What the program has to keep.
-
     Raises:
-        CallerGone: The caller closed its end.
+        CallerGone: The descriptor `caller` became readable, or ended.
     """
     poller = select.poll()
     for descriptor in (caller, program.ended, *program.output):

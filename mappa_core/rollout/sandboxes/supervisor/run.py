@@ -76,10 +76,7 @@ def serve(connection: socket.socket, request: Request, facilities: Facilities) -
 def report(caller: int, request: Request, facilities: Facilities) -> ToolResult | Failure | None:
     """Do one run; None if its caller went away, which ends it.
 
-    Args:
-        caller: A descriptor that becomes readable, or ends, when the caller goes away.
-        request: What to run.
-        facilities: What this machine offers.
+    The descriptor `caller` becomes readable, or ends, when the caller goes away.
     """
     libc.adopt_orphans()
     try:
@@ -172,12 +169,7 @@ def _result(running: Program, broken: ToolStatus | None, ended: int, tier: str) 
 
 
 def _exit_code(wait_status: int, signal_base: int) -> int:
-    """The exit code, or -n where signal n ended the program, which bubblewrap reports as 128 + n.
-
-    Args:
-        wait_status: Of `waitpid`.
-        signal_base: Exit codes above this stand for signals; 0 where none do.
-    """
+    """The exit code, or -n where signal n ended it, which bubblewrap reports as 128 + n."""
     code = os.waitstatus_to_exitcode(wait_status)
     number = code - signal_base
     return -number if signal_base and number in signal.valid_signals() else code

@@ -82,12 +82,7 @@ class RunFolder:
         return self.environment / "lib" / self.python.name / "site-packages"
 
     def fill(self, code: bytes, python_inside: Interpreter, owner: int) -> None:
-        """Put the program and the interpreter's environment in; `owner` may write.
-
-        Args:
-            code: The program.
-            python_inside: The interpreter as the program will see it.
-            owner: The user it will run as.
+        """Put the program in, and the interpreter as it will see it; user `owner` may write.
 
         Raises:
             OSError: It does not fit.
@@ -133,11 +128,7 @@ def make_private(
 ) -> RunFolder:
     """Make an empty memory file system in mounts of this process's own.
 
-    Args:
-        python: What will run the program.
-        packages: What it may import beside the standard library.
-        limits: Size and number of files.
-        code_bytes: Size of the program, which comes on top.
+    It has room for a program of `code_bytes` and for the files that `limits` allow.
 
     Raises:
         OSError: The machine does not allow it.

@@ -194,7 +194,10 @@ def deny_filter(*, namespaces: bool, machine: str = _THIS_MACHINE) -> bytes:
         *([] if namespaces else _kept_to_itself(column)),
         # glibc falls back to clone, whose flags can be read here.
         *_when(CLONE3[column], [_refuse(errno.ENOSYS)]),
-        *_when(CLONE[column], [_argument(0), *_if_any_bit(_NAMESPACE_FLAGS)]),
+        *_when(
+            CLONE[column],
+            [_argument(0), (_JUMP_ANY_BIT, 0, 1, _NAMESPACE_FLAGS), _refuse(errno.EPERM)],
+        ),
         *_when(
             IOCTL[column],
             [_argument(1), *_if_one_of(_TERMINAL_INJECTION + _FILE_FLAGS)],
@@ -249,10 +252,6 @@ def _argument(index: int) -> _Instruction:
 
 def _refuse(number: int) -> _Instruction:
     return (_RETURN, 0, 0, _ERRNO | number)
-
-
-def _if_any_bit(bits: int) -> list[_Instruction]:
-    return [(_JUMP_ANY_BIT, 0, 1, bits), _refuse(errno.EPERM)]
 
 
 def _if_one_of(values: Sequence[int]) -> list[_Instruction]:

@@ -70,3 +70,13 @@ class Tier:
     def python_inside(self, folder: RunFolder) -> Interpreter:
         """The interpreter as the program sees it."""
         return replace(folder.python, home=self.python_home or folder.python.home)
+
+
+def _execute_unconfined(launch: Launch) -> NoReturn:
+    os.chdir(launch.folder.workspace)
+    launch.become_python()
+
+
+UNSAFE = Tier(name="unsafe-subprocess", seccomp=False, execute=_execute_unconfined)
+"""No sandbox: a plain process with limits, for those that ask for it by name. The program can read,
+write and signal whatever its user can, and reach the network."""
