@@ -28,7 +28,6 @@ from mappa_core.core.records.scores import CoachIdentity, CoachScore, ScoreEntry
 from mappa_core.core.records.tools import ToolResult, ToolStatus
 from mappa_core.rollout.episode import new_episode
 from mappa_core.store.store import Store
-from mappa_core.train.update import base_policy
 
 AGENTS = ("problem_solver", "code_executor", "code_executor", "verifier")
 TASK_TYPES = ("addition", "subtraction", "multiplication", "division")
@@ -80,7 +79,7 @@ class Material:
             sandbox_tier="none",
             started_at=datetime.now(UTC),
         )
-        policies = {agent: base_policy(run.id, agent, "bench") for agent in dict.fromkeys(AGENTS)}
+        policies = {agent: _base(run, agent) for agent in dict.fromkeys(AGENTS)}
         store.runs.add_run(run)
         store.episodes.add_problems(self._problems)
         for policy in policies.values():
@@ -185,3 +184,15 @@ class Material:
     def _text(self, shortest: int, longest: int) -> str:
         length = self._random.randint(shortest, longest)
         return " ".join(self._random.choices(WORDS, k=length // 40 + 1))[:length]
+
+
+def _base(run: Run, agent: str) -> PolicyVersion:
+    # Not `train.update.base_policy`: torch would count as a writer's memory.
+    return PolicyVersion(
+        id=ids.policy_version_id(run.id, agent, 0),
+        run_id=run.id,
+        agent=agent,
+        step=0,
+        base_model="bench",
+        adapter_uri=None,
+    )
