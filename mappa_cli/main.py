@@ -79,7 +79,10 @@ def main() -> None:
     """Run the command line and leave with its exit code."""
     try:
         with sigterm_unwinds():
-            _run()
+            try:
+                app()
+            finally:
+                sys.stdout.flush()
     except MappaError as error:
         open_console(stderr=True).print(f"mappa: {error}", soft_wrap=True)
         sys.exit(2 if isinstance(error, UserError) else 1)
@@ -92,13 +95,6 @@ def main() -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-
-
-def _run() -> None:
-    try:
-        app()
-    finally:
-        sys.stdout.flush()
 
 
 def _drop_stdout() -> None:

@@ -131,10 +131,8 @@ def mlflow_server(settings: Settings, store_uri: str, port: int) -> Generator[st
     if urlsplit(store_uri).scheme in {"http", "https"}:
         yield store_uri
         return
-    home, address = (
-        settings.home / "mlflow",
-        f"http://{HOST}:{check_port_free(port, '--mlflow-port')}",
-    )
+    address = f"http://{HOST}:{check_port_free(port, '--mlflow-port')}"
+    home = settings.home / "mlflow"
     lock = home / f"serve-{port}.lock"
     server = ServerProcess(
         name="MLflow",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.forecast import forecast_run
+from mappa_core.coach.forecast import FILLED
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
 from mappa_core.evaluate.power import power
@@ -22,8 +23,6 @@ REPORTED_GAINS = (0.05, 0.175)
 """Least and largest gain on AIME in the paper's abstract (arXiv 2601.23228)."""
 BEFORE = 0.6
 """Assumed success before training; power depends on it weakly."""
-FILLED = 0.5
-"""Share of its token budget that an action is assumed to use."""
 GPU_BYTES = 80 * GB
 BANDWIDTH = 3.35e12 * 0.6
 """Bytes per second an H100 reads while it decodes: 60 % of its peak."""

@@ -94,8 +94,13 @@ class TransferLoader(WeightLoader):
         checkpoint = None if policy.adapter_uri is None else Path(policy.adapter_uri)
         with _readable(policy):
             weights = await asyncio.to_thread(ServedWeights, self._model, checkpoint, self._dtype)
+        from mappa_core.rollout.engines.vllm.transfer import send
+
         try:
-            await self._send(weights, server)
+            async with self._lock:
+                await asyncio.to_thread(
+                    send, weights, server.address, sync=self._sync, seconds=REPLY_SECONDS
+                )
         except httpx.TransportError as error:
             raise ServerDied(f"{type(error).__name__} while weights were sent") from error
         except (httpx.HTTPStatusError, OSError, RuntimeError, ValueError) as error:
@@ -106,14 +111,6 @@ class TransferLoader(WeightLoader):
                 f"{server.log}, or set engine.weight_sync=reload"
             ) from error
         await _drop_cache(server)
-
-    async def _send(self, weights: ServedWeights, server: Server) -> None:
-        from mappa_core.rollout.engines.vllm import transfer
-
-        async with self._lock:
-            await asyncio.to_thread(
-                transfer.send, weights, server.address, sync=self._sync, seconds=REPLY_SECONDS
-            )
 
 
 class AdapterLoader(WeightLoader):
