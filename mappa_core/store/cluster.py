@@ -42,7 +42,7 @@ def initialise(cluster: Cluster) -> None:
     unfinished = cluster.home / "cluster.unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)
     make_owned(unfinished, cluster.account)
-    _run(cluster, ["initdb", "-D", str(unfinished), "-U", SUPERUSER, *_INITDB_OPTIONS])
+    _run(cluster, "initdb", "-D", str(unfinished), "-U", SUPERUSER, *_INITDB_OPTIONS)
     unfinished.rename(cluster.data)
 
 
@@ -81,8 +81,7 @@ def start(cluster: Cluster) -> Path:
     folder = socket_folder(cluster)
     settings = f"-c listen_addresses= -c timezone=UTC -c shared_buffers={CACHE}"
     options = f"-k {shlex.quote(str(folder))} {settings}"
-    log = ["-l", str(cluster.log)]
-    _run(cluster, ["pg_ctl", "start", *_pg_ctl_options(cluster), *log, "-o", options])
+    _run_pg_ctl(cluster, "start", "-l", str(cluster.log), "-o", options)
     return folder
 
 
@@ -92,21 +91,21 @@ def stop(cluster: Cluster) -> None:
     Raises:
         StoreError: It does not stop.
     """
-    _run(cluster, ["pg_ctl", "stop", *_pg_ctl_options(cluster), "-m", "fast"])
+    _run_pg_ctl(cluster, "stop", "-m", "fast")
 
 
-def _pg_ctl_options(cluster: Cluster) -> list[str]:
-    return ["-D", str(cluster.data), "-w", "-t", str(_START_SECONDS)]
+def _run_pg_ctl(cluster: Cluster, action: str, *options: str) -> None:
+    waiting = ("-D", str(cluster.data), "-w", "-t", str(_START_SECONDS))
+    _run(cluster, "pg_ctl", action, *waiting, *options)
 
 
-def _run(cluster: Cluster, command: list[str]) -> None:
-    program = cluster.programs / command[0]
+def _run(cluster: Cluster, program: str, *arguments: str) -> None:
     environment = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
     logged_bytes = cluster.log.stat().st_size if cluster.log.exists() else 0
     # A file, for the server inherits the stream and a pipe would stay open as long as it runs.
     with tempfile.TemporaryFile() as output:
         result = subprocess.run(
-            [str(program), *command[1:]],
+            [str(cluster.programs / program), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -121,7 +120,7 @@ def _run(cluster: Cluster, command: list[str]) -> None:
         said = output.read().decode(errors="replace")
     if result.returncode != 0:
         log = cluster.log.read_bytes()[logged_bytes:] if cluster.log.exists() else b""
-        raise _failure(cluster, command[0], said + log.decode(errors="replace"))
+        raise _failure(cluster, program, said + log.decode(errors="replace"))
 
 
 def _failure(cluster: Cluster, program: str, said: str) -> StoreError | DiskFull:

@@ -20,22 +20,14 @@ from mappa_core.store.tables import (
 )
 
 ROWS_AT_ONCE = 500
-_OF_ACTION = (
-    "episode_id",
-    "turn_index",
-    "agent",
-    "messages",
-    "text",
-    "prompt_token_ids",
-    "token_ids",
-    "logprobs",
-)
 
 
 def exported_actions(connection: Connection, run_id: UUID) -> Iterator[ExportedAction]:
     """A run's actions in the order they were asked for, each with its training score."""
     query = (
-        select(ACTION.c.id.label("action_id"), *(ACTION.c[name] for name in _OF_ACTION))
+        select(ACTION.c.id.label("action_id"), ACTION.c.episode_id, ACTION.c.turn_index)
+        .add_columns(ACTION.c.agent, ACTION.c.messages, ACTION.c.text)
+        .add_columns(ACTION.c.prompt_token_ids, ACTION.c.token_ids, ACTION.c.logprobs)
         .add_columns(POLICY_VERSION.c.step.label("policy_step"))
         .add_columns(EPISODE.c.phase, EPISODE.c.iteration)
         .add_columns(EPISODE.c.rollout_index, EPISODE.c.problem_id, PROBLEM.c.task_type)
