@@ -23,7 +23,7 @@ from mappa_core.core.errors import NotFound
 from mappa_core.core.records.runs import Run
 from mappa_core.core.settings import Settings
 from mappa_core.core.text import counted
-from mappa_core.evaluate.evaluation import Evaluation, HeldOut, evaluation
+from mappa_core.evaluate.comparison import Evaluation, HeldOut, evaluation
 from mappa_core.evaluate.report import report
 from mappa_core.evaluate.steps import last_step
 from mappa_core.store.opening import opened_store

@@ -7,8 +7,7 @@ from rich.table import Table
 
 from mappa_cli.printing.console import make_table
 from mappa_core.core.text import counted
-from mappa_core.evaluate.comparison import Comparison
-from mappa_core.evaluate.evaluation import Evaluation
+from mappa_core.evaluate.comparison import Comparison, Evaluation
 from mappa_core.evaluate.report import Report
 
 

@@ -18,7 +18,7 @@ from mappa_core.audit.score_figures import (
     measured,
     scorer_figures,
 )
-from mappa_core.audit.statistics.debias import correction, points_off, points_off_sql
+from mappa_core.audit.statistics.debias import correction_terms, points_off, points_off_sql
 from mappa_core.audit.statistics.effects import Effect, associations, task_type_effects
 from mappa_core.audit.statistics.onset import gaps, onset
 from mappa_core.audit.statistics.regression import Estimate
@@ -166,12 +166,12 @@ def _onsets(frame: Frame, effects: Sequence[Effect]) -> Iterator[Figure]:
 
 def _policy(seen: AuditInput, effects: Sequence[Effect]) -> Iterator[Figure]:
     """What the bias did, where there is one."""
-    terms = correction(effects, run_id=seen.run.id, iteration=0, coach="", rubric_sha256="")
+    terms = correction_terms(effects)
     bias = points_off(terms, seen.frame)
     if not bias.any():
         return
     yield from _shares(seen, bias, points_off_sql(terms))
-    for term in terms.terms:
+    for term in terms:
         if term.points:
             yield from _specialisation(seen.frame, term)
 

@@ -10,7 +10,7 @@ from mappa_core.audit.statistics.agreement import Agreement, agreement, correcte
 from mappa_core.audit.statistics.health import health, missing
 from mappa_core.audit.statistics.noise import noise
 from mappa_core.audit.statistics.regression import Estimate
-from mappa_core.audit.statistics.trends import divergences
+from mappa_core.audit.watch.running_sums import RunningSums
 
 
 def health_figures(frame: Frame) -> Iterator[Figure]:
@@ -19,7 +19,7 @@ def health_figures(frame: Frame) -> Iterator[Figure]:
         rows = frame.take(frame.task_type.codes == code)
         yield from _described(frame.task_type.names[code], rows)
         yield from _unscored(frame, code, rows)
-    for each in divergences(frame):
+    for each in RunningSums.of(frame).divergences():
         figure = Figure(
             kind="divergence",
             subject=f"{each.agent}, {each.task_type}",

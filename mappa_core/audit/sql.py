@@ -8,25 +8,12 @@ from rows; their queries give those rows, and `stored` what came out.
 
 # ruff: noqa: S608 (the words are ours, and values that are not are quoted)
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-from mappa_core.audit.frame import Floats
+from collections.abc import Mapping
 
 TRAINED = """FROM audit.action_scores
 WHERE run_id = '{run}' AND trained AND phase = 'train'"""
 
 JUDGED = f"{TRAINED} AND score IS NOT NULL AND success IS NOT NULL"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightedSum:
-    """An effect as a sum of `value` over rows, each times `weights @ columns`."""
-
-    weights: Floats
-    """(k,): (X'X)^-1 c."""
-    columns: Sequence[str]
-    """(k,): the regression's columns in SQL."""
 
 
 def of_run(query: str, run_id: object) -> str:
@@ -39,20 +26,18 @@ def quoted(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-def effect(found: WeightedSum, value: str, rows: str = JUDGED, counted: str = "true") -> str:
-    """A regression's effect.
+def effect(
+    weights: Mapping[str, float], value: str, rows: str = JUDGED, counted: str = "true"
+) -> str:
+    """A regression's effect: the sum of `value` over rows, each times its weighted columns.
 
     Args:
-        found: The effect.
+        weights: (X'X)^-1 c, of each of the regression's columns in SQL.
         value: What is explained.
         rows: Those that were fitted.
         counted: Which of them the finding counts.
     """
-    terms = [
-        f"{float(weight)!r} * {column}"
-        for weight, column in zip(found.weights, found.columns, strict=True)
-        if weight
-    ]
+    terms = [f"{weight!r} * {column}" for column, weight in weights.items() if weight]
     return f"""
 SELECT sum(({value}) * (
            {(chr(10) + "         + ").join(terms)})) AS estimate,
@@ -254,12 +239,8 @@ SELECT count(*) AS actions, count(DISTINCT problem_id) AS problems
 {TRAINED}
 """
 
-FINDING = """
-SELECT estimate, low, high, p_value, actions, problems, detail
-FROM audit.findings WHERE finding_id = '{finding}'
-"""
-
 
 def stored(finding: object) -> str:
     """The row of a finding."""
-    return FINDING.replace("{finding}", str(finding)).strip()
+    return f"""SELECT estimate, low, high, p_value, actions, problems, detail
+FROM audit.findings WHERE finding_id = '{finding}'"""

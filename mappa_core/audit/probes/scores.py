@@ -108,13 +108,7 @@ def _means(by_type: Mapping[str, np.ndarray]) -> Mapping[str, float]:
 def mean_estimate(values: np.ndarray) -> Estimate:
     """The mean of independent values; one that never varies is known, or 0, exactly."""
     error = float(values.std(ddof=1)) / len(values) ** 0.5
-    value = float(values.mean())
-    return Estimate(
-        value=value,
-        standard_error=max(error, EXACT),
-        degrees_of_freedom=len(values) - 1,
-        p_value=float(2 * stats.t.sf(abs(value) / max(error, EXACT), len(values) - 1)),
-    )
+    return _estimate(float(values.mean()), error, len(values) - 1)
 
 
 EXACT = 1e-6
@@ -127,14 +121,15 @@ def _widest_gap(by_type: Mapping[str, np.ndarray]) -> Estimate:
     best = by_type[max(means, key=means.__getitem__)]
     worst = by_type[min(means, key=means.__getitem__)]
     variances = best.var(ddof=1) / len(best), worst.var(ddof=1) / len(worst)
-    error = max(float(np.sqrt(sum(variances))), EXACT)
     below = sum(v**2 / (len(g) - 1) for v, g in zip(variances, (best, worst), strict=True))
     freedom = float(sum(variances) ** 2 / below) if below > 0 else len(best) + len(worst) - 2.0
-    value = float(best.mean() - worst.mean())
-    chance = 2 * stats.t.sf(value / error, freedom) * types * (types - 1) / 2
+    gap, error = float(best.mean() - worst.mean()), float(np.sqrt(sum(variances)))
+    return _estimate(gap, error, freedom, pairs=types * (types - 1) / 2)
+
+
+def _estimate(value: float, error: float, freedom: float, pairs: float = 1) -> Estimate:
+    error = max(error, EXACT)
+    chance = float(2 * stats.t.sf(abs(value) / error, freedom)) * pairs
     return Estimate(
-        value=value,
-        standard_error=error,
-        degrees_of_freedom=freedom,
-        p_value=float(min(chance, 1.0)),
+        value=value, standard_error=error, degrees_of_freedom=freedom, p_value=min(chance, 1.0)
     )

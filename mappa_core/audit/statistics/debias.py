@@ -16,22 +16,33 @@ from mappa_core.audit import sql
 from mappa_core.audit.frame import Floats, Frame
 from mappa_core.audit.records import Correction, CorrectionTerm
 from mappa_core.audit.statistics.effects import Effect
+from mappa_core.audit.statistics.health import HIGHEST, LOWEST
 from mappa_core.core import ids
 
 CAP_POINTS = 2.0
 """More than this is not a bias to be corrected but a coach to be replaced."""
-LOWEST, HIGHEST = 0.0, 10.0
 DIFFERENT_Z = 1.96
 """Standard errors by which the outcomes' biases must differ to be corrected one by one."""
+
+
+def correction_terms(effects: Sequence[Effect]) -> tuple[CorrectionTerm, ...]:
+    """What an audit's task-type effects support taking off each type's scores.
+
+    Where a type's bias differs between right and wrong episodes, each is corrected by its own;
+    elsewhere both by what was found over all.
+    """
+    subjects = dict.fromkeys(effect.subject for effect in effects)
+    return tuple(
+        term
+        for subject in subjects
+        for term in _terms([effect for effect in effects if effect.subject == subject])
+    )
 
 
 def correction(
     effects: Sequence[Effect], *, run_id: UUID, iteration: int, coach: str, rubric_sha256: str
 ) -> Correction:
     """A correction from an audit's task-type effects.
-
-    Where a type's bias differs between right and wrong episodes, each is corrected by its own;
-    elsewhere both by what was found over all.
 
     Args:
         effects: Of `effects.task_type_effects`.
@@ -40,12 +51,7 @@ def correction(
         coach: Whose scores they are.
         rubric_sha256: Of the rubric it used.
     """
-    subjects = dict.fromkeys(effect.subject for effect in effects)
-    terms = tuple(
-        term
-        for subject in subjects
-        for term in _terms([effect for effect in effects if effect.subject == subject])
-    )
+    terms = correction_terms(effects)
     content = tuple((term.task_type, term.stratum, f"{term.points:.6f}") for term in terms)
     return Correction(
         id=ids.content_id("correction", run_id, iteration, coach, rubric_sha256, content),
@@ -57,13 +63,13 @@ def correction(
     )
 
 
-def points_off(correction: Correction, frame: Frame) -> Floats:
+def points_off(terms: Sequence[CorrectionTerm], frame: Frame) -> Floats:
     """What is subtracted from the score of each action; (N,) points.
 
     Where an episode has no outcome, only what was found over all episodes counts.
     """
     points = np.zeros(len(frame))
-    for term in correction.terms:
+    for term in terms:
         if term.points and term.task_type in frame.task_type.names:
             member = frame.task_type.codes == frame.task_type.names.index(term.task_type)
             if term.stratum != "all":
@@ -72,14 +78,14 @@ def points_off(correction: Correction, frame: Frame) -> Floats:
     return points
 
 
-def points_off_sql(correction: Correction) -> str:
+def points_off_sql(terms: Sequence[CorrectionTerm]) -> str:
     """What `points_off` gives, as an expression on the columns of `audit.action_scores`."""
-    terms = [
+    parts = [
         f"{term.points!r} * (task_type = {sql.quoted(term.task_type)}{_WHEN[term.stratum]})::int"
-        for term in correction.terms
+        for term in terms
         if term.points
     ]
-    return f"({' + '.join(terms) or '0'})"
+    return f"({' + '.join(parts) or '0'})"
 
 
 _WHEN = {
@@ -91,7 +97,7 @@ _WHEN = {
 
 def corrected(correction: Correction, frame: Frame) -> Floats:
     """The scores with the correction taken off, within [0, 10]; (N,), NaN stays NaN."""
-    return (frame.score - points_off(correction, frame)).clip(LOWEST, HIGHEST)
+    return (frame.score - points_off(correction.terms, frame)).clip(LOWEST, HIGHEST)
 
 
 def shrunk(estimate: float, standard_error: float) -> float:

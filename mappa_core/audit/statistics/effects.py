@@ -19,11 +19,11 @@ from mappa_core.audit.records import Stratum
 from mappa_core.audit.statistics.regression import (
     Estimate,
     Fit,
-    as_sum,
     cluster_sums,
     contrast,
     estimable,
     fit,
+    row_weights,
 )
 from mappa_core.audit.statistics.verdicts import MARGIN_POINTS, Judged, judge
 
@@ -85,7 +85,7 @@ class Regression:
 
     def query(self, weights: Floats, counted: str = "true") -> str:
         """The SQL that gives a contrast."""
-        return sql.effect(as_sum(self.fitted, weights, self.sql), "score", counted=counted)
+        return sql.effect(row_weights(self.fitted, weights, self.sql), "score", counted=counted)
 
 
 def task_type_effects(frame: Frame, margin: float = MARGIN_POINTS) -> tuple[Effect, ...]:

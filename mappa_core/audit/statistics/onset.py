@@ -96,14 +96,11 @@ def _pooled(rows: Frame, code: int) -> tuple[float, float] | None:
 
 
 def _cell(rows: Frame, code: int) -> tuple[float, float] | None:
-    sides = [
-        _side(rows.take(member))
-        for member in (rows.task_type.codes == code, rows.task_type.codes != code)
-    ]
-    if any(side is None for side in sides):
+    member = rows.task_type.codes == code
+    mine, others = _side(rows.take(member)), _side(rows.take(~member))
+    if mine is None or others is None:
         return None
-    (mine, my_variance), (others, other_variance) = (side for side in sides if side is not None)
-    return mine - others, my_variance + other_variance
+    return mine[0] - others[0], mine[1] + others[1]
 
 
 def _side(rows: Frame) -> tuple[float, float] | None:

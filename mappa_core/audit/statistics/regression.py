@@ -12,14 +12,13 @@ Everything is a function of each cluster's sums X'X and X'y, so a million action
     F = ((1 - l)^(-1/2) - 1) / l
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
 
 from mappa_core.audit.frame import Floats, Ints
-from mappa_core.audit.sql import WeightedSum
 
 AT_ONCE = 2_000_000
 """Products held at once; more are summed up cluster by cluster."""
@@ -176,16 +175,16 @@ def estimable(fitted: Fit, weights: Floats) -> bool:
     return not np.any(np.delete(weights, fitted.used)) and bool(np.any(weights))
 
 
-def as_sum(fitted: Fit, weights: Floats, columns: Sequence[str]) -> WeightedSum:
-    """The contrast `weights` as a weighted sum of what was explained.
+def row_weights(fitted: Fit, weights: Floats, columns: Sequence[str]) -> Mapping[str, float]:
+    """By column, what each row's outcome is multiplied with so that their sum is the contrast.
 
     Args:
         fitted: Of `fit`.
-        weights: (k,).
+        weights: (k,), of the contrast.
         columns: The regression's columns in SQL.
     """
     used = [columns[int(index)] for index in fitted.used]
-    return WeightedSum(weights=fitted.bread @ weights[fitted.used], columns=used)
+    return dict(zip(used, (fitted.bread @ weights[fitted.used]).tolist(), strict=True))
 
 
 def _rests_on_one_cluster(fitted: Fit, weights: Floats) -> bool:

@@ -6,7 +6,6 @@
 Each is a regression on the iteration, from the first to the last, with problems as clusters.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,15 +13,14 @@ import numpy as np
 from mappa_core.audit import sql
 from mappa_core.audit.frame import Frame
 from mappa_core.audit.statistics.effects import scaled
-from mappa_core.audit.statistics.health import HIGHEST
 from mappa_core.audit.statistics.regression import (
     ClusterSums,
     Estimate,
-    as_sum,
     cluster_sums,
     contrast,
     estimable,
     fit,
+    row_weights,
 )
 
 
@@ -45,27 +43,6 @@ class Divergence(Trend):
     task_type: str
 
 
-def divergences(frame: Frame) -> Iterator[Divergence]:
-    """For each agent and task type, whether score and success go apart over the iterations."""
-    frame = frame.judged()
-    for agent in frame.agent.present():
-        for task_type in frame.task_type.present():
-            rows = frame.take((frame.agent.codes == agent) & (frame.task_type.codes == task_type))
-            if not len(rows):
-                continue
-            time = rows.iteration.astype(float)
-            gap = rows.score / HIGHEST - rows.success
-            columns = np.column_stack([np.ones(len(rows)), time])
-            found = divergence(
-                frame.agent.names[agent],
-                frame.task_type.names[task_type],
-                cluster_sums(columns, gap, rows.problem.codes),
-                span=int(rows.iteration.max() - rows.iteration.min()),
-            )
-            if found is not None:
-                yield found
-
-
 def divergence(agent: str, task_type: str, sums: ClusterSums, *, span: int) -> Divergence | None:
     """The divergence of one agent on one task type; None below two problems or two iterations.
 
@@ -81,7 +58,7 @@ def divergence(agent: str, task_type: str, sums: ClusterSums, *, span: int) -> D
     if not estimable(fitted, weights):
         return None
     rows = f"{sql.JUDGED} AND agent = {sql.quoted(agent)} AND task_type = {sql.quoted(task_type)}"
-    weighted = as_sum(fitted, weights, ("1", "iteration"))
+    weighted = row_weights(fitted, weights, ("1", "iteration"))
     return Divergence(
         agent=agent,
         task_type=task_type,
@@ -113,7 +90,7 @@ def growth(frame: Frame, code: int) -> Trend | None:
     weights = np.array([0.0, 0.0, 0.0, 1.0])
     if not estimable(fitted, weights):
         return None
-    weighted = as_sum(fitted, weights, ("1", member, when, f"{member} * {when}"))
+    weighted = row_weights(fitted, weights, ("1", member, when, f"{member} * {when}"))
     rows = f"{sql.TRAINED} AND success IS NOT NULL"
     return Trend(
         estimate=contrast(fitted, weights),

@@ -2,8 +2,8 @@
 
     frame of one iteration ─▶ RunningSums.extended ─▶ drift of the stream, divergence of the score
 
-Sums are enough: the regression of `trends.divergences` is a function of each problem's X'X and
-X'y, so adding an iteration's gives the same figures as reading the whole run again.
+Sums are enough: the regression of `trends.divergence` is a function of each problem's X'X and X'y,
+so adding an iteration's gives the same figures as reading the whole run again.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,39 +30,45 @@ class RunningSums:
 
     stream: ScoreStream
     sums: Mapping[Cell, Sums]
+    iterations: Mapping[Cell, frozenset[int]]
 
     @classmethod
     def of(cls, frame: Frame) -> Self:
         """Sum up a frame of any number of iterations."""
         judged = frame.judged()
         cells = {
-            (judged.agent.names[agent], judged.task_type.names[kind]): _sums(
-                judged.take((judged.agent.codes == agent) & (judged.task_type.codes == kind))
+            (judged.agent.names[agent], judged.task_type.names[kind]): judged.take(
+                (judged.agent.codes == agent) & (judged.task_type.codes == kind)
             )
             for agent in judged.agent.present()
             for kind in judged.task_type.present()
         }
-        found = {cell: sums for cell, sums in cells.items() if sums}
-        return cls(stream=score_stream(frame), sums=found)
+        found = {cell: rows for cell, rows in cells.items() if len(rows)}
+        return cls(
+            stream=score_stream(frame),
+            sums={cell: _sums(rows) for cell, rows in found.items()},
+            iterations={cell: frozenset(rows.iteration.tolist()) for cell, rows in found.items()},
+        )
 
     def extended(self, frame: Frame) -> "RunningSums":
         """With the iterations of a further frame, which come after these."""
-        later = RunningSums.of(frame)
+        later, none = RunningSums.of(frame), frozenset[int]()
+        cells = self.sums.keys() | later.sums.keys()
+        before, after = self.iterations, later.iterations
         return RunningSums(
             stream=self.stream.extended(frame),
             sums={
-                cell: _added(self.sums.get(cell, {}), later.sums.get(cell, {}))
-                for cell in {**self.sums, **later.sums}
+                cell: _added(self.sums.get(cell, {}), later.sums.get(cell, {})) for cell in cells
             },
+            iterations={cell: before.get(cell, none) | after.get(cell, none) for cell in cells},
         )
 
     def divergences(self) -> Iterator[Divergence]:
-        """Yield what `trends.divergences` gives for all actions up to here."""
-        iterations = self.stream.iterations
-        span = iterations[-1] - iterations[0] if iterations else 0
-        for (agent, task_type), sums in sorted(self.sums.items()):
+        """For each agent and task type, whether score and success go apart over the iterations."""
+        for cell, sums in sorted(self.sums.items()):
             table = np.array(list(sums.values()))
-            found = divergence(agent, task_type, _cluster_sums(table), span=span)
+            span = max(self.iterations[cell]) - min(self.iterations[cell])
+            found = divergence(*cell, _cluster_sums(table), span=span)
             if found is not None:
                 yield found
 

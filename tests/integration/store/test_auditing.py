@@ -218,7 +218,7 @@ def test_a_whole_audit_needs_the_views_alone(filled_url: str) -> None:
     with psycopg.connect(for_psql(filled_url)) as connection:
         for finding in audited.result.findings:
             assert connection.execute(finding.sql.encode()).fetchall(), finding
-        stored = sql.FINDING.replace("{finding}", str(FINDING.id))
+        stored = sql.stored(FINDING.id)
         assert connection.execute(stored.encode()).fetchall() == []
     with pytest.raises(StoreError):
         audit_run(audit, RUN.name, 0.5, record=True, simulations=0)

@@ -26,7 +26,7 @@ def test_what_is_left_of_a_planted_bias_is_small(planted: str) -> None:
         frame = simulate(world, np.random.default_rng(seed))
         favoured = frame.task_type.codes == 1
         sign = 1.0 if planted == "constant" else 2 * frame.success - 1
-        off = points_off(correction_of(frame), frame)
+        off = points_off(correction_of(frame).terms, frame)
         assert not off[~favoured].any()
         left.append(np.abs((sign - off)[favoured]).mean())
     assert np.mean(left) < 0.2
@@ -36,7 +36,7 @@ def test_without_bias_it_takes_nothing_off() -> None:
     touched = 0
     for seed in range(20):
         frame = simulate(World(), np.random.default_rng(seed))
-        touched += bool(points_off(correction_of(frame), frame).any())
+        touched += bool(points_off(correction_of(frame).terms, frame).any())
     assert touched <= 3
 
 

@@ -13,8 +13,9 @@ from mappa_core.audit.statistics.agreement import (
 from mappa_core.audit.statistics.health import health, missing
 from mappa_core.audit.statistics.noise import noise
 from mappa_core.audit.statistics.onset import Gaps, gaps, onset
-from mappa_core.audit.statistics.trends import divergences, growth
+from mappa_core.audit.statistics.trends import growth
 from mappa_core.audit.statistics.updates import other_updates, update_shares
+from mappa_core.audit.watch.running_sums import RunningSums
 from tests.unit.audit.frames import make_frame
 
 NAN = float("nan")
@@ -80,7 +81,7 @@ def test_scores_that_rise_alone_diverge() -> None:
     frame = make_frame(
         [2, 2, 8, 8], problem=["1", "2", "1", "2"], iteration=[1, 1, 2, 2], success=[0, 1, 0, 1]
     )
-    (found,) = divergences(frame)
+    (found,) = RunningSums.of(frame).divergences()
     assert found.estimate.value == pytest.approx(0.6)
 
 
