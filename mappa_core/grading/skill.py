@@ -41,13 +41,12 @@ def skill(metric: Metric, value: float | None, constant: float) -> float:
 
 
 def _best_of_column(metric: Metric, column: Table) -> float:
-    best: float | None = None
+    values: list[float] = []
     for candidate in _candidates(metric, column):
         kind = object if isinstance(candidate, str) else np.float64
-        value = metric.measure(column, np.full(column.shape, candidate, dtype=kind))
-        if best is None or metric.better(value, best):
-            best = value
-    return float("nan") if best is None else best
+        values.append(metric.measure(column, np.full(column.shape, candidate, dtype=kind)))
+    best = max if metric.greater_is_better else min
+    return best(values, default=float("nan"))
 
 
 def _candidates(metric: Metric, column: Table) -> Iterable[str | float]:

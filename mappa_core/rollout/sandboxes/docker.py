@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 import secrets
+import time
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -23,14 +24,14 @@ from requests.exceptions import RequestException
 from mappa_core.core.errors import SandboxError, SandboxUnavailable
 from mappa_core.core.records.tools import Limits, ToolStatus
 from mappa_core.rollout.sandboxes import docker_container, remote
-from mappa_core.rollout.sandboxes.docker_container import Container, Engine
+from mappa_core.rollout.sandboxes.docker_container import LABEL, Container, Engine
 from mappa_core.rollout.sandboxes.remote import GRACE_SECONDS, RemoteSandbox, Reply
 
 _log = logging.getLogger(__name__)
 NAME = "docker"
 IMAGE = "mappa-sandbox:local"
 _IN_RESERVE = 4
-_CALL_SECONDS = 60
+_CALL_SECONDS, _STALE_SECONDS = 60, 300
 _POOLS = 16
 _REPLY_SLACK_BYTES, _ESCAPED = 2**22, 6
 _FEW_USERS = ("name=rootless", "name=userns")
@@ -79,7 +80,7 @@ class DockerSandbox(RemoteSandbox):
         await asyncio.gather(*self._starts, return_exceptions=True)
         self._empty_reserve()
         try:
-            await docker_container.remove_all(engine)
+            await _remove_all(engine)
         except SandboxError as error:
             _log.warning("%s; containers that still run end by themselves", error)
         finally:
@@ -177,7 +178,9 @@ def _connect(threads: Executor, image: str) -> Engine:
         client = APIClient(**options, version="auto", timeout=_CALL_SECONDS, num_pools=_POOLS)
         security = client.info()["SecurityOptions"]
         client.inspect_image(image)
-        docker_container.sweep(client)
+        # Their owner died between making and starting them.
+        stale = {"label": LABEL, "status": ["created", "dead"]}
+        _remove_listed(client, stale, _STALE_SECONDS)
     except ImageNotFound:
         raise SandboxUnavailable(
             f"{NAME}: there is no image {image}: docker build -t {image} infra/sandbox"
@@ -191,3 +194,19 @@ def _connect(threads: Executor, image: str) -> Engine:
         few_users=any(option.startswith(_FEW_USERS) for option in security or []),
         owner=secrets.token_hex(8),
     )
+
+
+async def _remove_all(engine: Engine) -> None:
+    """Remove every container of this owner."""
+    mine = {"label": f"{LABEL}={engine.owner}"}
+    with docker_container.engine_errors():
+        await docker_container.in_thread(engine, _remove_listed, engine.client, mine, 0)
+
+
+def _remove_listed(
+    client: APIClient, filters: Mapping[str, str | list[str]], seconds: float
+) -> None:
+    """Remove the containers that `filters` find and that were made `seconds` ago or before."""
+    for listed in client.containers(all=True, filters=filters):
+        if time.time() - listed["Created"] >= seconds:
+            docker_container.remove(client, listed["Id"])

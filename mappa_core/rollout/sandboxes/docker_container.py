@@ -11,7 +11,6 @@ import secrets
 import select
 import socket
 import struct
-import time
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
@@ -21,12 +20,12 @@ from typing import ParamSpec, TypeVar
 
 from docker.api.client import APIClient
 from docker.errors import APIError, DockerException, NotFound
+from docker.types import Ulimit
 from requests.exceptions import RequestException
 
 from mappa_core.core.errors import SandboxError
 from mappa_core.core.records.tools import Limits
 from mappa_core.rollout.sandboxes import remote
-from mappa_core.rollout.sandboxes.docker_hardening import hardening
 from mappa_core.rollout.sandboxes.supervisor import messages
 
 P = ParamSpec("P")
@@ -42,13 +41,17 @@ from mappa_core.rollout.sandboxes.supervisor import entrypoint
 entrypoint.in_container()
 """
 _CONFLICT = 409
-_STALE_SECONDS = 300
 _START_SECONDS, _END_SECONDS = 60, 10
 _STDOUT = 1
 _FRAME = struct.Struct(">BxxxL")
 _READ_BYTES = 2**16
 _FIRST_USER, _USERS = 0x7100_0000, 2**24
 _FIRST_MAPPED_USER, _MAPPED_USERS = 10_000, 50_000
+_MIB = 2**20
+_SUPERVISOR_BYTES, _SUPERVISOR_PROCESSES, _SUPERVISOR_FILES = 64 * _MIB, 8, 256
+_SLACK_BYTES, _SLACK_INODES = 4 * _MIB, 1024
+_SHARED_MEMORY_BYTES = 16 * _MIB
+_ONE_CPU = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +92,10 @@ class Ended(SandboxError):
 
 @dataclass(slots=True, kw_only=True)
 class Container:
-    """A container whose supervisor waits for its run."""
+    """A container whose supervisor waits for its run.
+
+    To send or read raises `OSError` where the connection is gone.
+    """
 
     id: str
     engine: Engine
@@ -99,11 +105,7 @@ class Container:
     _unread: bytearray = field(default_factory=bytearray)
 
     async def send(self, data: bytes) -> None:
-        """Send one message.
-
-        Raises:
-            OSError: The connection is gone.
-        """
+        """Send one message."""
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(self.connection, messages.with_length(data))
 
@@ -112,7 +114,6 @@ class Container:
 
         Raises:
             Ended: It ended before.
-            OSError: The connection is gone.
         """
         while len(self._unread) < size:
             kind, length = _FRAME.unpack(await self._received(_FRAME.size))
@@ -127,7 +128,6 @@ class Container:
 
         Raises:
             SandboxError: It ended before, or wants to send more than `limit_bytes`.
-            OSError: The connection is gone.
         """
         size = int.from_bytes(await self.read(messages.LENGTH_BYTES))
         if size > limit_bytes:
@@ -148,7 +148,7 @@ class Container:
         """
         with engine_errors(), suppress(NotFound):
             wait = self.engine.client.wait
-            await _in_thread(self.engine, wait, self.id, timeout=_END_SECONDS)
+            await in_thread(self.engine, wait, self.id, timeout=_END_SECONDS)
 
     async def _received(self, size: int) -> bytes:
         loop, data = asyncio.get_running_loop(), bytearray()
@@ -172,7 +172,7 @@ class Container:
         """
         self.leave()
         with suppress(*_TROUBLE):
-            await _in_thread(self.engine, _remove, self.engine.client, self.id)
+            await in_thread(self.engine, remove, self.engine.client, self.id)
 
 
 async def start_container(engine: Engine, limits: Limits) -> Container:
@@ -182,7 +182,7 @@ async def start_container(engine: Engine, limits: Limits) -> Container:
         SandboxError: The engine refuses, or the supervisor does not start in there.
     """
     with engine_errors():
-        made = await _in_thread(engine, _start, engine, limits)
+        made = await in_thread(engine, _start, engine, limits)
     try:
         with engine_errors():
             async with asyncio.timeout(_START_SECONDS):
@@ -194,31 +194,8 @@ async def start_container(engine: Engine, limits: Limits) -> Container:
     return made
 
 
-async def remove_all(engine: Engine) -> None:
-    """Remove every container of this owner.
-
-    Raises:
-        SandboxError: The engine does not answer.
-    """
-    mine = {"label": f"{LABEL}={engine.owner}"}
-    with engine_errors():
-        await _in_thread(engine, _remove_listed, engine.client, mine, 0)
-
-
-def sweep(client: APIClient) -> None:
-    """Remove containers whose owner died between making and starting them."""
-    _remove_listed(client, {"label": LABEL, "status": ["created", "dead"]}, _STALE_SECONDS)
-
-
-def _remove_listed(
-    client: APIClient, filters: Mapping[str, str | list[str]], seconds: float
-) -> None:
-    for listed in client.containers(all=True, filters=filters):
-        if time.time() - listed["Created"] >= seconds:
-            _remove(client, listed["Id"])
-
-
-async def _in_thread(engine: Engine, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def in_thread(engine: Engine, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call the engine's client, which blocks, in a thread of its own."""
     work = partial(call, *args, **kwargs)
     return await asyncio.get_running_loop().run_in_executor(engine.threads, work)
 
@@ -245,9 +222,40 @@ def _start(engine: Engine, limits: Limits) -> Container:
         connection.setblocking(False)
         client.start(made["Id"])
     except BaseException:
-        _remove(client, made["Id"])
+        remove(client, made["Id"])
         raise
     return Container(id=made["Id"], engine=engine, connection=connection)
+
+
+def hardening(limits: Limits, user: int) -> Mapping[str, object]:
+    """What `HostConfig` says of a container: no network, nothing writable but two tmpfs, no rights.
+
+    Its memory is that of the run plus our supervisor's, which keeps the workspace a second time.
+    """
+    memory = limits.memory_bytes + limits.workspace_bytes + _SUPERVISOR_BYTES
+    files = max(limits.open_files, _SUPERVISOR_FILES)
+    owned = f"uid={user},gid={user},mode=0700,nosuid,nodev"
+    size = limits.workspace_bytes + _SLACK_BYTES
+    tmpfs = f"size={size},nr_inodes={limits.inodes + _SLACK_INODES},{owned}"
+    return {
+        "network_mode": "none",
+        "read_only": True,
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges"],
+        "ipc_mode": "private",
+        "shm_size": _SHARED_MEMORY_BYTES,
+        "mem_limit": memory,
+        "memswap_limit": memory,
+        "pids_limit": limits.processes + _SUPERVISOR_PROCESSES,
+        "nano_cpus": _ONE_CPU,
+        "tmpfs": {"/tmp": tmpfs, messages.HOME: tmpfs},  # noqa: S108 (inside the container)
+        "ulimits": [
+            Ulimit(name="core", soft=0, hard=0),
+            Ulimit(name="nofile", soft=files, hard=files),
+        ],
+        "log_config": {"Type": "none", "Config": {}},
+        "auto_remove": True,
+    }
 
 
 def _user(engine: Engine) -> int:
@@ -257,7 +265,8 @@ def _user(engine: Engine) -> int:
     return _FIRST_USER + secrets.randbelow(_USERS)
 
 
-def _remove(client: APIClient, name: str) -> None:
+def remove(client: APIClient, name: str) -> None:
+    """Kill and remove a container; one that is gone already is no error."""
     try:
         client.remove_container(name, force=True)
     except NotFound:

@@ -39,10 +39,7 @@ class Collected:
 
 
 def copy_in(source: Path, target: Path) -> dict[str, Artifact]:
-    """Copy a workspace's regular files into an empty folder.
-
-    Returns:
-        Each file by name.
+    """Copy a workspace's regular files into an empty folder; each by its name.
 
     Raises:
         OSError: They cannot be read or do not fit.

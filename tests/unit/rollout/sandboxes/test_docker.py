@@ -18,8 +18,7 @@ from mappa_core.core.errors import SandboxError, SandboxUnavailable
 from mappa_core.core.records.tools import Artifact, Limits, ToolResult, ToolStatus
 from mappa_core.rollout.sandboxes.choose import choose_sandbox
 from mappa_core.rollout.sandboxes.docker import DockerSandbox
-from mappa_core.rollout.sandboxes.docker_container import Container, Engine
-from mappa_core.rollout.sandboxes.docker_hardening import hardening
+from mappa_core.rollout.sandboxes.docker_container import Container, Engine, hardening
 from tests.builders import make_tool_result
 
 if TYPE_CHECKING:
