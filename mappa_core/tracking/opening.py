@@ -56,10 +56,6 @@ class WithCurves:
         """How many episodes the tracker shows."""
         return self._tracker.traced(tracker_run_id, phase, iteration)
 
-    def tag(self, tracker_run_id: str, tags: Mapping[str, str]) -> None:
-        """Tags are the tracker's alone."""
-        self._tracker.tag(tracker_run_id, tags)
-
     def end(self, tracker_run_id: str, status: RunStatus) -> None:
         """Close the run everywhere."""
         try:

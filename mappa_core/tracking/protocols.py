@@ -28,10 +28,6 @@ class Tracker(Protocol):
         """How many episodes of one iteration are shown."""
         ...
 
-    def tag(self, tracker_run_id: str, tags: Mapping[str, str]) -> None:
-        """Set tags."""
-        ...
-
     def end(self, tracker_run_id: str, status: RunStatus) -> None:
         """Close the run."""
         ...

@@ -70,17 +70,15 @@ def test_everything_can_be_said_about_a_run_that_was_started(tracker: Tracker) -
     tracker_run_id = tracker.start(make_run("say"))
     tracker.log(tracker_run_id, 1, {"solver/mean_score": 5.0, "kl_base": math.nan})
     tracker.log(tracker_run_id, 2, {})
-    tracker.tag(tracker_run_id, {"mappa.note": "kept"})
     for status in RunStatus:
         tracker.end(tracker_run_id, status)
 
 
-@pytest.mark.parametrize("call", ["log", "tag", "end"])
+@pytest.mark.parametrize("call", ["log", "end"])
 def test_a_run_that_was_never_started_is_a_tracker_error(tracker: Tracker, call: str) -> None:
     tracker.start(make_run("known"))
     says = {
         "log": lambda: tracker.log("0" * 32, 1, {"loss": 0.5}),
-        "tag": lambda: tracker.tag("0" * 32, {"a": "b"}),
         "end": lambda: tracker.end("0" * 32, RunStatus.COMPLETED),
     }
     with pytest.raises(TrackerError) as raised:

@@ -19,7 +19,6 @@ class MemoryTracker:
     def __init__(self) -> None:
         self.runs: dict[str, Run] = {}
         self.statuses: dict[str, RunStatus] = {}
-        self.tags: defaultdict[str, dict[str, str]] = defaultdict(dict)
         self.metrics: defaultdict[str, dict[tuple[int, str], float]] = defaultdict(dict)
 
         self.traces: defaultdict[str, dict[UUID, tuple[Episode, tuple[ScoreEntry, ...]]]] = (
@@ -47,10 +46,6 @@ class MemoryTracker:
             (episode.phase, episode.iteration) == (phase, iteration)
             for episode, _ in self.traces[tracker_run_id].values()
         )
-
-    def tag(self, tracker_run_id: str, tags: Mapping[str, str]) -> None:
-        self._check(tracker_run_id)
-        self.tags[tracker_run_id] |= tags
 
     def end(self, tracker_run_id: str, status: RunStatus) -> None:
         self._check(tracker_run_id)

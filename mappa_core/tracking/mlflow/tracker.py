@@ -171,12 +171,6 @@ class MlflowTracker(Mlflow):
             self._experiments[tracker_run_id] = found
         return self._experiments[tracker_run_id]
 
-    def tag(self, tracker_run_id: str, tags: Mapping[str, str]) -> None:
-        """Set tags, e.g. the ids the run has elsewhere."""
-        with boundary("set tags"):
-            for key, value in tags.items():
-                self._client.set_tag(tracker_run_id, key, value)
-
     def end(self, tracker_run_id: str, status: RunStatus) -> None:
         """Close the run."""
         ended = ENDED.get(status, "RUNNING")

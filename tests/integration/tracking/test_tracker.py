@@ -77,12 +77,6 @@ def test_metrics_land_at_their_step_and_numbers_that_are_none_are_left_out(
     assert set(client.get_run(mlflow_run).data.metrics) == {"solver/mean_score"}
 
 
-def test_tags_can_be_set_later(tracker: MlflowTracker, client: "MlflowClient", run: Run) -> None:
-    mlflow_run = tracker.start(run)
-    tracker.tag(mlflow_run, {"mappa.episodes": "480"})
-    assert client.get_run(mlflow_run).data.tags["mappa.episodes"] == "480"
-
-
 def test_mlflow_says_nothing_on_the_terminal(
     tracker: MlflowTracker, run: Run, capfd: pytest.CaptureFixture[str]
 ) -> None:
