@@ -21,6 +21,12 @@ _STARTED = 3
 _SEARCHED = "/usr/local/bin:/usr/bin:/bin"
 _SYSTEM_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _SHARED_MEMORY_BYTES = 16 * 2**20
+_NAMESPACES = (
+    "--unshare-all",
+    "--unshare-user",
+    *("--uid", "1000", "--gid", "1000", "--hostname", "sandbox"),
+    *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"),
+)
 
 
 def _execute(launch: Launch) -> NoReturn:
@@ -29,7 +35,7 @@ def _execute(launch: Launch) -> NoReturn:
     os.set_inheritable(_STARTED, True)
     python = TIER.python_inside(launch.folder)
     rules = _readable(deny_filter(namespaces=True))
-    options = [*_namespaces(), *_file_system(launch.folder), "--seccomp", str(rules)]
+    options = [*_NAMESPACES, *_file_system(launch.folder), "--seccomp", str(rules)]
     for name, value in launch.variables("/tmp", f"{_ENVIRONMENT}/bin", python).items():  # noqa: S108
         options += ["--setenv", name, value]
     # Passed through a file, because the program can read the command line of process 1.
@@ -40,15 +46,6 @@ def _execute(launch: Launch) -> NoReturn:
     if binary is None:
         raise SandboxUnavailable("bwrap is not installed")
     os.execve(binary, [binary, "--args", str(listed), "--", *announce], {})  # noqa: S606
-
-
-def _namespaces() -> list[str]:
-    return [
-        "--unshare-all",
-        "--unshare-user",
-        *("--uid", "1000", "--gid", "1000", "--hostname", "sandbox"),
-        *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"),
-    ]
 
 
 def _file_system(folder: RunFolder) -> list[str]:

@@ -14,7 +14,7 @@ import os
 import site
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,7 +47,9 @@ def in_container() -> None:
     if not sent:
         return
     root = Path(messages.HOME)
-    _unpack(root, json.loads(sent))
+    for name, data in json.loads(sent).items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(base64.b64decode(data))
     request = _request(root)
     facilities = Facilities(
         tier=_inner_tier(), packages=_packages(request), enclosing=group, bounded_tmp=True
@@ -93,12 +95,6 @@ def on_server(home: str) -> None:
 def _inner_tier() -> Tier:
     """The walls we can put up ourselves, inside those of a server or a container."""
     return landlock.TIER if landlock.available() else UNSAFE
-
-
-def _unpack(root: Path, files: Mapping[str, str]) -> None:
-    for name, data in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(base64.b64decode(data))
 
 
 def _request(root: Path) -> Request:

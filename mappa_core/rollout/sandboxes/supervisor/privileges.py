@@ -37,13 +37,7 @@ def process_limit(folder: RunFolder, user: int, limits: Limits) -> int:
 
 
 def drop(launch: Launch, procs: list[int], processes: int, parent: int) -> None:
-    """Enter the control group, take the limits, give up root, and never outlive the supervisor.
-
-    Args:
-        launch: The program about to start.
-        procs: Open files of the control group to enter.
-        processes: Its RLIMIT_NPROC.
-        parent: The supervisor.
+    """Enter the group of `procs`, take the limits, give up root, and never outlive `parent`.
 
     Raises:
         OSError: The kernel refused.
