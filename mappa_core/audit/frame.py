@@ -93,9 +93,6 @@ class Ratings:
     score: Floats
     """In [0, 10]; NaN where there was none."""
 
-    def __len__(self) -> int:
-        return len(self.score)
-
     @property
     def trainer(self) -> int | None:
         """The scorer whose scores trained most actions; None where none did."""

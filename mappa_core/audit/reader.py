@@ -13,6 +13,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Executable, RowMapping, Text, cast, or_, select, text
 
+from mappa_core.audit import sql
 from mappa_core.audit.columns import ArrowTable, copied, factor, floats, frame, integers
 from mappa_core.audit.frame import Frame, LabelledScores, Ratings
 from mappa_core.audit.records import (
@@ -25,7 +26,6 @@ from mappa_core.audit.records import (
     HumanLabel,
     Picked,
 )
-from mappa_core.audit.sql import SCORER
 from mappa_core.core.errors import NotFound
 from mappa_core.core.outage import OutageRetry
 from mappa_core.store import tables
@@ -37,30 +37,11 @@ T = TypeVar("T")
 
 # Sums depend on the order of what is summed in their last digit, so rows come in one of their own,
 # and a restored database gives the very figures of the old one.
-_FRAME = """
+_FRAME = f"""
 SELECT action_id, score, unscored_reason, task_type, agent, problem_id, iteration, turn_index,
     level, sampled_tokens, tool_status, success, advantage, weight
-FROM audit.action_scores
-WHERE run_id = '{run}' AND trained AND phase = 'train' {only}
-ORDER BY action_id
-"""
+{sql.TRAINED}"""
 _SEVERAL = "audit.action_scores WHERE run_id = :run AND NOT trained"
-_RATINGS = f"""
-SELECT action_id, {SCORER} AS scorer, repeat_index, trained, score
-FROM audit.action_scores
-WHERE run_id = '{{run}}' AND phase = 'train' AND action_id IN (
-    SELECT action_id FROM audit.action_scores WHERE run_id = '{{run}}' AND NOT trained)
-ORDER BY score_id
-"""
-_LABELLED = """
-SELECT score, label, at_random FROM (
-    SELECT action_id, score FROM audit.action_scores
-    WHERE run_id = '{run}' AND trained AND phase = 'train' AND score IS NOT NULL) AS scored
-LEFT JOIN (
-    SELECT action_id, avg(label_score) AS label, bool_or(picked = 'random') AS at_random
-    FROM audit.human_labels WHERE run_id = '{run}' GROUP BY action_id) AS labels USING (action_id)
-ORDER BY action_id
-"""
 _SCORED = """
 FROM audit.action_scores
 WHERE run_id = :run AND phase = 'train' AND score IS NOT NULL"""
@@ -151,8 +132,8 @@ class AuditReader(Repository):
     def ratings(self, run_id: UUID) -> Ratings:
         """Every score of the run's actions that have several."""
         # Most runs have none, and finding that out is cheap.
-        query = _RATINGS.format(run=run_id) + ("" if self._any(_SEVERAL, run_id) else "LIMIT 0")
-        table = self._copied(query)
+        limit = "" if self._any(_SEVERAL, run_id) else "LIMIT 0"
+        table = self._copied(f"{sql.SCORED_AGAIN} ORDER BY score_id {limit}", run_id)
         return Ratings(
             action=factor(table, "action_id"),
             scorer=factor(table, "scorer"),
@@ -164,7 +145,8 @@ class AuditReader(Repository):
     def labelled(self, run_id: UUID) -> LabelledScores:
         """People's labels beside the coach's scores; nothing where there are no labels."""
         there = self._any("audit.human_labels WHERE run_id = :run", run_id)
-        table = self._copied(_LABELLED.format(run=run_id) + ("" if there else "LIMIT 0"))
+        limit = "" if there else "LIMIT 0"
+        table = self._copied(f"{sql.WITH_LABELS} ORDER BY action_id {limit}", run_id)
         return LabelledScores(
             scores=floats(table, "score"),
             labels=floats(table, "label"),
@@ -267,7 +249,7 @@ class AuditReader(Repository):
 
     def _frame_columns(self, run_id: UUID, iteration: int | None) -> ArrowTable:
         only = "" if iteration is None else f"AND iteration = {int(iteration)}"
-        return self._copied(_FRAME.format(run=run_id, only=only))
+        return self._copied(f"{_FRAME} {only} ORDER BY action_id", run_id)
 
     def _any(self, rows: str, run_id: UUID) -> bool:
         (row,) = self._rows(f"SELECT EXISTS (SELECT FROM {rows}) AS any", run=run_id)
@@ -277,8 +259,8 @@ class AuditReader(Repository):
         statement = text(query) if isinstance(query, str) else query
         return self._read(lambda connection: connection.execute(statement, values).mappings().all())
 
-    def _copied(self, query: str) -> ArrowTable:
-        return self._read(lambda connection: copied(connection, query))
+    def _copied(self, query: str, run_id: UUID) -> ArrowTable:
+        return self._read(lambda connection: copied(connection, sql.of_run(query, run_id)))
 
     def _read(self, work: Callable[[Connection], T]) -> T:
         def read(connection: Connection) -> T:

@@ -135,12 +135,14 @@ FROM scaled
 
 SCORER = "concat(coach, ' ', coach_model, ' ', coach_model_version, ', rubric ', rubric_version)"
 
+SCORED_AGAIN = f"""SELECT action_id, {SCORER} AS scorer, repeat_index, trained, score
+FROM audit.action_scores
+WHERE run_id = '{{run}}' AND phase = 'train' AND action_id IN (
+    SELECT action_id FROM audit.action_scores WHERE run_id = '{{run}}' AND NOT trained)"""
+
 SEVERAL = f"""
 WITH several AS (
-    SELECT action_id, {SCORER} AS scorer, repeat_index, score
-    FROM audit.action_scores
-    WHERE run_id = '{{run}}' AND phase = 'train' AND action_id IN (
-        SELECT action_id FROM audit.action_scores WHERE run_id = '{{run}}' AND NOT trained)
+{SCORED_AGAIN}
 )"""
 
 
@@ -165,14 +167,18 @@ def second(trainer: str, other: str) -> str:
 """
 
 
+WITH_LABELS = f"""SELECT score, label, at_random
+FROM (SELECT action_id, score {TRAINED} AND score IS NOT NULL) AS scored
+LEFT JOIN (
+    SELECT action_id, avg(label_score) AS label, bool_or(picked = 'random') AS at_random
+    FROM audit.human_labels WHERE run_id = '{{run}}' GROUP BY action_id
+) AS labels USING (action_id)"""
+
 LABELLED = f"""
 WITH several AS (
-    SELECT s.score AS a, l.b, l.at_random
-    FROM (SELECT action_id, score {TRAINED} AND score IS NOT NULL) AS s
-    LEFT JOIN (
-        SELECT action_id, avg(label_score) AS b, bool_or(picked = 'random') AS at_random
-        FROM audit.human_labels WHERE run_id = '{{run}}' GROUP BY action_id
-    ) AS l USING (action_id)
+SELECT score AS a, label AS b, at_random FROM (
+{WITH_LABELS}
+) AS labelled
 )"""
 
 

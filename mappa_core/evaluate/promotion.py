@@ -187,14 +187,7 @@ def _moved(
 def _champion(
     champions: Mapping[str, Step], agents: int, candidate: Side, store: Store
 ) -> tuple[Side | None, tuple[str, ...]]:
-    """The team to beat, and why there may be none.
-
-    Args:
-        champions: By model.
-        agents: Of the team.
-        candidate: The team that would replace them.
-        store: Where runs are.
-    """
+    """The team to beat, given the champion of each model, and why there may be none."""
     ours = (candidate.run.id, candidate.step)
     to_beat = set(champions.values()) - {ours}
     if not to_beat:

@@ -144,7 +144,7 @@ def test_what_advantages_are_relative_to_is_that_of_the_estimator(
 
 def test_repeats_are_ratings(audit: AuditStore) -> None:
     ratings = audit.ratings(RUN.id)
-    assert len(ratings) == 8
+    assert len(ratings.score) == 8
     (scorer,) = ratings.scorer.names
     assert scorer == "rule rules 1, rubric 1"
     table = ratings.table(0)
