@@ -10,7 +10,7 @@ from mappa_core.audit.statistics.agreement import Agreement, agreement, correcte
 from mappa_core.audit.statistics.health import health, missing
 from mappa_core.audit.statistics.noise import noise
 from mappa_core.audit.statistics.regression import Estimate
-from mappa_core.audit.watch.running_sums import RunningSums
+from mappa_core.audit.watch.history import RunningSums
 
 
 def health_figures(frame: Frame) -> Iterator[Figure]:

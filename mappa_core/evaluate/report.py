@@ -1,7 +1,7 @@
 """One team on the held-out problems: what it came to, with the failures beside every mean.
 
     success     share of episodes that succeeded
-    pass@k      chance that one of k samples of a problem succeeds (`pass_at_k`)
+    pass@k      chance that one of k samples of a problem succeeds
     majority    share of problems whose most frequent answer is right; where answers can be compared
     skill       mean over problems of the mean skill of their episodes; where tasks are measured
 
@@ -9,13 +9,13 @@ Every episode counts in every mean: one that failed outside or handed in nothing
 measured is no success and has skill 0.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import comb
 from uuid import UUID
 
 from mappa_core.core.records.runs import AgentFigures, EpisodeSummary
-from mappa_core.evaluate.pass_at_k import majority, pass_at_k
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +105,42 @@ def report(step: int, episodes: Sequence[EpisodeSummary], agents: Sequence[Agent
         skill=_mean([_mean(values) for values in skills.values()]) if skills else None,
         agents=tuple(agents),
     )
+
+
+def pass_at_k(outcomes: Mapping[UUID, Sequence[bool]], k: int) -> float:
+    """The chance that one of k samples of a problem is right, in [0, 1].
+
+    pass@k = mean over problems of 1 - C(n - c, k) / C(n, k)
+
+    for n samples of which c are right (Chen et al. 2021, arXiv 2107.03374, equation 1): unbiased.
+    Taking the best of the first k samples instead would be unbiased too, but noisier;
+    1 - (1 - c/n)^k is biased.
+
+    Args:
+        outcomes: Success of each problem's samples.
+        k: Samples a user would draw.
+
+    Raises:
+        ValueError: There is no problem, or one has fewer than `k` samples.
+    """
+    if k < 1 or not outcomes or min(map(len, outcomes.values())) < k:
+        raise ValueError(f"pass@{k} needs at least {max(k, 1)} samples of every problem")
+    return sum(_of_problem(samples, k) for samples in outcomes.values()) / len(outcomes)
+
+
+def _of_problem(samples: Sequence[bool], k: int) -> float:
+    total, wrong = len(samples), len(samples) - sum(samples)
+    return 1 - comb(wrong, k) / comb(total, k)
+
+
+def majority(answers: Sequence[str | None]) -> str | None:
+    """The most frequent answer; None where no sample answered. The earliest wins a tie.
+
+    Args:
+        answers: Of one problem's samples, in order; None for a sample without an answer.
+    """
+    given = Counter(answer for answer in answers if answer is not None)
+    return given.most_common(1)[0][0] if given else None
 
 
 def skills_of(episodes: Sequence[EpisodeSummary]) -> Mapping[UUID, Sequence[float]]:

@@ -19,8 +19,7 @@ from mappa_core.audit.config import AuditConfig, StopOn
 from mappa_core.audit.frame import Frame
 from mappa_core.audit.records import Figure
 from mappa_core.audit.statistics.health import Health, health, missing
-from mappa_core.audit.watch.history import DriftState
-from mappa_core.audit.watch.running_sums import RunningSums
+from mappa_core.audit.watch.history import DriftState, RunningSums
 
 FEWEST_SCORES = 8
 """Below this, how scores are spread says nothing."""

@@ -15,8 +15,13 @@ from mappa_core.audit.frame import Frame
 from mappa_core.audit.records import Anchor, AnchorScore, Candidate
 from mappa_core.audit.store import AuditStore
 from mappa_core.audit.watch.alerts import Alert, alerts
-from mappa_core.audit.watch.history import DriftState, anchor_history, drift_figures, drift_state
-from mappa_core.audit.watch.running_sums import RunningSums
+from mappa_core.audit.watch.history import (
+    DriftState,
+    RunningSums,
+    anchor_history,
+    drift_figures,
+    drift_state,
+)
 from mappa_core.coach.protocols import Coach
 from mappa_core.core import ids
 from mappa_core.core.concurrency import together

@@ -15,7 +15,7 @@ from mappa_core.audit.statistics.noise import noise
 from mappa_core.audit.statistics.onset import Gaps, gaps, onset
 from mappa_core.audit.statistics.trends import growth
 from mappa_core.audit.statistics.updates import other_updates, update_shares
-from mappa_core.audit.watch.running_sums import RunningSums
+from mappa_core.audit.watch.history import RunningSums
 from tests.unit.audit.frames import make_frame
 
 NAN = float("nan")
