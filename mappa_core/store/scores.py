@@ -1,6 +1,7 @@
 """Scores: what coaches said about actions, and the actions with the score that trains them."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from functools import cache
 from uuid import UUID
 
@@ -9,6 +10,7 @@ from sqlalchemy import Connection, and_, select, update
 from mappa_core.core import ids
 from mappa_core.core.records.episodes import FinishReason, StopReason
 from mappa_core.core.records.scores import (
+    CoachCall,
     CoachIdentity,
     CoachScore,
     ScoredAction,
@@ -116,7 +118,13 @@ def coach_id(identity: CoachIdentity) -> UUID:
     )
 
 
-_JUDGEMENT = dict.fromkeys(("score", "rationale", "criteria", "blamed", "correction"))
+_OF_EVERY_CALL = {field.name for field in fields(CoachCall)}
+_JUDGEMENT: Values = dict.fromkeys(
+    "score" if field.name == "value" else field.name
+    for field in fields(CoachScore)
+    if field.name not in _OF_EVERY_CALL
+)
+"""The columns that a score has and an absence has not; a new field of the record is one of them."""
 _ABSENCE = dict.fromkeys(("unscored_reason", "unscored_detail"))
 
 
