@@ -35,6 +35,7 @@ class TensorBoardCurves:
             TrackerError: The files cannot be written.
         """
         self._folder = folder / run.name
+        self._closed = False
         with self._writing():
             self._folder.mkdir(parents=True, exist_ok=True)
             # Files are named by the second: without a number, a quick resume would truncate one.
@@ -50,7 +51,10 @@ class TensorBoardCurves:
             self._file.flush()
 
     def close(self, status: RunStatus) -> None:  # noqa: ARG002
-        """Close the file; TensorBoard knows no status."""
+        """Close the file; safe to call twice. TensorBoard knows no status."""
+        if self._closed:
+            return
+        self._closed = True
         with self._writing():
             self._file.close()
 
