@@ -83,7 +83,10 @@ def prefect_server(settings: Settings, port: int | None = None) -> Generator[str
 def _running_prefect(home: Path) -> str | None:
     """The address of the server another command started on `home`, if it still runs."""
     try:
-        running = _Running(**json.loads((home / "server.json").read_text()))
+        written = json.loads((home / "server.json").read_text())
+        # A server that an earlier version started goes on, and two on one file would not do.
+        pid = written.pop("keeper_pid", None)
+        running = _Running(**({} if pid is None else {"supervisor_pid": pid}) | written)
         os.kill(running.supervisor_pid, 0)
     except (FileNotFoundError, ProcessLookupError, TypeError, ValueError):
         return None

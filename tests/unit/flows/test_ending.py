@@ -1,13 +1,16 @@
 """SIGTERM and a Prefect that went away end a command in an orderly way."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import nullcontext
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -107,6 +110,28 @@ def test_what_a_gone_server_has_recorded_is_not_waited_for() -> None:
 def test_half_a_note_about_a_server_is_no_server(tmp_path: Path, left: str) -> None:
     (tmp_path / "server.json").write_text(left)
     assert _running_prefect(tmp_path) is None
+
+
+def test_a_server_that_an_earlier_version_started_is_found(tmp_path: Path) -> None:
+    class Healthy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Healthy) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}/api"
+            note = {"api_url": url, "keeper_pid": os.getpid()}
+            (tmp_path / "server.json").write_text(json.dumps(note))
+            assert _running_prefect(tmp_path) == url
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_a_full_disk_behind_stdout_is_one_line() -> None:
