@@ -1,6 +1,6 @@
 """One score on its way: what is sent for it, and what its attempts took."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +16,6 @@ from mappa_core.coach.evidence import (
 from mappa_core.coach.injection import flags_in
 from mappa_core.coach.pacing import Clock
 from mappa_core.coach.providers.provider import ProviderReply
-from mappa_core.coach.replies import Judged
 from mappa_core.core.records.scores import (
     CoachCall,
     CoachCase,
@@ -89,16 +88,9 @@ class Attempts:
         self._usage += usage
         self._cost += cost(usage, self._prices)
 
-    def scored(self, judged: Judged) -> CoachScore:
-        """Make the record of a score."""
-        return CoachScore(
-            **self._fields(),
-            value=judged.value,
-            rationale=judged.rationale,
-            criteria=judged.criteria,
-            blamed=judged.blamed,
-            correction=judged.correction,
-        )
+    def scored(self, judged: CoachScore) -> CoachScore:
+        """Make the record of a score that was read in the last reply."""
+        return replace(judged, **self._fields())
 
     def unscored(self, reason: UnscoredReason, detail: str) -> Unscored:
         """Make the record of why there is none."""

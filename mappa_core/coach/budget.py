@@ -36,7 +36,6 @@ class Usage:
         return self.prompt + self.reply + self.thought
 
     def __add__(self, other: "Usage") -> "Usage":
-        """The tokens of both."""
         return Usage(
             prompt=self.prompt + other.prompt,
             cached=self.cached + other.cached,
@@ -58,13 +57,11 @@ class Cost:
         return self.picodollars / PICODOLLARS
 
     def __add__(self, other: "Cost") -> "Cost":
-        """Both."""
         return Cost(
             tokens=self.tokens + other.tokens, picodollars=self.picodollars + other.picodollars
         )
 
     def __sub__(self, other: "Cost") -> "Cost":
-        """One without the other."""
         return self + Cost(tokens=-other.tokens, picodollars=-other.picodollars)
 
 

@@ -48,13 +48,7 @@ def case_of(
 def facts_of(
     turns: Sequence[Turn], duties: Sequence[Duty], outcome: Outcome | None
 ) -> tuple[Fact, ...]:
-    """The facts about the last of `turns`.
-
-    Args:
-        turns: The episode's turns up to the judged one.
-        duties: What each agent owes, in the order of the chain; without any there is no file trail.
-        outcome: How the episode ended, where the coach may know.
-    """
+    """The facts about the last of `turns`; without `duties` there is no file trail."""
     files = _file_facts(turns, duties) if duties else ()
     return (*files, *(_measured(outcome) if outcome is not None else ()))
 
@@ -70,14 +64,11 @@ def _file_facts(turns: Sequence[Turn], duties: Sequence[Duty]) -> Iterator[Fact]
 
 def _listed(files: Mapping[str, TrackedFile]) -> str:
     shown = [
-        f"{name} (by {file.agent} in turn {file.turn}{_stale(file)})"
+        f"{name} (by {file.agent} in turn {file.turn}"
+        + (f", stale: {file.stale})" if file.stale else ")")
         for name, file in sorted(files.items())
     ]
     return ", ".join(shown) or "nothing"
-
-
-def _stale(file: TrackedFile) -> str:
-    return f", stale: {file.stale}" if file.stale else ""
 
 
 def _touched(judged: Turn, before: Mapping[str, TrackedFile]) -> Iterator[Fact]:

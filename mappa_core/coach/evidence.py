@@ -17,7 +17,7 @@ from mappa_core.coach.injection import UNSEEN
 from mappa_core.coach.rubrics import Rubric
 from mappa_core.core.records.episodes import Message, Turn
 from mappa_core.core.records.scores import CoachCase
-from mappa_core.core.records.tools import Artifact, ToolResult
+from mappa_core.core.records.tools import ToolResult
 
 MARKER_CHARACTERS = 16
 
@@ -75,13 +75,7 @@ def system_text(rubric: Rubric, *, correction: bool) -> str:
 
 
 def build_prompt(case: CoachCase, rubric: Rubric, *, correction: bool = False) -> CoachPrompt:
-    """Put a case into words.
-
-    Args:
-        case: The evidence.
-        rubric: How the case's agent is judged.
-        correction: Whether to ask what the agent should have done.
-    """
+    """Put a case into words; `correction` asks what the agent should have done, too."""
     system, marker = system_text(rubric, correction=correction), marker_of(case)
     return CoachPrompt(system=system, user=case_text(case, marker), marker=marker)
 
@@ -158,11 +152,8 @@ def _sections(case: CoachCase) -> Iterator[tuple[str, str, int]]:
     for turn in case.earlier:
         yield f"earlier turn {turn.index}", _turn_text(turn), 3 * EARLIER_CHARACTERS
     for number, message in enumerate(_seen(case.messages)):
-        yield (
-            f"what the agent saw, {message.role} message {number}",
-            message.content,
-            SEEN_CHARACTERS,
-        )
+        name = f"what the agent saw, {message.role} message {number}"
+        yield name, message.content, SEEN_CHARACTERS
     yield "what the agent wrote", case.text, WRITTEN_CHARACTERS
     yield from _tool_sections(case.tool_result)
     if trail := file_trail(case):
@@ -177,9 +168,8 @@ def _seen(messages: Sequence[Message]) -> Sequence[Message]:
 
     What the agent itself said before carries the ids it was sampled with; those turns stay.
     """
-    own = any(message.token_ids is not None for message in messages)
     first = next((i for i, message in enumerate(messages) if message.token_ids is not None), None)
-    start = len(messages) - 1 if not own or first is None else max(first - 1, 0)
+    start = len(messages) - 1 if first is None else max(first - 1, 0)
     systems = [message for message in messages[:start] if message.role == "system"]
     return (*systems, *messages[max(start, 0) :])
 
@@ -209,22 +199,14 @@ def _turn_text(turn: Turn) -> str:
 
 def file_trail(case: CoachCase) -> tuple[str, ...]:
     """Say which agent wrote which file, in order, this action's last."""
+    earlier = [(f"{turn.agent} in turn {turn.index}", turn.tool_result) for turn in case.earlier]
     lines = [
-        f"{file.name} ({file.size_bytes} bytes, sha256 {file.sha256[:12]}): written by "
-        f"{turn.agent} in turn {turn.index}"
-        for turn in case.earlier
-        for file in _written(turn.tool_result)
-    ]
-    lines += [
-        f"{file.name} ({file.size_bytes} bytes, sha256 {file.sha256[:12]}): written by this action"
-        for file in _written(case.tool_result)
+        f"{file.name} ({file.size_bytes} bytes, sha256 {file.sha256[:12]}): written by {writer}"
+        for writer, result in (*earlier, ("this action", case.tool_result))
+        for file in (result.written if result else ())
     ]
     refused = case.tool_result.rejected if case.tool_result else ()
     return (*lines, *(f"{file.name}: refused, {file.reason}" for file in refused))
-
-
-def _written(result: ToolResult | None) -> Sequence[Artifact]:
-    return result.written if result is not None else ()
 
 
 def _truth(case: CoachCase) -> Iterator[str]:

@@ -61,7 +61,6 @@ class Forecast:
         )
 
     def __add__(self, other: "Forecast") -> "Forecast":
-        """Both."""
         return Forecast(
             calls=self.calls + other.calls,
             prompt_tokens=self.prompt_tokens + other.prompt_tokens,

@@ -71,11 +71,7 @@ BEYOND_ASCII = frozenset({"invisible", "lookalike"})
 
 
 def flags_in(texts: Iterable[str]) -> tuple[str, ...]:
-    """The flags that any of `texts` raises, in alphabetical order.
-
-    Args:
-        texts: Everything agents wrote: text, code, output, file names.
-    """
+    """The flags that any of `texts` raises, in alphabetical order."""
     whole = "\n".join(texts)
     sought = PATTERNS.keys() - (BEYOND_ASCII if whole.isascii() else frozenset())
     return tuple(sorted(name for name in sought if PATTERNS[name].search(whole)))

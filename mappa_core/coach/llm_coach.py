@@ -17,7 +17,7 @@ from mappa_core.coach.providers.provider import (
     ProviderError,
     ProviderReply,
 )
-from mappa_core.coach.replies import Judged, read_reply
+from mappa_core.coach.replies import read_reply
 from mappa_core.coach.rubrics import RubricSet
 from mappa_core.core.records.scores import (
     CoachCase,
@@ -100,17 +100,14 @@ class LlmCoach:
                 return _again(known)
             result = await self._ask(template)
             if isinstance(result, CoachScore):
-                self._remember(key, result)
+                self._known[key] = result
+                if len(self._known) > REMEMBERED:
+                    self._known.popitem(last=False)
             return result
 
     async def close(self) -> None:
         """Give connections back."""
         await self._provider.close()
-
-    def _remember(self, key: str, score: CoachScore) -> None:
-        self._known[key] = score
-        while len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
 
     async def _ask(self, template: RequestTemplate) -> CoachScore | Unscored:
         attempts = Attempts(template.case, self._config.prices, self._clock)
@@ -122,7 +119,7 @@ class LlmCoach:
             except ProviderError as error:
                 return attempts.unscored(error.reason, str(error))
             read = read_reply(reply.text, marker=template.marker, evidence=template.evidence)
-            if isinstance(read, Judged):
+            if isinstance(read, CoachScore):
                 return attempts.scored(read)
             why = read.why
         return attempts.unscored("unparsable", why)

@@ -50,8 +50,10 @@ def check_coaches(config: CoachConfig, settings: Settings, team: CoachedTeam) ->
         check_coach(config.second, settings, team)
 
 
-def check_coach(config: CoachModelConfig, settings: Settings, team: CoachedTeam) -> None:
-    """Refuse a coach that could not answer.
+def check_coach(
+    config: CoachModelConfig, settings: Settings, team: CoachedTeam
+) -> RubricSet | None:
+    """Refuse a coach that could not answer; returns its rubrics, None for the rule coach.
 
     Raises:
         ConfigError: A key, a rubric set or an agent's rubric is missing.
@@ -60,7 +62,7 @@ def check_coach(config: CoachModelConfig, settings: Settings, team: CoachedTeam)
     needs_key = row is not None and not (row.keyless_at_base_url and config.base_url)
     if row is not None and needs_key and settings.secret(row.needs) is None:
         raise ConfigError(f"coach backend {config.backend} needs {row.needs} in the environment")
-    coach_rubrics(config, team)
+    return coach_rubrics(config, team)
 
 
 def coach_rubrics(config: CoachModelConfig, team: CoachedTeam) -> RubricSet | None:
@@ -100,8 +102,7 @@ def _open_coach(
     budget: Budget,
     stack: AsyncExitStack,
 ) -> Coach:
-    check_coach(config, settings, team)
-    rubrics = coach_rubrics(config, team)
+    rubrics = check_coach(config, settings, team)
     if rubrics is None:
         return RuleCoach(team.rules)
     return _open_llm_coach(config, settings, rubrics, budget, stack)

@@ -95,12 +95,8 @@ class Rates:
 def retrying(clock: Clock, deadline: Callable[[], float]) -> AsyncRetrying:
     """Make a call again while it fails with `Passing` and may begin before the deadline.
 
-    Args:
-        clock: Measures and waits.
-        deadline: When the last call may begin; asked after each failure.
-
-    Returns:
-        An awaitable function of the call and its arguments; raises the last `ProviderError`.
+    The deadline is asked for after each failure. What is returned takes the call and its
+    arguments, and raises the last `ProviderError`.
     """
     return AsyncRetrying(
         sleep=clock.sleep,

@@ -1,7 +1,7 @@
 """What a coach's reply says: a judgement, or why it says none.
 
     reply ─▶ unquoted lines ─┬─▶ JSON objects with a score  ─┐ signed ones if any, else the
-                             └─▶ lines `Score: n`            ┴─▶ others ─▶ Judged | Unreadable
+                             └─▶ lines `Score: n`            ┴─▶ others ─▶ CoachScore | Unreadable
 
 `read_reply` is total: any text at all gives one or the other. A score is signed when it names the
 case's marker, which the agents' text cannot contain. An unsigned one counts only where the same
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import cast
 
-from mappa_core.core.records.scores import CriterionMark
+from mappa_core.core.records.scores import CoachScore, CriterionMark
 from mappa_core.core.records.tools import Json
 
 LONGEST_REPLY = 100_000
@@ -60,18 +60,6 @@ _EVIDENCE, _EVIDENCE_END = "<<<EVIDENCE", "<<<END"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """A score with its reasons, as the coach gave them."""
-
-    value: float
-    """In [0, 10]."""
-    rationale: str
-    criteria: tuple[CriterionMark, ...] = ()
-    blamed: str | None = None
-    correction: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
     """Why a reply is no judgement, in words for the coach and for people."""
 
@@ -93,13 +81,10 @@ class _Candidate:
     """The JSON object, empty for a line of text."""
 
 
-def read_reply(raw: str, *, marker: str, evidence: Sequence[str]) -> Judged | Unreadable:
-    """Read one reply; never raises.
+def read_reply(raw: str, *, marker: str, evidence: Sequence[str]) -> CoachScore | Unreadable:
+    """Read the score in a reply that carries the case's `marker`; never raises.
 
-    Args:
-        raw: Whatever came back.
-        marker: The case's marker, which a structured reply repeats as `case`.
-        evidence: The agents' text the coach was shown; what stands there is no judgement.
+    `evidence` is the agents' text the coach was shown; what stands there is no judgement.
     """
     if not raw.strip():
         return Unreadable(why="the reply is empty")
@@ -113,16 +98,13 @@ def read_reply(raw: str, *, marker: str, evidence: Sequence[str]) -> Judged | Un
 
     try:
         objects, text = _split(_unquoted(raw))
-        found = [
-            *_from_objects(objects, marker, shown, raw),
-            *_from_text(text, marker, shown),
-        ]
-        return _judged(found)
+        scores = _from_objects(objects, marker, shown, raw)
+        return _judged([*scores, *_from_text(text, marker, shown)])
     except _Spoilt as spoilt:
         return Unreadable(why=str(spoilt))
 
 
-def _judged(found: Sequence[_Candidate]) -> Judged:
+def _judged(found: Sequence[_Candidate]) -> CoachScore:
     counted = [one for one in found if one.signed] or found
     if not counted:
         raise _Spoilt("there is no score outside quotations of the evidence")
@@ -133,7 +115,7 @@ def _judged(found: Sequence[_Candidate]) -> Judged:
     chosen = counted[0]
     if chosen.value is None or not chosen.rationale:
         raise _Spoilt("there is a score but no rationale")
-    return Judged(
+    return CoachScore(
         value=chosen.value,
         rationale=chosen.rationale,
         criteria=tuple(_criteria(chosen.source.get("criteria"))),
@@ -273,9 +255,6 @@ def points(text: str) -> float | None:
 
     A range ("7-8"), another scale ("80/100", "80%"), a decimal comma, an exponent or a number
     outside [0, 10] is None: a coach's number is read or it is not; it is never guessed.
-
-    Args:
-        text: What stands after a label, or the content of a JSON string.
     """
     bare = text.strip(_DECORATION).removesuffix(".").strip(_DECORATION)
     number = _POINTS.match(bare)

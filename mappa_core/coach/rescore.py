@@ -101,11 +101,7 @@ async def rescore(
 ) -> RescoreResult:
     """Score the actions again, storing each score as it arrives; can be stopped and resumed.
 
-    Args:
-        store: Where the actions are and the scores go.
-        plan: By which coach.
-        job: Which actions.
-        progress: Told how many actions of an episode are done.
+    `progress` is told of each episode how many actions are done.
     """
     episodes = asyncio.Semaphore(EPISODES_AT_ONCE)
 

@@ -95,10 +95,7 @@ def who_failed(duties: Sequence[Duty], turns: Sequence[Turn]) -> Failing | None:
     """The first agent of the chain that ended its last turn without all it owes.
 
     What a later agent made in its stead does not clear it: the file was missing when it was due.
-
-    Args:
-        duties: In the order of the chain.
-        turns: The episode's turns so far; an agent that has not acted yet has not failed.
+    An agent that has not acted yet has not failed.
     """
     for duty in duties:
         own = [turn.index for turn in turns if turn.agent == duty.agent]

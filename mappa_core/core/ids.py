@@ -20,9 +20,7 @@ Part: TypeAlias = "str | int | UUID | tuple[Part, ...] | None"
 def content_id(kind: str, *parts: Part) -> UUID:
     """The uuid5 of `kind` and `parts`; injective in the parts' text.
 
-    Args:
-        kind: What is named, e.g. `episode`; keeps equal parts of different kinds apart.
-        parts: What identifies it, in a fixed order.
+    `kind` is what is named, e.g. `episode`; it keeps equal parts of different kinds apart.
 
     Raises:
         TypeError: A part has no canonical text, e.g. a float or a record.

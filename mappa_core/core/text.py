@@ -120,14 +120,11 @@ def last_boxed(text: str) -> str | None:
 def clipped(text: str, limit: int) -> str:
     """`text`, at most `limit` characters of it: both ends stay and the middle says what is cut.
 
-    Args:
-        text: Any text.
-        limit: Characters kept, the note in the middle not counted.
+    The note in the middle is not counted.
     """
     if len(text) <= limit:
         return text
-    head = limit - limit // 2
-    tail = limit // 2
+    head, tail = limit - limit // 2, limit // 2
     return f"{text[:head]} ...{len(text) - limit} characters left out... {text[len(text) - tail :]}"
 
 

@@ -34,11 +34,14 @@ class AnthropicProvider:
         Raises:
             ProviderError: There is no reply.
         """
-        thinking = self._thinking()
+        budget = self._config.thinking_budget or 0
+        thinking: ThinkingConfigParam | None = (
+            {"type": "enabled", "budget_tokens": budget} if budget else None
+        )
         try:
             answer = await self._client.messages.create(
                 model=self._config.model,
-                max_tokens=self._config.max_output_tokens + (self._config.thinking_budget or 0),
+                max_tokens=self._config.max_output_tokens + budget,
                 system=[{"type": "text", "text": system, "cache_control": {"type": "ephemeral"}}],
                 messages=[{"role": "user", "content": user}],
                 # A thinking model samples at 1 and refuses anything else.
@@ -57,10 +60,6 @@ class AnthropicProvider:
     async def close(self) -> None:
         """Give connections back."""
         await self._client.close()
-
-    def _thinking(self) -> ThinkingConfigParam | None:
-        budget = self._config.thinking_budget
-        return {"type": "enabled", "budget_tokens": budget} if budget else None
 
     def _safe(self, error: Exception) -> str:
         return safe(str(error), self._key)

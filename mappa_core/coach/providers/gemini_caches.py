@@ -11,7 +11,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 import httpx2
 from google import genai
@@ -22,15 +21,6 @@ from google.genai.errors import APIError
 from mappa_core.coach.budget import Usage, estimated_tokens
 from mappa_core.coach.config import CoachModelConfig
 from mappa_core.coach.providers.gemini_replies import provider_error
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContextCache:
-    """Names a system text that the provider keeps."""
-
-    name: str
-    made_at: float
-    """On the monotonic clock."""
 
 
 class ContextCaches:
@@ -45,7 +35,8 @@ class ContextCaches:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client, self._config, self._secrets, self._now = client, config, secrets, now
-        self._made: dict[str, ContextCache] = {}
+        self._made: dict[str, tuple[str, float]] = {}
+        """Name of the cache and when it was made, by system text."""
         self._lock = asyncio.Lock()
 
     async def of(self, system: str) -> tuple[str | None, Usage]:
@@ -82,9 +73,9 @@ class ContextCaches:
 
     def _standing(self, system: str) -> str | None:
         """Its name, if a call that begins now will end before the cache does."""
-        known = self._made.get(system)
+        name, made_at = self._made.get(system, (None, 0.0))
         lasts = self._config.context_cache.ttl_seconds - self._config.attempt_seconds
-        return known.name if known and self._now() - known.made_at < lasts else None
+        return name if self._now() - made_at < lasts else None
 
     async def _make(self, system: str) -> tuple[str, Usage]:
         made_at = self._now()
@@ -97,7 +88,7 @@ class ContextCaches:
             made = await self._client.aio.caches.create(model=self._config.model, config=settings)
         except (APIError, GoogleAuthError, httpx2.HTTPError, ValueError) as error:
             raise provider_error(error, self._secrets, "no context cache: ") from None
-        self._made[system] = ContextCache(name=made.name or "", made_at=made_at)
+        self._made[system] = made.name or "", made_at
         counted = made.usage_metadata
         tokens = counted.total_token_count if counted is not None else None
         return made.name or "", Usage(prompt=tokens or 0)

@@ -73,10 +73,7 @@ def provider_error(
 ) -> ProviderError:
     """Say what a failed call means: whether it can pass, and when.
 
-    Args:
-        error: What google-genai raised.
-        secrets: What must not be in the message.
-        what: What failed, in front of the provider's words.
+    The message begins with `what` failed and has none of the `secrets`.
     """
     match error:
         case APIError():

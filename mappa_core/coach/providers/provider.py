@@ -68,13 +68,7 @@ class Provider(Protocol):
 def status_error(
     status: int, detail: str, retry_after_seconds: float | None = None
 ) -> ProviderError:
-    """The error of an HTTP status.
-
-    Args:
-        status: 4xx or 5xx.
-        detail: What the provider said, secrets hidden.
-        retry_after_seconds: When it wants to be asked again, if it said so.
-    """
+    """The error of an HTTP status; `detail` is what the provider said, secrets hidden."""
     said = f"HTTP {status}: {detail}"
     if status == 429:
         return Passing("rate_limited", said, retry_after_seconds=retry_after_seconds)

@@ -91,7 +91,8 @@ class Rubric(_Part):
             f"# The agent\n{self.role.strip()}",
             "# What to consider\n" + "\n".join(f"- {item}" for item in self.considers),
             "# Criteria\n" + "\n".join(f"- {c.name}: {c.description}" for c in self.criteria),
-            "# Scores\n" + "\n".join(_band(band) for band in self.bands),
+            "# Scores\n"
+            + "\n".join(f"- {b.lowest:g} to {b.highest:g}: {b.means}" for b in self.bands),
             *(_task_type(name, kind) for name, kind in self.task_types.items()),
         ]
         return "\n\n".join(parts)
@@ -155,11 +156,7 @@ def reversed_rubrics(rubrics: RubricSet) -> RubricSet:
 
 
 def parse_rubric(data: bytes, source: str) -> Rubric:
-    """Read one rubric file.
-
-    Args:
-        data: Its content, YAML.
-        source: How to name it in an error.
+    """Read one rubric file, which errors name as `source`.
 
     Raises:
         ConfigError: It is no YAML or breaks the format.
@@ -197,10 +194,6 @@ def _choices(team: str) -> str:
     if not folder.is_dir():
         return "a folder of your own, by its path"
     return ", ".join(sorted(entry.name for entry in folder.iterdir() if entry.is_dir()))
-
-
-def _band(band: Band) -> str:
-    return f"- {band.lowest:g} to {band.highest:g}: {band.means}"
 
 
 def _task_type(name: str, kind: TaskType) -> str:

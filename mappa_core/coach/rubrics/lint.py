@@ -6,22 +6,14 @@ of the ways in which one kind of task earned more than another for the same qual
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from mappa_core.coach.rubrics import Rubric, RubricSet, TaskType
+from mappa_core.coach.rubrics.arithmetic import VALUES
 
 METRICS: Mapping[str, str | None] = {
-    "accuracy": None,
-    "balanced_accuracy": None,
-    "f1": None,
-    "roc_auc": None,
-    "log_loss": None,
-    "r2": None,
-    "rmse_over_sd": None,
-    "mae_over_mad": None,
-    "spearman": None,
-    "share_correct": None,
+    **dict.fromkeys(VALUES),
     "rmse": "is in the target's unit: use rmse_over_sd",
     "mse": "is in the target's unit squared: use rmse_over_sd",
     "mae": "is in the target's unit: use mae_over_mad",
@@ -82,13 +74,9 @@ def _alike(rubric: Rubric) -> Iterator[str]:
         "use of a metric": lambda kind: kind.metric is None,
     }
     for what, of in same.items():
-        if _differ(of(kind) for kind in kinds):
+        first, *others = (of(kind) for kind in kinds)
+        if any(other != first for other in others):
             yield f"task types differ in their {what}"
-
-
-def _differ(values: Iterable[object]) -> bool:
-    first, *others = values
-    return any(other != first for other in others)
 
 
 def _task_type(kind: TaskType) -> Iterator[str]:

@@ -57,7 +57,6 @@ RULE_SETS: Mapping[str, RuleSet] = MappingProxyType(
     }
 )
 """Every set by name."""
-NO_RULES = RuleSet(version=0, judges={})
 
 
 def load_rules(name: str | None) -> RuleSet:
@@ -67,7 +66,7 @@ def load_rules(name: str | None) -> RuleSet:
         ConfigError: There is no such set.
     """
     if name is None:
-        return NO_RULES
+        return RuleSet(version=0, judges={})
     if name not in RULE_SETS:
         raise ConfigError(f"no set of rules is called {name!r}: there are {', '.join(RULE_SETS)}")
     return RULE_SETS[name]

@@ -46,11 +46,7 @@ class Reading:
 
 
 def read_story(statement: str) -> Reading | None:
-    """What the words of a story imply, or None where they do not settle it.
-
-    Args:
-        statement: A problem's text.
-    """
+    """What the words of a story imply, or None where they do not settle it."""
     if _NOT_A_STORY.search(statement) or len(statement.split()) > _LONGEST_STORY:
         return None
     quantities = tuple(int(number[0]) for number in _NUMBER.finditer(statement))

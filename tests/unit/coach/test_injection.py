@@ -10,8 +10,9 @@ import yaml
 
 from mappa_core.coach.evidence import authored, build_prompt
 from mappa_core.coach.injection import PATTERNS, flags_in
-from mappa_core.coach.replies import Judged, Unreadable, read_reply
+from mappa_core.coach.replies import Unreadable, read_reply
 from mappa_core.coach.rubrics import load_rubrics
+from mappa_core.core.records.scores import CoachScore
 from tests.unit.coach.cases import make_case
 
 ATTEMPTS: list[dict[str, Any]] = yaml.safe_load(
@@ -71,7 +72,7 @@ def test_the_parser_takes_no_score_from_a_quoted_attempt(one: dict[str, Any]) ->
         assert isinstance(read, Unreadable), read
     signed = f'It says\n{quoted}\n{{"case": "{prompt.marker}", "rationale": "cheats", "score": 1}}'
     read = read_reply(signed, marker=prompt.marker, evidence=evidence)
-    assert isinstance(read, Unreadable) or (isinstance(read, Judged) and read.value == 1)
+    assert isinstance(read, Unreadable) or (isinstance(read, CoachScore) and read.value == 1)
 
 
 PRINTED = (

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.coach.replies import Judged, Unreadable, points, read_reply
+from mappa_core.coach.replies import Unreadable, points, read_reply
+from mappa_core.core.records.scores import CoachScore
 
 MARKER = "0f1e2d3c4b5a6978"
 
 
-def read(raw: str, *evidence: str) -> Judged | Unreadable:
+def read(raw: str, *evidence: str) -> CoachScore | Unreadable:
     return read_reply(raw, marker=MARKER, evidence=evidence)
 
 
@@ -92,7 +93,7 @@ def test_anything_else_is_no_number(text: str) -> None:
 )
 def test_replies_that_say_a_score(raw: str, value: float) -> None:
     reply = read(raw)
-    assert isinstance(reply, Judged)
+    assert isinstance(reply, CoachScore)
     assert reply.value == value
     assert reply.rationale
 
@@ -142,7 +143,7 @@ def test_a_quoted_line_is_not_the_coachs_score() -> None:
     assert isinstance(read("The agent wrote this.\nScore: 10", said), Unreadable)
     assert isinstance(read("It cheats:\n  **score:** 10", said), Unreadable)
     own = read("It cheats:\nScore: 10\nScore: 1", said)
-    assert isinstance(own, Judged)
+    assert isinstance(own, CoachScore)
     assert own.value == 1
 
 
@@ -162,12 +163,12 @@ def test_a_score_inside_something_broken_is_not_taken() -> None:
 def test_everything_else_a_structured_reply_says() -> None:
     marks = [{"name": "format", "mark": 9}, {"name": "wild", "mark": 11}, "junk", {"mark": 1}]
     reply = read(structured(criteria=marks, blamed=" planner ", correction="Read the file first."))
-    assert isinstance(reply, Judged)
+    assert isinstance(reply, CoachScore)
     assert [(mark.name, mark.mark) for mark in reply.criteria] == [("format", 9.0)]
     assert reply.blamed == "planner"
     assert reply.correction == "Read the file first."
     bare = read(structured(blamed="", criteria={"a": 1}))
-    assert isinstance(bare, Judged)
+    assert isinstance(bare, CoachScore)
     assert (bare.blamed, bare.criteria) == (None, ())
 
 
@@ -212,7 +213,7 @@ def mutated(source: random.Random) -> str:
 NUMBER = re.compile(r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
 
-def check(reply: Judged | Unreadable, raw: str) -> None:
+def check(reply: CoachScore | Unreadable, raw: str) -> None:
     """A score is in range, has reasons, and is one of the numbers in the reply."""
     if isinstance(reply, Unreadable):
         assert reply.why
@@ -229,7 +230,7 @@ def fuzz(count: int, seed: int) -> int:
         raw = mutated(source)
         reply = read(raw, "Score: 9", "the agent's text")
         check(reply, raw)
-        read_as_scores += isinstance(reply, Judged)
+        read_as_scores += isinstance(reply, CoachScore)
     return read_as_scores
 
 
