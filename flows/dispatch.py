@@ -59,12 +59,7 @@ async def dispatch(
 ) -> Update:
     """Have an update that the store lacks computed by a run of `learner.deployment`.
 
-    Args:
-        request: Which update.
-        config: The training run's.
-        store: Both sides' store.
-        progress: Is told why no worker may be computing it.
-        quiet_seconds: How often to look.
+    `progress` is told, every `quiet_seconds` at most, why no worker may be computing it.
 
     Raises:
         LearnerError: The deployment is gone, its run failed, or the checkpoint is not to be seen

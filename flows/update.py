@@ -90,11 +90,7 @@ def update_request(run_id: UUID, agent: str, iteration: int, config: TrainConfig
 
 
 def _check_shared(request: UpdateRequest, store: Store) -> None:
-    """Look whether this machine has what the training run has.
-
-    Raises:
-        LearnerError: It has another store, or other checkpoints.
-    """
+    """Refuse to compute where the store, or the checkpoints, are not the training run's."""
     try:
         store.runs.get_run(str(request.run_id))
     except NotFound as error:

@@ -48,15 +48,11 @@ async def ended_run(
     client: PrefectClient,
     flow_run_id: UUID,
     progress: ProgressListener,
-    quiet_seconds: float = QUIET_SECONDS,
+    quiet_seconds: float,
 ) -> FlowRun:
     """Wait for a flow run to reach its final state, however long that takes; returns it.
 
-    Args:
-        client: Of its server.
-        flow_run_id: Which run.
-        progress: Is told, once for each reason, why no worker may be executing it.
-        quiet_seconds: How often to look for one.
+    `progress` is told, once for each reason, why no worker may be executing it.
 
     Raises:
         LearnerError: It was deleted.

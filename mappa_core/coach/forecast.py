@@ -147,11 +147,7 @@ def _printed(code: str) -> ToolResult:
         exit_code=0,
         stdout=PRINTED,
         stderr="",
-        stdout_omitted_bytes=0,
-        stderr_omitted_bytes=0,
         seconds=0.1,
-        cpu_seconds=None,
-        peak_memory_bytes=None,
         tier="assumed",
     )
 

@@ -65,13 +65,7 @@ class ToolRunner:
     """Holds a place within a limit that this process shares with others."""
 
     async def execute(self, episode: Episode, request: ToolRequest) -> ToolResult:
-        """Do what an episode's next turn asks for, among the files that the turns before it left.
-
-        Raises:
-            SandboxError: The sandbox itself failed.
-            ToolServerError: A tool's server died.
-            WorkspaceError: The files are not there or cannot be kept.
-        """
+        """Do what an episode's next turn asks for; see `ActionRunner`."""
         async with self.limited("mappa-sandbox"):
             if self.files is None:
                 return await self._result(request, None)
@@ -105,11 +99,7 @@ class DirectRunner(ToolRunner):
     """Of the run."""
 
     async def generate(self, episode: Episode, observation: Observation) -> Action:
-        """Sample the next action of an episode.
-
-        Raises:
-            EngineError: The engine died and did not come back.
-        """
+        """Sample the next action of an episode; see `ActionRunner`."""
         policy, seed = self.policies[observation.agent], generation_seed(self.seed, episode)
         async with self.limited("mappa-engine"):
             prompt = self.tokenizer.render(observation.messages)
@@ -180,11 +170,7 @@ def refusal(call: RefusedCall) -> ToolResult:
         exit_code=1,
         stdout="",
         stderr=call.reason,
-        stdout_omitted_bytes=0,
-        stderr_omitted_bytes=0,
         seconds=0.0,
-        cpu_seconds=None,
-        peak_memory_bytes=None,
         tier=REFUSED,
         read=(),
     )

@@ -5,14 +5,24 @@ Team ─▶ observation ─▶ ActionRunner.generate ─▶ what it asks for ─
 └──────────────────────────── stored as a row, and shown to the team ◀─────────────────────┘
 """
 
+from dataclasses import replace
 from uuid import UUID
 
 from mappa_core.core import ids
 from mappa_core.core.concurrency import in_thread
 from mappa_core.core.errors import DiskFull, OutsideError, StoreError
-from mappa_core.core.records.episodes import Episode, Observation, Phase, Problem, StopReason, Turn
+from mappa_core.core.file_trail import files_after
+from mappa_core.core.records.episodes import (
+    Episode,
+    Observation,
+    Outcome,
+    Phase,
+    Problem,
+    StopReason,
+    Turn,
+)
+from mappa_core.grading.answers import verify
 from mappa_core.rollout.episode_files import EpisodeFiles
-from mappa_core.rollout.judging import judge
 from mappa_core.rollout.protocols import ActionRunner
 from mappa_core.rollout.teams.base import Team
 from mappa_core.store.store import Store
@@ -45,13 +55,6 @@ async def play_episode(
     A failure outside (engine, sandbox, tool, files) ends this episode as `StopReason.FAILED`,
     stored with its error; the iteration goes on without it.
 
-    Args:
-        episode: Which; without its turns.
-        team: Decides who acts on what.
-        store: Has its turns, and is given each new one.
-        runner: Samples actions and does what they ask for.
-        files: What a team that works on files hands in; None for one that answers.
-
     Raises:
         StoreError: A turn or the end could not be written; played again it goes on from there.
         DiskFull: The same, or no room for the files of a turn: no episode would fare better.
@@ -64,7 +67,7 @@ async def play_episode(
             turn = await _turn(episode, observation, team, runner)
             await in_thread(store.episodes.add_turn, episode, turn)
             episode = episode.with_turn(turn)
-        outcome = await in_thread(judge, team, episode, files)
+        outcome = await in_thread(_judge, team, episode, files)
         closed = episode.closed(team.stop_reason(episode), outcome=outcome)
     except (StoreError, DiskFull):
         raise
@@ -86,3 +89,24 @@ async def _turn(
         action=action,
         tool_result=None if wanted is None else await runner.execute(episode, wanted),
     )
+
+
+def _judge(team: Team, episode: Episode, files: EpisodeFiles | None) -> Outcome:
+    """Compare the team's answer with the right one, or measure its file against hidden labels.
+
+    Raises:
+        WorkspaceError: The file was there and is not any more.
+    """
+    answer = team.final_answer(episode)
+    if files is None:
+        return verify(answer, episode.problem.answer)
+    # Imported here: pandas and scikit-learn take a second, which other teams do not need.
+    from mappa_core.grading.submissions import grade, parse_key
+
+    file = files_after(episode.turns).get(answer) if answer else None
+    data = files.content(file.artifact.sha256) if file else None
+    labels = files.tasks.labels(episode.problem)
+    outcome = grade(data, labels, parse_key(episode.problem.answer))
+    if file and file.stale and outcome.detail is None:
+        return replace(outcome, detail=f"stale: {file.stale}")
+    return outcome

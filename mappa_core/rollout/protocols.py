@@ -73,12 +73,7 @@ class Sandbox(Protocol):
         ...
 
     async def run(self, code: str, workspace: Path | None, limits: Limits) -> ToolResult:
-        """Run `code` as `main.py`; a program that fails is data.
-
-        Args:
-            code: Python source.
-            workspace: Directory that persists between turns, or None for an empty one.
-            limits: Bounds on time, memory, processes, files and output.
+        """Run `code` as `main.py` in `workspace`, None for an empty one; a failure is data.
 
         Raises:
             SandboxError: The sandbox itself failed.
@@ -100,10 +95,6 @@ class Toolbox(Protocol):
 
     async def call(self, call: ToolCall, limits: Limits) -> ToolResult:
         """Make `call`; one that fails, or takes too long, is data.
-
-        Args:
-            call: Of one of `tools`.
-            limits: Bounds on wall clock and output.
 
         Raises:
             ToolServerError: The server died; the next call opens it again.

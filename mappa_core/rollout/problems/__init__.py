@@ -32,11 +32,7 @@ SOURCES: Mapping[str, SourceKind] = MappingProxyType(
 
 
 def problem_source(config: ProblemsConfig, workspace_mib: int | None = None) -> ProblemSource:
-    """The source a configuration asks for.
-
-    Args:
-        config: Which problems.
-        workspace_mib: What agents have room for; None where no agent is going to work there.
+    """The source a configuration asks for, with `workspace_mib` for agents where they work there.
 
     Raises:
         ConfigError: A file cannot be read, the sets overlap, the levels hold too few problems, or

@@ -45,13 +45,7 @@ def check_enough(problems: Sequence[Problem], count: int) -> None:
 
 
 def _after(order: Sequence[int], taken: Sequence[int], room: int) -> list[int]:
-    """The order with none of `taken` among its first `room`: each changes places with a later one.
-
-    Args:
-        order: A permutation; at least `room` of it are not taken.
-        taken: What the iteration has already.
-        room: How many it still lacks.
-    """
+    """The order with each of `taken` among its first `room` swapped for a later one that is not."""
     mended = list(order)
     free = (at for at in range(room, len(mended)) if mended[at] not in taken)
     for at in range(room):

@@ -66,10 +66,6 @@ _PROMPTS = TypeAdapter(dict[str, CleanedPrompt])
 def open_problems(config: ProblemsConfig, workspace_mib: int | None) -> TaskProblems:
     """The tasks that a configuration names.
 
-    Args:
-        config: Which tasks, and where they are.
-        workspace_mib: What agents have room for; None where no agent is going to work there.
-
     Raises:
         ConfigError: A file is missing or not in the layout, a task has no cleaned prompt, an
             unknown metric or labels that nothing can be measured with, its data takes over half the

@@ -2,6 +2,10 @@
 
 Answers may be text or numbers; 142.0 means 142. An answer in prose is kept as it is: it will match
 no boxed answer, so such a problem counts as unsolved.
+
+Two transcriptions of one contest rarely agree to the letter: spaces, a drawing, a clause differ.
+Among the 933 AIME problems of 1983-2024 no two are more similar than 0.7; the 18 that
+`aime_eval_32` repeats are 0.94 or more, and its other 14 are below 0.5.
 """
 
 import json
@@ -16,10 +20,15 @@ from pydantic import BaseModel, BeforeValidator, StringConstraints, TypeAdapter,
 from mappa_core.core import ids
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import Problem
+from mappa_core.core.text import jaccard_similarity
 from mappa_core.rollout.config import ProblemsConfig
 from mappa_core.rollout.problems.base import FixedProblems, read_text
-from mappa_core.rollout.problems.overlap import shared_problems
 
+SAME = 0.8
+"""Jaccard similarity in [0, 1] from which two statements count as one problem."""
+
+_DRAWING = re.compile(r"\[asy\].*?(?:\[/asy\]|\Z)", re.DOTALL | re.IGNORECASE)
+_WORD = re.compile(r"[^\W\d_]+|\d+")
 _DEGREES = re.compile(r"\^\s*(?:\{\s*)?\\(?:circ|degree)(?:\s*\})?|°")
 
 
@@ -60,7 +69,7 @@ def open_problems(config: ProblemsConfig, workspace_mib: int | None) -> FixedPro
             "problems.source=json needs problems.train_files and problems.held_out_files"
         )
     train, held_out = _read_all(config.train_files), _read_all(config.held_out_files)
-    shared = shared_problems(train, held_out)
+    shared = _shared(train, held_out)
     repeated = sum(problem in shared for problem in held_out)
     if repeated and not config.drop_overlap:
         raise ConfigError(
@@ -121,3 +130,20 @@ def _problem(path: Path, row: _Row) -> Problem:
         statement=row.prompt,
         answer=row.answer,
     )
+
+
+def _shared(train: Sequence[Problem], held_out: Sequence[Problem]) -> set[Problem]:
+    """The problems of both sets that the other one has too, by content or by similarity."""
+    training = [(problem, _words(problem)) for problem in train]
+    measuring = [(problem, _words(problem)) for problem in held_out]
+    return {
+        twin
+        for one, words in training
+        for other, others in measuring
+        if one.id == other.id or (words and jaccard_similarity(words, others) >= SAME)
+        for twin in (one, other)
+    }
+
+
+def _words(problem: Problem) -> frozenset[str]:
+    return frozenset(_WORD.findall(_DRAWING.sub(" ", problem.statement.casefold())))

@@ -164,11 +164,7 @@ def without_reply(status: ToolStatus, reason: str, limits: Limits) -> Reply:
         exit_code=None,
         stdout="",
         stderr=f"[{reason}]",
-        stdout_omitted_bytes=0,
-        stderr_omitted_bytes=0,
         seconds=limits.wall_seconds,
-        cpu_seconds=None,
-        peak_memory_bytes=None,
         tier="",
     )
     return Reply(result=result)

@@ -8,7 +8,6 @@
 A team is one module with a subclass of `Team`, its prompts, and a line in `TEAMS`.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -50,7 +49,7 @@ class AgentSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Team(ABC):
+class Team:
     """Agents that solve one problem together; every decision is a function of the episode.
 
     As it stands here, agents act one after another, each until it hands over, and see the problem.
@@ -67,9 +66,9 @@ class Team(ABC):
     rubrics: str
     """The folder of rubric sets for its agents."""
 
-    @abstractmethod
     def final_answer(self, episode: Episode) -> str | None:
-        """The team's answer; None where it gave none."""
+        """The team's answer, what its last agent boxed last; None where it gave none."""
+        return last_box_of(self.agents[-1], episode)
 
     def stop_reason(self, episode: Episode) -> StopReason:
         """Why a finished episode ended: `ANSWERED` where there is a final answer."""

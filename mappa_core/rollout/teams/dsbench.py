@@ -95,12 +95,7 @@ class DsBench(Team):
 
 
 def output_text(result: ToolResult | None, limit: int) -> str:
-    """What an agent is told about a run: how it ended and both ends of what it wrote.
-
-    Args:
-        result: The run, or None where there was no program.
-        limit: Characters kept of what the program wrote.
-    """
+    """What an agent is told about a run: how it ended, `limit` characters of what it wrote."""
     if result is None:
         return "no program was run: write one complete ```python block"
     if result.status is ToolStatus.OK:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from mappa_core.core.records.episodes import Episode, StopReason, Turn
 from mappa_core.core.records.tools import ToolResult, ToolStatus
 from mappa_core.core.text import clipped, visible
-from mappa_core.rollout.teams.base import PYTHON, AgentSpec, Team, last_box_of
+from mappa_core.rollout.teams.base import PYTHON, AgentSpec, Team
 
 SOLVER = AgentSpec(
     name="problem_solver",
@@ -65,10 +65,6 @@ class MathChat(Team):
         limit = self.prompt_of(agent).output_chars
         return {"code_executor.output": output_text(turn.tool_result, limit)}
 
-    def final_answer(self, episode: Episode) -> str | None:
-        """What the Verifier boxed."""
-        return last_box_of(VERIFIER, episode)
-
     def stop_reason(self, episode: Episode) -> StopReason:
         """`ANSWERED` once the Verifier has spoken, box or no box."""
         spoke = bool(episode.turns_of(VERIFIER.name))
@@ -76,12 +72,7 @@ class MathChat(Team):
 
 
 def output_text(result: ToolResult | None, limit: int) -> str:
-    """What an agent is told about a run, in words.
-
-    Args:
-        result: The run, or None where there was no program.
-        limit: Characters kept of what the program wrote.
-    """
+    """What an agent is told about a run, with `limit` characters of what the program wrote."""
     if result is None:
         return "no program was run"
     if result.status is ToolStatus.OK:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from mappa_core.core.records.episodes import Episode, StopReason
 from mappa_core.core.text import clipped, visible
-from mappa_core.rollout.teams.base import AgentSpec, Team, last_box_of
+from mappa_core.rollout.teams.base import AgentSpec, Team
 
 PROPOSERS = tuple(
     AgentSpec(
@@ -46,10 +46,6 @@ class Mixture(Team):
             turn.agent: clipped(visible(turn.action.text), limit) for turn in episode.turns
         }
         return {"problem": episode.problem.statement, **proposals}
-
-    def final_answer(self, episode: Episode) -> str | None:
-        """What the Aggregator boxed."""
-        return last_box_of(AGGREGATOR, episode)
 
     def stop_reason(self, episode: Episode) -> StopReason:
         """`ANSWERED` once the Aggregator has spoken, box or no box."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from mappa_core.core.records.episodes import Episode, Turn
 from mappa_core.core.records.tools import ToolRequest
 from mappa_core.core.text import last_boxed
-from mappa_core.rollout.teams.base import PYTHON, AgentSpec, Team, last_box_of
+from mappa_core.rollout.teams.base import PYTHON, AgentSpec, Team
 from mappa_core.rollout.teams.mathchat import output_text
 
 SOLVER = AgentSpec(
@@ -44,7 +44,3 @@ class Single(Team):
     def code_in(self, agent: str, text: str) -> ToolRequest | None:
         """The last complete Python block outside thinking, unless the answer is boxed already."""
         return None if last_boxed(text) else Team.code_in(self, agent, text)
-
-    def final_answer(self, episode: Episode) -> str | None:
-        """What the last turn boxed."""
-        return last_box_of(SOLVER, episode)

@@ -28,7 +28,6 @@ class Connection:
     """Holds a connection from `open` until `close`."""
 
     def __init__(self, server: str, connect: Connect) -> None:
-        """Nothing is started before `open`."""
         self._server = server
         self._connect = connect
         self._leave = asyncio.Event()

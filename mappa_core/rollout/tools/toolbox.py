@@ -41,7 +41,6 @@ class ToolServer:
     """One server, connected when it is needed."""
 
     def __init__(self, name: str, connect: Connect, start_seconds: float) -> None:
-        """Nothing is started before `open`; its tools are to be listed within `start_seconds`."""
         self.name = name
         self._connect = connect
         self._start_seconds = start_seconds
@@ -124,7 +123,6 @@ class McpToolbox:
     """A `Toolbox` of several servers."""
 
     def __init__(self, servers: Iterable[ToolServer]) -> None:
-        """Nothing is started before `open`."""
         self._servers = {server.name: server for server in servers}
         self.tools: tuple[Tool, ...] = ()
         """All that the servers offered when they were opened."""
@@ -200,8 +198,6 @@ def _result(
         stdout_omitted_bytes=out.omitted_bytes,
         stderr_omitted_bytes=err.omitted_bytes,
         seconds=seconds,
-        cpu_seconds=None,
-        peak_memory_bytes=None,
         tier=f"{TIER}{call.tool.server}",
         read=(),
     )

@@ -26,7 +26,6 @@ class TransformersEngine:
     def __init__(
         self, model: Path | str, config: EngineConfig, end_token_ids: Sequence[int]
     ) -> None:
-        """Describe the engine; nothing is loaded."""
         self._path = model
         self._device = resolve_device(config.device)
         self._dtype = resolve_dtype(config.dtype, self._device)

@@ -26,11 +26,6 @@ class VllmEngine:
     """
 
     def __init__(self, setup: EngineSetup, fork_server: ForkServer) -> None:
-        """Describe the engine; nothing is started.
-
-        What the servers print is one file each beside the fork server's log; it is closed with the
-        engine.
-        """
         config, agents = setup.config, setup.agents
         device = resolve_device(config.device)
         merged = serves_whole_models(config, device, whole_weights=setup.whole_weights)

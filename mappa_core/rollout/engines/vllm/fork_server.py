@@ -23,7 +23,6 @@ class ForkServer:
     """Starts the process that forks servers, when the first is asked for or before."""
 
     def __init__(self, script: Path, environment: Mapping[str, str], log: Path) -> None:
-        """Describe it: `script` with `environment`, printing to `log`."""
         self._script = script
         self._environment = dict(environment)
         self.log = log

@@ -58,7 +58,6 @@ class FileLoader(WeightLoader):
     """Replaces full weights in place, from a file."""
 
     def __init__(self, model: Path | str, directory: Path, dtype: torch.dtype) -> None:
-        """Merge in `directory`, for servers that hold their weights as `dtype`."""
         self._model, self._dtype = model, dtype
         self._directory = directory
 
@@ -82,7 +81,6 @@ class TransferLoader(WeightLoader):
     """Replaces the same weights, sent through GPU memory instead of read from a file."""
 
     def __init__(self, model: Path | str, sync: Literal["ipc", "nccl"], dtype: torch.dtype) -> None:
-        """Say how (`transfer`), and in which type the servers hold them."""
         self._model, self._dtype = model, dtype
         self._sync: Literal["ipc", "nccl"] = sync
         self._lock = asyncio.Lock()

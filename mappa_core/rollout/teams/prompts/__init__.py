@@ -99,12 +99,7 @@ def fill(template: str, values: Mapping[str, str]) -> str:
 
 
 def load_prompts(team: str, name: str, sees: Mapping[str, Collection[str]]) -> PromptSet:
-    """The prompt set `name` of a team.
-
-    Args:
-        team: Whose prompts.
-        name: The set's folder.
-        sees: For each agent, the placeholders its prompt may use.
+    """The prompt set `name` of a team; `sees` has the placeholders that each agent's may use.
 
     Raises:
         ConfigError: No such set, a file is missing, or one breaks the format.
