@@ -65,7 +65,7 @@ def _from_hub(name: str) -> Path:
         return _checked(Path(snapshot_download(name, allow_patterns=list(_WANTED_FILES))))
     # The hub's own errors are OSErrors, too; its downloader in Rust raises RuntimeErrors.
     except (HFValidationError, OSError, RuntimeError) as error:
-        if _is_of_disk(error):
+        if _is_full(error) or (isinstance(error, OSError) and error.filename is not None):
             raise _not_kept(name, Path(constants.HF_HUB_CACHE), "HF_HOME", error) from error
         raise ModelNotFound(
             f"model={name} is no directory here and the Hugging Face hub does not give it "
@@ -88,10 +88,6 @@ def _bundled(models_directory: Path) -> Path:
     except (OSError, SafetensorError) as error:
         raise _not_kept(BUNDLED, models_directory, "MAPPA_HOME", error) from error
     return target
-
-
-def _is_of_disk(error: Exception) -> bool:
-    return _is_full(error) or (isinstance(error, OSError) and error.filename is not None)
 
 
 def _is_full(error: Exception) -> bool:

@@ -11,7 +11,6 @@ messages give exactly the ids that `apply_chat_template` gives.
 import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -24,21 +23,8 @@ from mappa_core.core.records.episodes import Message
 _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Control:
-    """A control token that the template wrote itself."""
-
-    token_id: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sampled:
-    """What an agent said, in the ids it was sampled as."""
-
-    token_ids: tuple[int, ...]
-
-
-_Piece: TypeAlias = str | _Control | _Sampled
+_Piece: TypeAlias = str | tuple[int, ...]
+"""Text to tokenise, or ids: the template's own control token, or what an agent said as sampled."""
 
 
 class ChatTokenizer:
@@ -62,7 +48,8 @@ class ChatTokenizer:
                 "chat_template.jinja"
             )
         self._tokenizer: PreTrainedTokenizerBase = tokenizer
-        self._controls = _control_tokens(tokenizer)
+        added = tokenizer.added_tokens_decoder.items()
+        self._controls = {token.content: number for number, token in added if token.special}
         self._control_pattern = _any_of(tokenizer, self._controls)
         self.end_token_ids = _end_token_ids(tokenizer, self._controls, model)
 
@@ -119,12 +106,12 @@ class ChatTokenizer:
             elif message.token_ids is None:
                 yield message.content
             else:
-                yield _Sampled(token_ids=self._without_end(message.token_ids))
+                yield self._without_end(message.token_ids)
 
     def _template_pieces(self, text: str) -> Iterator[_Piece]:
         for part in self._control_pattern.split(text):
             token_id = self._controls.get(part.strip()) if part else None
-            yield part if token_id is None else _Control(token_id=token_id)
+            yield part if token_id is None else (token_id,)
 
     def _without_end(self, token_ids: tuple[int, ...]) -> tuple[int, ...]:
         """Sampled ids without the token that ended the turn: the template closes turns itself."""
@@ -132,10 +119,8 @@ class ChatTokenizer:
         return token_ids[:-1] if ended else token_ids
 
     def _encode(self, piece: _Piece) -> Sequence[int]:
-        if isinstance(piece, _Control):
-            return (piece.token_id,)
-        if isinstance(piece, _Sampled):
-            return piece.token_ids
+        if isinstance(piece, tuple):
+            return piece
         return self._tokenizer.encode(piece, add_special_tokens=False, split_special_tokens=True)
 
 
@@ -152,14 +137,6 @@ def _joined(pieces: Iterable[_Piece]) -> Iterator[_Piece]:
         yield piece
     if text:
         yield text
-
-
-def _control_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-    return {
-        token.content: token_id
-        for token_id, token in tokenizer.added_tokens_decoder.items()
-        if token.special
-    }
 
 
 def _any_of(tokenizer: PreTrainedTokenizerBase, controls: Mapping[str, int]) -> re.Pattern[str]:

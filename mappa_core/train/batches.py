@@ -65,12 +65,8 @@ def micro_batched(
 ) -> list[Batch]:
     """Cut a minibatch so that no tree has more distinct tokens than the budget.
 
-    A sample without a gradient takes its share of the mean, but is not computed.
-
-    Args:
-        samples: All samples of one optimizer step.
-        algorithm: What the loss is averaged over, and whether a KL pull is on.
-        budget_tokens: Distinct tokens per tree; one longer sample has a tree of its own.
+    A sample without a gradient takes its share of the mean, but is not computed; one longer than
+    the budget has a tree of its own.
 
     Raises:
         ValueError: A KL pull is on and a sample does not bring the base policy's log-probs.

@@ -54,12 +54,6 @@ def write(
 ) -> Saved:
     """Write a checkpoint, replacing what an update that was not recorded may have left there.
 
-    Args:
-        directory: Its place.
-        config: Of the weights; PEFT's says so itself.
-        weights: An adapter's tensors, or a whole model's.
-        optimizer: Its moments.
-
     Raises:
         DiskFull: It does not fit.
         LearnerError: The directory cannot be written.

@@ -30,13 +30,7 @@ class StepLoss:
 
 
 def loss_of(batch: Batch, tokens: TokenLogprobs, algorithm: AlgorithmConfig) -> StepLoss:
-    """Compute the loss of a micro-batch whose tokens the model has read.
-
-    Args:
-        batch: B samples, (sum of T,) values each.
-        tokens: What the policy that learns says of them; on any device.
-        algorithm: Ratio, clip, KL and what is done about the sampler's mismatch.
-    """
+    """Compute the loss of a micro-batch whose tokens the policy that learns has read."""
     logprobs = tokens.logprobs.cpu()
     trainer = logprobs.detach() if batch.trainer_logprobs is None else batch.trainer_logprobs
     old = trainer if algorithm.mismatch.importance == "token" else batch.sampler_logprobs

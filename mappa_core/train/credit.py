@@ -68,7 +68,16 @@ def assign_credit(
     lengths = rewards.lengths.tolist()
     parts = advantages.split(lengths) if kept else ()
     shares = _shares(lengths, algorithm)
-    entries = [_entry(a, reason) for a, reason in zip(actions, reasons, strict=True)]
+    entries = [
+        UpdateEntry(
+            action_id=action.action_id,
+            score_id=action.score_id,
+            advantage=None,
+            weight=0.0,
+            left_out=reason,
+        )
+        for action, reason in zip(actions, reasons, strict=True)
+    ]
     for i, part, share in zip(kept, parts, shares, strict=True):
         entries[i] = replace(entries[i], advantage=float(part.mean()), weight=share)
     return Credit(
@@ -77,16 +86,6 @@ def assign_credit(
         ),
         entries=tuple(entries),
         metrics=_metrics(actions, counted, rewards, advantages),
-    )
-
-
-def _entry(action: ScoredAction, left_out: str | None) -> UpdateEntry:
-    return UpdateEntry(
-        action_id=action.action_id,
-        score_id=action.score_id,
-        advantage=None,
-        weight=0.0,
-        left_out=left_out,
     )
 
 

@@ -92,14 +92,7 @@ class MemoryPlan:
 def plan(
     shape: ModelShape, learner: LearnerConfig, servers: Servers, gpu_bytes: float
 ) -> MemoryPlan:
-    """Plan one run with all its agents on one GPU.
-
-    Args:
-        shape: Of the base model.
-        learner: What is trained, by which learner.
-        servers: How the agents' policies are served.
-        gpu_bytes: Of the GPU.
-    """
+    """Plan one run with all its agents on one GPU."""
     count = servers.agents if servers.merged else 1
     loaded = 2 * shape.parameters
     if count == 1 and learner.weights == "lora":

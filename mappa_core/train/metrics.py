@@ -77,12 +77,7 @@ class Steps:
     """Which band the last one left, so that the update is not taken; None where none."""
 
     def metrics(self, samples: Sequence[TrainingSample], seconds: float) -> dict[str, float]:
-        """Report means over the steps that were computed; absent where there was none.
-
-        Args:
-            samples: All of the update.
-            seconds: What its steps took together.
-        """
+        """Report means over the steps that were computed; absent where there was none."""
         advantages = torch.tensor(
             [value for sample in samples for value in sample.advantages], dtype=torch.float64
         )
@@ -97,20 +92,16 @@ class Steps:
             "advantage_mean": float(advantages.mean()) if len(samples) else 0.0,
             "distinct_tokens": distinct_tokens,
             "skipped": float(self.skipped is not None),
-            **(self._means() if self.taken else {}),
-            **(self._rates(seconds) if self.taken else {}),
+            **(self._of_taken(seconds) if self.taken else {}),
         }
 
-    def _means(self) -> dict[str, float]:
+    def _of_taken(self, seconds: float) -> dict[str, float]:
         figures = [step.figures() for step in self.taken]
         means = {name: sum(one[name] for one in figures) / len(figures) for name in figures[0]}
         means |= {name: figures[0][name] for name in OF_THE_SAMPLER}
-        means["loss"] = sum(step.tally.loss for step in self.taken) / len(figures)
-        return means
-
-    def _rates(self, seconds: float) -> dict[str, float]:
         tallies = [step.tally for step in self.taken]
-        return {
+        return means | {
+            "loss": sum(one.loss for one in tallies) / len(tallies),
             "tokens_per_second": sum(one.real_tokens for one in tallies) / seconds,
             "distinct_tokens_per_second": sum(one.distinct_tokens for one in tallies) / seconds,
         }
@@ -119,9 +110,7 @@ class Steps:
 def out_of_band(figures: Mapping[str, float], guard: GuardConfig) -> str | None:
     """Say why a step is not taken, with the key that forbids it; None where it may be.
 
-    Args:
-        figures: Of the step; one that is missing is in its band.
-        guard: Bounds, each named as its figure with `_min` or `_max`.
+    A figure that is missing is in its band.
     """
     for key, bound in guard:
         figure, _, side = key.rpartition("_")

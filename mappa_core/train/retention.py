@@ -13,12 +13,7 @@ def retire_checkpoints(
 ) -> None:
     """Remove the files of an agent's superseded checkpoints; records and registered copies stay.
 
-    Args:
-        store: Has the checkpoints' records, and the scores.
-        run_id: Whose.
-        agent: Whose.
-        keep: `learner.keep_checkpoints`; None removes nothing.
-        async_level: `rollout.async_level`, how many updates old the weights are that play.
+    `keep` is `learner.keep_checkpoints` (None removes nothing), `async_level` is the rollout's.
 
     Raises:
         LearnerError: One is there and cannot be removed.

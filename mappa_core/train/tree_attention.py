@@ -50,9 +50,7 @@ AttentionPlan: TypeAlias = ChainPlan | BlockPlan
 def plan(ends: Tensor, block: int = BLOCK) -> AttentionPlan:
     """Plan by spans of the tree's sequences, or where these share tokens or are short, by blocks.
 
-    Args:
-        ends: (N,) subtree ends in depth-first order.
-        block: Q, queries per block.
+    `ends` is (N,), subtree ends in depth-first order; a block has Q queries.
     """
     spans = _chains(ends.tolist())
     # A call for each of many short sequences would cost more than blocks of several.

@@ -10,17 +10,12 @@ from mappa_core.train.protocols import Learner
 def open_learner(config: LearnerConfig, model: str, checkpoints: Path) -> Learner:
     """Open the learner as configured, with the base model in memory.
 
-    Args:
-        config: Which, and how it learns.
-        model: Directory of the base model.
-        checkpoints: Below which it writes them.
-
     Raises:
         ConfigError: A package it needs is missing.
     """
     if config.backend == "deepspeed":
         try:
-            from mappa_core.train.learners.deepspeed import DeepspeedLearner
+            from mappa_core.train.learners.deepspeed.learner import DeepspeedLearner
         except ImportError as error:
             raise ConfigError(
                 f"learner.backend=deepspeed needs the package {error.name}: install "

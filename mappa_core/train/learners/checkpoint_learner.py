@@ -50,11 +50,8 @@ class CheckpointLearner(ABC):
     ) -> None:
         """Keep what it is to work with.
 
-        Args:
-            base_model: Directory or hub id of the base weights.
-            checkpoints_directory: Where checkpoints go, in folders run id / agent / step.
-            config: What is trained, and the optimiser.
-            threads: Of the CPU, for each process that computes; None for all, shared equally.
+        Checkpoints go to folders run id / agent / step. `threads` are those of the CPU for each
+        process that computes; None for all, shared equally.
         """
         self._base = base_model
         self._directory = checkpoints_directory

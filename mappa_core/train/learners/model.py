@@ -50,13 +50,9 @@ def _tree_attention(
 def load(base: Path | str, learner: LearnerConfig, *, fused: bool) -> Trainee:
     """Load the model at `base`, where LoRA is trained with it on all linear layers but the output.
 
-    What is trained is float32 on every device; a frozen base is bfloat16 on a GPU.
-
-    Args:
-        base: Name or directory.
-        learner: What is trained, and where.
-        fused: Where all is float32, each layer computes with its adapter in one operation. That
-            passes the adapter's own layers by, on whose calls ZeRO gathers what it has partitioned.
+    What is trained is float32 on every device; a frozen base is bfloat16 on a GPU. With `fused`,
+    where all is float32, each layer computes with its adapter in one operation. That passes the
+    adapter's own layers by, on whose calls ZeRO gathers what it has partitioned.
 
     Raises:
         ConfigError: `learner.device` is cuda and there is no GPU.
@@ -127,13 +123,7 @@ def trained_parameters(model: Trainee) -> dict[str, torch.nn.Parameter]:
 
 
 def restore(model: Trainee, base: Path | str, policy: PolicyVersion, seed: int) -> None:
-    """Put a policy's weights into the model.
-
-    Args:
-        model: Of any agent's weights before.
-        base: Name or directory of the base model.
-        policy: The base model itself has no checkpoint.
-        seed: Draws a fresh adapter, with the agent's name.
+    """Put a policy's weights into the model; `seed`, with the agent's name, draws a fresh adapter.
 
     Raises:
         LearnerError: A file is missing or damaged, or they are not this model's.

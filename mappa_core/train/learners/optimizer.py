@@ -21,13 +21,10 @@ def build(
     learner: LearnerConfig,
     rate: float,
 ) -> torch.optim.AdamW:
-    """Build AdamW (arXiv 1711.05101) over the named parameters, going on from `state`.
+    """Build AdamW (arXiv 1711.05101) over the named parameters.
 
-    Args:
-        parameters: What is trained.
-        state: `<moment>.<parameter>` tensors of `state_of`; empty for a fresh start.
-        learner: Moments' decay and weight decay.
-        rate: The learning rate.
+    It goes on from `state`, the `<moment>.<parameter>` tensors of `state_of`; empty for a fresh
+    start.
     """
     optimizer = torch.optim.AdamW(
         parameters.values(),

@@ -30,12 +30,8 @@ def optimizer_steps(
 ) -> Steps:
     """Take all optimizer steps of an update, up to one that leaves a band of the guard.
 
-    Args:
-        job: The samples, and what is made of them.
-        learner: Epochs and minibatches.
-        logprobs: Reads the samples with the weights before the update.
-        backward: Computes a minibatch's gradient.
-        step: Moves the weights by it, where `backward` has not.
+    `logprobs` reads samples with the weights before the update, `backward` computes a minibatch's
+    gradient, and `step` moves the weights by it where `backward` has not.
     """
     samples, algorithm = job.samples, job.algorithm
     if needs_trainer_logprobs(learner, algorithm):
@@ -98,14 +94,8 @@ def read_rows(
 ) -> dict[int, tuple[float, ...]]:
     """Read the log-probabilities of N actions, tree by tree and without a gradient.
 
-    Args:
-        actions: Prompts and responses.
-        budget_tokens: Distinct tokens per tree.
-        read: A tree to the log-probabilities of its response tokens, (sum of T,).
-        deal: Picks the trees that are read here.
-
-    Returns:
-        By index, those of each action that was read, (T,).
+    `read` takes a tree to those of its response tokens, (sum of T,); `deal` picks the trees that
+    are read here. Returns those of each action that was read, (T,), by index.
     """
     prompts = [action.prompt_token_ids for action in actions]
     responses = [action.token_ids for action in actions]

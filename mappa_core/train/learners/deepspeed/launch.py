@@ -22,12 +22,6 @@ WORKER = "mappa_core.train.learners.deepspeed.worker"
 def run_ranks(config: DeepspeedConfig, task: Path, log: Path, threads: int) -> None:
     """Start the ranks and wait until the last one has ended; what they print goes to `log`.
 
-    Args:
-        config: How many ranks, and how long they may take.
-        task: The file that they read.
-        log: Is appended to.
-        threads: Of the CPU, for each rank.
-
     Raises:
         LearnerError: They took longer than `config.timeout_seconds`.
     """

@@ -36,13 +36,13 @@ from tests.integration.train.learner.samples import BASE, actions, samples
 from tests.tiny_model import save_tiny_model
 
 pytest.importorskip("deepspeed", reason="DeepSpeed is not installed here")
-from mappa_core.train.learners.deepspeed import DeepspeedLearner
 from mappa_core.train.learners.deepspeed.exchange import (
     RankTask,
     read_reply,
     written_task,
 )
 from mappa_core.train.learners.deepspeed.launch import run_ranks
+from mappa_core.train.learners.deepspeed.learner import DeepspeedLearner
 
 ADVANTAGES = [1.0, -1.0, 0.5, -0.5, 0.0, 2.0, -2.0]
 CONFIG = LearnerConfig(

@@ -11,7 +11,7 @@ from tests.integration.train.learner.samples import BASE, actions, samples
 from tests.tiny_model import save_tiny_model
 
 pytest.importorskip("deepspeed", reason="DeepSpeed is not installed here")
-from mappa_core.train.learners.deepspeed import DeepspeedLearner
+from mappa_core.train.learners.deepspeed.learner import DeepspeedLearner
 
 
 @pytest.mark.gpu
