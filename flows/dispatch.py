@@ -45,8 +45,7 @@ async def check_deployment(deployment: str | None) -> None:
     """
     if deployment is not None:
         async with prefect_api() as client:
-            if await _deployment_id(client, deployment) is None:
-                raise ConfigError(_absent(client, deployment))
+            await _deployment_id(client, deployment, ConfigError)
 
 
 async def dispatch(
@@ -69,9 +68,7 @@ async def dispatch(
     """
     deployment = config.learner.deployment or ""
     async with prefect_api() as client:
-        where = await _deployment_id(client, deployment)
-        if where is None:
-            raise LearnerError(_absent(client, deployment))
+        where = await _deployment_id(client, deployment, LearnerError)
         sent = await _on_its_way(client, where, request)
         sent = sent or await _send(client, where, request, config)
         ended = await ended_run(client, sent.id, progress, quiet_seconds)
@@ -107,19 +104,15 @@ def _nothing_came(request: UpdateRequest, deployment: str, ended: FlowRun) -> Ma
     )
 
 
-async def _deployment_id(client: PrefectClient, name: str) -> UUID | None:
+async def _deployment_id(client: PrefectClient, name: str, absent: type[MappaError]) -> UUID:
     try:
         return (await client.read_deployment_by_name(name)).id
     except ObjectNotFound:
-        return None
-
-
-def _absent(client: PrefectClient, deployment: str) -> str:
-    return (
-        f"learner.deployment: Prefect at {client.api_url} has no {deployment}: name the server of "
-        "the workers in PREFECT_API_URL and `prefect deploy --all` there (docs/deployments.md), or "
-        "set it to null"
-    )
+        raise absent(
+            f"learner.deployment: Prefect at {client.api_url} has no {name}: name the server of "
+            "the workers in PREFECT_API_URL and `prefect deploy --all` there "
+            "(docs/deployments.md), or set it to null"
+        ) from None
 
 
 async def _on_its_way(

@@ -41,12 +41,7 @@ async def promote(run: str, agent: str | None = None, override: str | None = Non
 
 
 def considered(records: Records, run: str, agent: str | None) -> Case:
-    """Build the case of one run, with an audit made now.
-
-    Raises:
-        NotFound: No such run, or it has nothing registered.
-        ConfigError: The candidates are champions already.
-    """
+    """Build the case of one run, with an audit made now; raises as `promote`."""
     stored = records.store.runs.get_run(run)
     return promoting.build_case(
         stored,
