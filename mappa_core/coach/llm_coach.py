@@ -135,7 +135,11 @@ class LlmCoach:
         async with self._calls.call() as era:
             # In words only now: a thousand cases that wait for their call are no thousand prompts.
             attempts.request = request = template.request(why)
-            expected = self._expected(request)
+            expected = Usage(
+                prompt=estimated_tokens(request.system, request.prompt),
+                reply=self._config.max_output_tokens,
+                thought=self._config.thinking_budget or 0,
+            )
             await self._rates.acquire(expected.total)
             reserved = self._cost(expected)
             if (refused := await self._budget.reserve(reserved)) is not None:
@@ -164,13 +168,6 @@ class LlmCoach:
                 return await self._provider.ask(request.system, request.prompt, seed=sample)
         except TimeoutError:
             raise Passing("timeout", f"no answer within {seconds:g} s") from None
-
-    def _expected(self, request: CoachRequest) -> Usage:
-        return Usage(
-            prompt=estimated_tokens(request.system, request.prompt),
-            reply=self._config.max_output_tokens,
-            thought=self._config.thinking_budget or 0,
-        )
 
     def _cost(self, usage: Usage) -> Cost:
         return cost(usage, self._config.prices)

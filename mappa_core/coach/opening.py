@@ -4,7 +4,6 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Protocol, cast
 
 from mappa_core.coach import providers
 from mappa_core.coach.budget import Budget
@@ -29,14 +28,6 @@ class CoachedTeam:
     """Its set in `rules.RULE_SETS`; None where the rule coach has none for it."""
     rubrics: str
     """Its folder of rubric sets."""
-
-
-class _ProviderModule(Protocol):
-    """A module of `providers`."""
-
-    def open_provider(self, config: CoachModelConfig, settings: Settings) -> Provider:
-        """Open a client of the provider, without asking it anything."""
-        ...
 
 
 def check_coaches(config: CoachConfig, settings: Settings, team: CoachedTeam) -> None:
@@ -123,7 +114,7 @@ def _open_llm_coach(
 def open_provider(config: CoachModelConfig, settings: Settings) -> Provider:
     """Open a provider's client; their libraries take a second each to import, so on demand."""
     module = import_module(f"{providers.__name__}.{PROVIDERS[config.backend].module}")
-    return cast("_ProviderModule", module).open_provider(config, settings)
+    return module.open_provider(config, settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -144,11 +144,7 @@ def _scorer(identity: CoachIdentity) -> tuple[str, str, str]:
 
 
 async def give_scores(missing: Iterable[MissingScore], store: Store) -> list[ScoreEntry]:
-    """Ask coaches for what is missing; each score is stored as it arrives.
-
-    Raises:
-        CoachError: The coach cannot work at all.
-    """
+    """Ask coaches for what is missing; each score is stored as it arrives."""
     return await together(_give(one, store) for one in missing)
 
 

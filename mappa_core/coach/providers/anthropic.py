@@ -29,11 +29,7 @@ class AnthropicProvider:
         )
 
     async def ask(self, system: str, user: str, *, seed: int) -> ProviderReply:  # noqa: ARG002
-        """Send one request, without any retry; this provider takes no seed.
-
-        Raises:
-            ProviderError: There is no reply.
-        """
+        """Send one request, without any retry; this provider takes no seed."""
         budget = self._config.thinking_budget or 0
         thinking: ThinkingConfigParam | None = (
             {"type": "enabled", "budget_tokens": budget} if budget else None

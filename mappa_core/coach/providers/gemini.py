@@ -37,11 +37,7 @@ class GeminiProvider:
         self._caches = ContextCaches(client, config, secrets=secrets)
 
     async def ask(self, system: str, user: str, *, seed: int) -> ProviderReply:
-        """Send one request, without any retry.
-
-        Raises:
-            ProviderError: There is no reply.
-        """
+        """Send one request, without any retry."""
         cache, paid = await self._caches.of(system)
         try:
             answer = await self._client.aio.models.generate_content(

@@ -38,11 +38,7 @@ class OpenAiProvider:
         )
 
     async def ask(self, system: str, user: str, *, seed: int) -> ProviderReply:
-        """Send one request, without any retry.
-
-        Raises:
-            ProviderError: There is no reply.
-        """
+        """Send one request, without any retry."""
         try:
             answer = await self._client.chat.completions.create(
                 model=self._config.model,

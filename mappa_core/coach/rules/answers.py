@@ -14,7 +14,6 @@ is, no action gets more than `UNSETTLED` points and the rationale says so.
 """
 
 import re
-from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from mappa_core.coach.rules.judgement import Judgement
@@ -153,16 +152,12 @@ def _is_the_calculation(calculation: str, reading: Reading) -> bool:
 
 
 def _is_plain(plan: str, reading: Reading) -> bool:
-    needed = {*reading.quantities, *_whole([reading.value])}
+    needed = {*reading.quantities, reading.value}
     return len(plan.split()) <= _PLAN_WORDS and _whole_numbers(plan) <= needed
 
 
 def _whole_numbers(text: str) -> set[int]:
     return {int(number) for number in re.findall(r"(?<!\d)\d{1,9}(?!\d)", text)}
-
-
-def _whole(values: Iterable[Fraction]) -> set[int]:
-    return {int(value) for value in values if value.denominator == 1}
 
 
 def _as_number(text: str) -> Fraction | None:
@@ -171,9 +166,7 @@ def _as_number(text: str) -> Fraction | None:
 
 
 def _last_printed(case: CoachCase) -> Fraction | None:
-    results: Sequence[ToolResult] = [
-        turn.tool_result for turn in case.earlier if turn.tool_result is not None
-    ]
+    results = [turn.tool_result for turn in case.earlier if turn.tool_result is not None]
     return _as_number(results[-1].stdout) if results else None
 
 

@@ -62,10 +62,7 @@ def _owner_upstream(case: CoachCase, name: str) -> str | None:
     """The agent before this one in the chain that owes `name` and has not left it."""
     if name in files_after(case.earlier):
         return None
-    for duty in _upstream(case):
-        if name in duty.files:
-            return duty.agent
-    return None
+    return next((duty.agent for duty in _upstream(case) if name in duty.files), None)
 
 
 def _upstream(case: CoachCase) -> Sequence[Duty]:
