@@ -21,11 +21,9 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def resolve_model(name: str, models_directory: Path) -> Path:
-    """The local directory of the model called `name`.
+    """Find the local directory of the model called `name`: bundled, a directory or a hub id.
 
-    Args:
-        name: `smollm2-135m-instruct`, a directory, or a Hugging Face id.
-        models_directory: Where the bundled model is converted into, once.
+    The bundled one is converted into `models_directory`, once.
 
     Raises:
         ModelNotFound: There is no such model, a part of it is missing, or its place is not to be

@@ -64,7 +64,7 @@ class ChatTokenizer:
         text = self._apply_template(messages, tuple(contents))
         ids: list[int] = []
         for piece in _joined(self._pieces(text, contents)):
-            ids.extend(self._encode(piece))
+            ids.extend(self._encode(piece) if isinstance(piece, str) else piece)
         return tuple(ids)
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -118,10 +118,8 @@ class ChatTokenizer:
         ended = bool(token_ids) and token_ids[-1] in self.end_token_ids
         return token_ids[:-1] if ended else token_ids
 
-    def _encode(self, piece: _Piece) -> Sequence[int]:
-        if isinstance(piece, tuple):
-            return piece
-        return self._tokenizer.encode(piece, add_special_tokens=False, split_special_tokens=True)
+    def _encode(self, text: str) -> Sequence[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
 
 
 def _joined(pieces: Iterable[_Piece]) -> Iterator[_Piece]:

@@ -104,16 +104,13 @@ def read_adapter(directory: Path) -> dict[str, LowRankUpdate]:
             continue
         if part != "A.weight" or any(config.get(feature) for feature in _NOT_MERGED):
             raise ValueError(f"{directory} is not a plain LoRA adapter of linear layers: {name}")
-        down = tensors[name]
+        rank = tensors[name].shape[0]
         updates[f"{module}.weight"] = LowRankUpdate(
-            down=down, up=tensors[name.replace(".lora_A.", ".lora_B.")], scale=_scale(config, down)
+            down=tensors[name],
+            up=tensors[name.replace(".lora_A.", ".lora_B.")],
+            scale=config["lora_alpha"] / (math.sqrt(rank) if config.get("use_rslora") else rank),
         )
     return updates
-
-
-def _scale(config: dict[str, float], down: torch.Tensor) -> float:
-    rank = down.shape[0]
-    return config["lora_alpha"] / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
 def is_whole_model(checkpoint: Path) -> bool:

@@ -47,12 +47,8 @@ def assign_credit(
 
     One action is one unit of credit: it gets its own coach score and nothing of its neighbours'.
     Where a problem's actions are compared, one that has no other has nothing to be compared with
-    and is left out (`no_peer`); as its own mean it would only shrink the deviation.
-
-    Args:
-        actions: N actions, scored or not.
-        algorithm: Estimator, normaliser, KL and what to leave out.
-        reference_logprobs: N tuples of length T under the base policy; needed where `kl` is on.
+    and is left out (`no_peer`); as its own mean it would only shrink the deviation. The reference
+    is N tuples of length T under the base policy; it is needed where `kl` is on.
 
     Raises:
         ValueError: `kl` is on and the reference is missing or does not fit the actions.

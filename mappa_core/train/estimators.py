@@ -112,9 +112,7 @@ def _group_means(rewards: Tensor, groups: Sequence[UUID]) -> tuple[Tensor, Tenso
 def normalise(values: Tensor, weights: Tensor) -> Tensor:
     """Scale to (A - mean) / std, weighted mean and population deviation; all 0 where that is 0.
 
-    Args:
-        values: (sum of T,) float64.
-        weights: (sum of T,) float64, sums to 1.
+    Both are (sum of T,) float64; the weights sum to 1.
     """
     centred = values - (weights * values).sum()
     deviation = (weights * centred.square()).sum().sqrt()
@@ -133,7 +131,6 @@ class Estimator:
     """Rewards of N actions to (sum of T,) advantages."""
     summary: str
     """For the configuration's page."""
-    paper: str
     needs_group: bool = True
     """Whether it compares a problem's actions: one that has no other is then left out."""
 
@@ -145,25 +142,18 @@ ESTIMATORS: Mapping[EstimatorName, Estimator] = {
     "reinforce++": Estimator(
         advantages=reinforce_plus_plus,
         summary="batch mean and deviation",
-        paper="arXiv 2501.03262",
         needs_group=False,
     ),
     "reinforce++-baseline": Estimator(
         advantages=reinforce_plus_plus_baseline,
         summary="minus the mean of the problem's actions first",
-        paper="arXiv 2501.03262",
     ),
     "reinforce": Estimator(
         advantages=reinforce,
         summary="the reward",
-        paper="R. J. Williams, 1992",
         needs_group=False,
     ),
-    "rloo": Estimator(
-        advantages=rloo, summary="minus the mean of the others", paper="arXiv 2402.14740"
-    ),
-    "grpo": Estimator(
-        advantages=grpo, summary="problem's mean and deviation", paper="arXiv 2402.03300"
-    ),
-    "dr-grpo": Estimator(advantages=dr_grpo, summary="problem's mean", paper="arXiv 2503.20783"),
+    "rloo": Estimator(advantages=rloo, summary="minus the mean of the others"),
+    "grpo": Estimator(advantages=grpo, summary="problem's mean and deviation"),
+    "dr-grpo": Estimator(advantages=dr_grpo, summary="problem's mean"),
 }

@@ -59,22 +59,14 @@ class PrefixTree:
 def ancestor_mask(ends: Tensor) -> Tensor:
     """Mark which nodes a node may attend to: itself and its ancestors.
 
-    Args:
-        ends: (N,) subtree ends in depth-first order.
-
-    Returns:
-        (N, N) bool, row attends to column: j <= i < ends[j].
+    (N,) subtree ends in depth-first order -> (N, N) bool, row attends to column: j <= i < ends[j].
     """
     nodes = torch.arange(ends.numel(), device=ends.device)
     return (nodes[None, :] <= nodes[:, None]) & (nodes[:, None] < ends[None, :])
 
 
 def build(prompts: Sequence[Tokens], responses: Sequence[Tokens]) -> PrefixTree:
-    """Build the tree of B sequences.
-
-    Args:
-        prompts: B non-empty prompts.
-        responses: B responses, of T >= 1 tokens each.
+    """Build the tree of B sequences, of B prompts and B responses of T >= 1 tokens each.
 
     Raises:
         ValueError: A prompt or a response is empty.

@@ -33,14 +33,9 @@ class Learner(Protocol):
     ) -> UpdateReport:
         """Update `policy` once on `samples`, saved as a checkpoint of its own.
 
-        Optimiser state travels in the checkpoint, so a killed run goes on as if undisturbed.
-
-        Args:
-            policy: The weights that sampled; the report's policy is one step further.
-            samples: The agent's scored actions of one iteration.
-            algorithm: Clip, KL and loss averaging.
-            total_steps: Updates of the whole run, for the learning-rate schedule.
-            seed: Order of the minibatches.
+        Optimiser state travels in the checkpoint, so a killed run goes on as if undisturbed. The
+        samples are an agent's scored actions of one iteration; `total_steps` are the updates of the
+        whole run, for the learning-rate schedule; `seed` orders the minibatches.
 
         Raises:
             LearnerError: The loss is not finite, or the weights cannot be read.
