@@ -169,6 +169,8 @@ class Material:
             exit_code=0,
             stdout=self._text(10, 200),
             stderr="",
+            stdout_omitted_bytes=0,
+            stderr_omitted_bytes=0,
             seconds=0.1,
             cpu_seconds=0.05,
             peak_memory_bytes=9_000_000,

@@ -147,6 +147,10 @@ def _printed(code: str) -> ToolResult:
         exit_code=0,
         stdout=PRINTED,
         stderr="",
+        stdout_omitted_bytes=0,
+        stderr_omitted_bytes=0,
+        cpu_seconds=None,
+        peak_memory_bytes=None,
         seconds=0.1,
         tier="assumed",
     )

@@ -105,11 +105,11 @@ class ToolResult:
     stdout: str
     """Decoded as UTF-8 with `surrogateescape` undone as `\\xNN`, so any bytes survive readably."""
     stderr: str
-    stdout_omitted_bytes: int = 0
-    stderr_omitted_bytes: int = 0
+    stdout_omitted_bytes: int
+    stderr_omitted_bytes: int
     seconds: float
-    cpu_seconds: float | None = None
-    peak_memory_bytes: int | None = None
+    cpu_seconds: float | None
+    peak_memory_bytes: int | None
     tier: str
     """Which isolation really held, e.g. `bubblewrap+cgroup+seccomp`; `mcp:<server>` of a tool."""
     written: tuple[Artifact, ...] = ()

@@ -164,6 +164,10 @@ def without_reply(status: ToolStatus, reason: str, limits: Limits) -> Reply:
         exit_code=None,
         stdout="",
         stderr=f"[{reason}]",
+        stdout_omitted_bytes=0,
+        stderr_omitted_bytes=0,
+        cpu_seconds=None,
+        peak_memory_bytes=None,
         seconds=limits.wall_seconds,
         tier="",
     )

@@ -195,6 +195,8 @@ def _result(
         exit_code=exit_codes.get(status),
         stdout=out.text(),
         stderr=err.text(),
+        cpu_seconds=None,
+        peak_memory_bytes=None,
         stdout_omitted_bytes=out.omitted_bytes,
         stderr_omitted_bytes=err.omitted_bytes,
         seconds=seconds,
