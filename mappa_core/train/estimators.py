@@ -18,6 +18,9 @@ from uuid import UUID
 if TYPE_CHECKING:
     from torch import Tensor
 
+ESTIMATOR_VERSION = "1"
+"""Of what the estimators compute; it changes with any advantage that any of them gives."""
+
 ROUNDING = 1e-9
 """Differences of float64 rewards below this are rounding, not signal."""
 
