@@ -111,7 +111,8 @@ class TrainConfig(Section):
                 "plays then: set one of them back"
             )
         estimator = self.algorithm.estimator
-        if ESTIMATORS[estimator].needs_group and self.rollout.episodes_per_problem < 2:
+        grouped = ESTIMATORS[estimator].compares == "problem"
+        if grouped and self.rollout.episodes_per_problem < 2:
             raise ValueError(
                 f"algorithm.estimator={estimator} compares a problem's episodes: set "
                 "rollout.episodes_per_problem to 2 or more, or algorithm.estimator=reinforce++"

@@ -133,11 +133,21 @@ class AlgorithmConfig(Section):
     estimator: EstimatorName = Field(
         default="reinforce++-baseline",
         description="What an action is worth: "
-        + ", ".join(f"{name} ({one.summary})" for name, one in ESTIMATORS.items())
+        + "; ".join(f"{name} ({one.summary})" for name, one in ESTIMATORS.items())
         + ".",
     )
+    credit: Literal["action", "return"] = Field(
+        default="action",
+        description="What an action is held to account for: its own score, or the sum of its and "
+        "the agent's later scores in the episode.",
+    )
+    discount: Fraction = Field(
+        default=1.0,
+        description="Of a score by each of the agent's actions it is ahead; for return.",
+    )
     normalise_over: Literal["samples", "tokens"] = Field(
-        default="samples", description="What mean and deviation of an agent's batch are taken over."
+        default="samples",
+        description="What mean and mean square of an agent's batch are taken over.",
     )
     kl: Literal["none", "k1_reward", "k2_loss", "k3_loss"] = Field(
         default="none", description="Pull towards the base policy: in the reward, or as a loss."
@@ -179,6 +189,15 @@ class AlgorithmConfig(Section):
     def kl_in_loss(self) -> bool:
         """Tell whether the pull moves weights whatever the advantages."""
         return self.kl in ("k2_loss", "k3_loss")
+
+    @model_validator(mode="after")
+    def _discounts_a_return(self) -> "AlgorithmConfig":
+        if self.credit == "action" and self.discount != 1:
+            raise ValueError(
+                f"discount={self.discount:g} is of a return: set algorithm.credit=return, or leave "
+                "algorithm.discount at 1"
+            )
+        return self
 
     @model_validator(mode="before")
     @classmethod

@@ -1,13 +1,28 @@
 """Turns scored actions into training samples.
 
-    scores / 10 ─▶ less a truncation's penalty ─▶ the estimator, with the KL to come ─▶ advantages
+    scores / 10 ─▶ less a truncation's penalty ─▶ with the agent's later ones, where credit=return
+        ─▶ the estimator, with the KL to come ─▶ advantages
 
-An action that is left out is left out of everything: baseline, normaliser and loss. Every action
-given comes back as an entry that says what it was worth, or why it did not count.
+For one agent with policy pi, its actions a_j of an episode in states s_j, and their rewards r_j,
+what is estimated is one of
+
+    action    E[ sum_j grad log pi(a_j | s_j) r_j ]
+    return    E[ sum_j grad log pi(a_j | s_j) sum_{l >= j} discount^(l - j) r_l ]
+
+The first is the gradient of the agent's own scores with the states held fixed in which it is asked
+(a contextual bandit's): what an action causes later is no part of it. The second, undiscounted, is
+the gradient of E[sum_j r_j]; with a discount below 1 it is what the field computes, whose states
+are not discounted (arXiv 1906.07073).
+
+An action that is left out is left out of everything: baseline, normaliser and loss; to a return it
+adds nothing. Every action given comes back as an entry that says what it was worth, or why it did
+not count. Where the reason has nothing to do with what was written (a coach that could not be
+reached), the estimate stays unbiased for the others; where it has (`truncated=mask`, a coach that
+refuses), leaving an action out is to value it at its baseline.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -45,21 +60,20 @@ def assign_credit(
 ) -> Credit:
     """Give each of one agent's actions of one iteration its advantages.
 
-    One action is one unit of credit: it gets its own coach score and nothing of its neighbours'.
-    Where a problem's actions are compared, one that has no other has nothing to be compared with
-    and is left out (`no_peer`); as its own mean it would only shrink the deviation. The reference
-    is N tuples of length T under the base policy; it is needed where `kl` is on.
+    An action gets its own coach score or, where `credit=return`, what the agent's later ones of the
+    episode got, too. Where a batch has a single episode there is nothing to compare with, and its
+    actions are left out (`no_peer`). The reference is N tuples of length T under the base policy;
+    it is needed where `kl` is on.
 
     Raises:
         ValueError: `kl` is on and the reference is missing or does not fit the actions.
     """
     estimator = ESTIMATORS[algorithm.estimator]
-    reasons = _left_out(actions, algorithm, needs_group=estimator.needs_group)
+    reasons = _left_out(actions, algorithm, compares=estimator.compares != "nothing")
     kept = [i for i, reason in enumerate(reasons) if reason is None]
     references = _references(actions, algorithm, reference_logprobs)
-    counted = [actions[i] for i in kept]
-    rewards = _rewards(counted, algorithm, [references[i] for i in kept])
-    advantages = estimator.advantages(rewards)
+    rewards = _rewards(actions, kept, algorithm, references)
+    advantages = estimator.advantages(rewards) if kept else rewards.penalties
 
     lengths = rewards.lengths.tolist()
     parts = advantages.split(lengths) if kept else ()
@@ -81,21 +95,19 @@ def assign_credit(
             _sample(actions[i], part, references[i]) for i, part in zip(kept, parts, strict=True)
         ),
         entries=tuple(entries),
-        metrics=_metrics(actions, counted, rewards, advantages),
+        metrics=_metrics(actions, [actions[i] for i in kept], rewards, advantages),
     )
 
 
 def _left_out(
-    actions: Sequence[ScoredAction], algorithm: AlgorithmConfig, *, needs_group: bool
+    actions: Sequence[ScoredAction], algorithm: AlgorithmConfig, *, compares: bool
 ) -> list[str | None]:
     """Why each action does not count; None where it does."""
     reasons = [_own_reason(action, algorithm) for action in actions]
     pairs = zip(actions, reasons, strict=True)
-    peers = Counter(action.problem_id for action, reason in pairs if reason is None)
-    return [
-        "no_peer" if needs_group and reason is None and peers[action.problem_id] == 1 else reason
-        for action, reason in zip(actions, reasons, strict=True)
-    ]
+    episodes = {action.episode_id for action, reason in pairs if reason is None}
+    alone = compares and len(episodes) == 1
+    return ["no_peer" if alone and reason is None else reason for reason in reasons]
 
 
 def _own_reason(action: ScoredAction, algorithm: AlgorithmConfig) -> str | None:
@@ -119,11 +131,69 @@ def _references(
 
 def _rewards(
     actions: Sequence[ScoredAction],
+    kept: Sequence[int],
     algorithm: AlgorithmConfig,
     references: Sequence[tuple[float, ...] | None],
 ) -> Rewards:
-    """What the estimators read."""
-    lengths = [len(action.token_ids) for action in actions]
+    """What the estimators read of the actions that count."""
+    counted = [actions[i] for i in kept]
+    values = _values(actions, kept, algorithm)
+    visits = _visits(actions)
+    lengths = [len(action.token_ids) for action in counted]
+    return Rewards(
+        values=_f64([values[i] for i in kept]),
+        problems=_numbers([action.problem_id for action in counted]),
+        episodes=_numbers([action.episode_id for action in counted]),
+        visits=torch.tensor([visits[i] for i in kept], dtype=torch.int64),
+        penalties=_penalties(counted, algorithm, [references[i] for i in kept]),
+        lengths=torch.tensor(lengths, dtype=torch.int64),
+        weights=token_weights(lengths, algorithm.normalise_over),
+    )
+
+
+def _numbers(keys: Sequence[Hashable]) -> Tensor:
+    """Number keys from 0 in their order; (N,) int64."""
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    return torch.tensor([numbers[key] for key in keys], dtype=torch.int64)
+
+
+def _visits(actions: Sequence[ScoredAction]) -> list[int]:
+    """How many actions the agent had before in the same episode, left out or not."""
+    before = Counter[UUID]()
+    visits = [0] * len(actions)
+    for i in _in_order(actions):
+        visits[i] = before[actions[i].episode_id]
+        before[actions[i].episode_id] += 1
+    return visits
+
+
+def _values(
+    actions: Sequence[ScoredAction], kept: Sequence[int], algorithm: AlgorithmConfig
+) -> list[float]:
+    """R of each action: its reward, or its return; those that do not count add nothing."""
+    values = [0.0] * len(actions)
+    for i in kept:
+        values[i] = _reward(actions[i], algorithm)
+    if algorithm.credit == "action":
+        return values
+    to_come = defaultdict[UUID, float](float)
+    for i in reversed(_in_order(actions)):
+        episode = actions[i].episode_id
+        values[i] += algorithm.discount * to_come[episode]
+        to_come[episode] = values[i]
+    return values
+
+
+def _in_order(actions: Sequence[ScoredAction]) -> list[int]:
+    return sorted(range(len(actions)), key=lambda i: actions[i].turn_index)
+
+
+def _penalties(
+    actions: Sequence[ScoredAction],
+    algorithm: AlgorithmConfig,
+    references: Sequence[tuple[float, ...] | None],
+) -> Tensor:
+    """Beta times the KL still to come, of every token; (sum of T,)."""
     # Per token log pi - log pi_ref estimates the KL: unbiased, may be negative (k1 of J. Schulman,
     # "Approximating KL divergence", 2020). Where it is no reward, an action is its own reference.
     bases = references if algorithm.kl == "k1_reward" else [None] * len(actions)
@@ -131,14 +201,7 @@ def _rewards(
         _f64(action.logprobs) - _f64(base or action.logprobs)
         for action, base in zip(actions, bases, strict=True)
     ]
-    penalties = [algorithm.kl_coefficient * returns_to_go(kl) for kl in kls]
-    return Rewards(
-        rewards=_f64([_reward(action, algorithm) for action in actions]),
-        problems=[action.problem_id for action in actions],
-        penalties=torch.cat([_f64(()), *penalties]),
-        lengths=torch.tensor(lengths, dtype=torch.int64),
-        weights=token_weights(lengths, algorithm.normalise_over),
-    )
+    return torch.cat([_f64(()), *(algorithm.kl_coefficient * returns_to_go(kl) for kl in kls)])
 
 
 def _reward(action: ScoredAction, algorithm: AlgorithmConfig) -> float:
@@ -186,13 +249,15 @@ def _metrics(
     advantages: Tensor,
 ) -> dict[str, float]:
     """The batch in numbers, all finite; `zero_variance_*` say where there was nothing to learn."""
-    scores = defaultdict[UUID, set[float]](set)
-    for action in counted:
-        scores[action.problem_id].add(action.score or 0.0)
-    returns, weights = rewards.returns(rewards.rewards), rewards.weights
+    values = rewards.values.tolist()
+    groups = rewards.groups().tolist() if counted else []
+    distinct = defaultdict[int, set[float]](set)
+    for group, value in zip(groups, values, strict=True):
+        distinct[group].add(round(value, 9))
+    returns, weights = rewards.per_token(rewards.values), rewards.weights
     mean = (weights * returns).sum()
     deviation = (weights * (returns - mean).square()).sum().sqrt()
-    same = sum(len(values) == 1 for values in scores.values())
+    same = sum(len(each) == 1 for each in distinct.values())
     return {
         "actions": float(len(actions)),
         "left_out": float(len(actions) - len(counted)),
@@ -202,5 +267,5 @@ def _metrics(
         "return_std": float(deviation),
         "zero_variance_batch": float(not advantages.any()),
         "zero_variance_groups": float(same),
-        "zero_variance_share": same / max(len(scores), 1),
+        "zero_variance_share": same / max(len(distinct), 1),
     }

@@ -1,4 +1,6 @@
 from dataclasses import replace
+from math import isfinite
+from typing import Literal
 
 import pytest
 import torch
@@ -16,14 +18,21 @@ PLAIN = AlgorithmConfig(estimator="reinforce++")
 
 
 def action(
-    index: int, score: float | None, *, problem: str = "p", length: int = 2, truncated: bool = False
+    index: int,
+    score: float | None,
+    *,
+    problem: str = "p",
+    length: int = 2,
+    truncated: bool = False,
+    episode: int | None = None,
+    turn: int = 0,
 ) -> ScoredAction:
     return ScoredAction(
         action_id=content_id("action", index),
-        episode_id=content_id("episode", index),
+        episode_id=content_id("episode", index if episode is None else episode),
         problem_id=problem_id(problem),
         rollout_index=index,
-        turn_index=0,
+        turn_index=turn,
         policy_step=0,
         prompt_token_ids=(1, 2),
         token_ids=tuple(range(3, 3 + length)),
@@ -66,17 +75,51 @@ def test_unscored_actions_are_accounted_for_and_change_nothing() -> None:
     assert credit.metrics["left_out"] == 1.0
 
 
-def test_an_action_without_a_peer_is_left_out() -> None:
-    actions = [action(0, 9.0), action(1, 3.0), action(2, 5.0, problem="q"), action(3, None)]
-    credit = assign_credit(actions, GROUP)
-    assert [entry.left_out for entry in credit.entries] == [None, None, "no_peer", "unscored"]
-    assert assign_credit(actions, PLAIN).entries[2].left_out is None
+def test_an_action_without_another_episode_is_left_out() -> None:
+    alone = [action(0, 9.0), action(1, 3.0, episode=0, turn=2), action(2, None)]
+    for estimator, row in ESTIMATORS.items():
+        credit = assign_credit(alone, AlgorithmConfig(estimator=estimator))
+        reason = None if row.compares == "nothing" else "no_peer"
+        assert [entry.left_out for entry in credit.entries] == [reason, reason, "unscored"]
+
+
+def test_an_action_alone_in_its_problem_has_those_of_others_as_peers() -> None:
+    actions = [action(0, 9.0), action(1, 3.0), action(2, 5.0, problem="q")]
+    rloo = AlgorithmConfig(estimator="rloo")
+    assert advantages(actions, rloo) == pytest.approx([0.6, -0.6, 0.5 - 0.6])
+
+
+def turns(*scores: float | None, episode: int, problem: str = "p") -> list[ScoredAction]:
+    """One agent's actions of an episode, every second turn, in no order."""
+    return [
+        action(10 * episode + i, score, episode=episode, turn=2 * i, problem=problem)
+        for i, score in reversed(list(enumerate(scores)))
+    ]
+
+
+def test_peers_are_at_the_same_visit_counted_with_those_that_were_left_out() -> None:
+    actions = [*turns(None, 4.0, episode=0), *turns(9.0, 6.0, 1.0, episode=1)]
+    rloo = AlgorithmConfig(estimator="rloo")
+    # The second visits are peers; the first has none at its visit, as the third.
+    assert advantages(actions, rloo) == pytest.approx([4 / 10 - 0.6, None, -0.3, 0.2, 0.5])
+
+
+def test_a_return_is_the_agents_later_scores_of_the_episode_and_unscored_ones_add_nothing() -> None:
+    actions = [*turns(2.0, None, 8.0, episode=0), *turns(5.0, episode=1)]
+    for discount, first in ((1.0, 1.0), (0.5, 0.4)):
+        algorithm = AlgorithmConfig(estimator="reinforce", credit="return", discount=discount)
+        assert advantages(actions, algorithm) == pytest.approx([0.8, None, first, 0.5])
+
+
+def test_a_discount_without_a_return_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"discount=0.9 is of a return: set algorithm.credit"):
+        AlgorithmConfig(discount=0.9)
 
 
 def test_truncated_actions_can_be_dropped_from_everything() -> None:
     actions = [action(0, 9.0), action(1, 3.0), action(2, 0.0, truncated=True)]
     dropping = GROUP.model_copy(update={"truncated": "mask"})
-    assert advantages(actions, dropping) == [1.0, -1.0, None]
+    assert advantages(actions, dropping) == pytest.approx([1.0, -1.0, None])
     assert assign_credit(actions, dropping).entries[2].left_out == "truncated"
     assert advantages(actions, GROUP)[2] is not None
 
@@ -104,10 +147,11 @@ def test_weights_over_samples_and_over_tokens() -> None:
 
 
 def test_normalising_over_tokens_lets_long_actions_set_the_mean() -> None:
-    actions = [action(0, 10.0, length=1), action(1, 0.0, length=3)]
+    actions = [action(0, 10.0, length=1), action(1, 0.0, length=3), action(2, 5.0, length=1)]
     over_tokens = PLAIN.model_copy(update={"normalise_over": "tokens"})
-    # mean 1/4, variance (9/16 + 3/16) / 4 = 3/16
-    expected = [0.75 / (3 / 16) ** 0.5, -0.25 / (3 / 16) ** 0.5]
+    # The others' means (0 * 3 + .5) / 4, (1 + .5) / 2, (1 + 0 * 3) / 4
+    size = ((0.875**2 + 3 * 0.75**2 + 0.25**2) / 5) ** 0.5
+    expected = [0.875 / size, -0.75 / size, 0.25 / size]
     assert advantages(actions, over_tokens) == pytest.approx(expected)
 
 
@@ -131,16 +175,17 @@ def test_kl_in_the_reward_by_hand() -> None:
     algorithm = PLAIN.model_copy(update={"kl": "k1_reward", "kl_coefficient": 0.1})
     actions = [action(0, 10.0), action(1, 0.0)]
     credit = assign_credit(actions, algorithm, [(-2.0, -1.0), (-1.0, -1.0)])
-    # kl of the first action (1, 0): returns (1 - 0.1, 1) and (0, 0); mean 0.475
-    returns = [0.9, 1.0, 0.0, 0.0]
-    deviation = (sum((g - 0.475) ** 2 for g in returns) / 4) ** 0.5
-    expected = [(g - 0.475) / deviation for g in returns]
+    # kl of the first action (1, 0): returns (1 - 0.1, 1) and (0, 0); the other's mean 0 and 0.95
+    size = ((0.9**2 + 1.0 + 2 * 0.95**2) / 4) ** 0.5
+    expected = [value / size for value in (0.9, 1.0, -0.95, -0.95)]
     actual = [value for sample in credit.samples for value in sample.advantages]
     assert actual == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("kl", ["k1_reward", "k2_loss", "k3_loss"])
-def test_kl_without_a_fitting_reference_is_refused(kl: str) -> None:
+def test_kl_without_a_fitting_reference_is_refused(
+    kl: Literal["k1_reward", "k2_loss", "k3_loss"],
+) -> None:
     algorithm = AlgorithmConfig(kl=kl)
     actions = [action(0, 1.0), action(1, 2.0)]
     for reference in (None, [(-1.0, -1.0)], [(-1.0, -1.0), (-1.0,)]):
@@ -165,6 +210,16 @@ def test_nothing_scored_is_no_samples_and_every_reason() -> None:
         assert credit.metrics["zero_variance_batch"] == 1.0
 
 
+ALGORITHMS = st.builds(
+    AlgorithmConfig,
+    estimator=st.sampled_from(list(ESTIMATORS)),
+    credit=st.sampled_from(["action", "return"]),
+    normalise_over=st.sampled_from(["samples", "tokens"]),
+    loss_over=st.sampled_from(["samples", "tokens"]),
+    truncated=st.sampled_from(["keep", "mask", "penalise"]),
+)
+
+
 @given(
     st.lists(
         st.tuples(
@@ -172,24 +227,22 @@ def test_nothing_scored_is_no_samples_and_every_reason() -> None:
             st.sampled_from("abc"),
             st.integers(1, 5),
             st.booleans(),
+            st.integers(0, 7),
         ),
         max_size=16,
     ),
-    st.sampled_from(list(ESTIMATORS)),
-    st.sampled_from(["samples", "tokens"]),
-    st.sampled_from(["keep", "mask", "penalise"]),
+    ALGORITHMS,
 )
 def test_every_action_is_accounted_for_once(
-    rows: list[tuple[float | None, str, int, bool]], estimator: str, over: str, truncated: str
+    rows: list[tuple[float | None, str, int, bool, int]], algorithm: AlgorithmConfig
 ) -> None:
     actions = [
-        action(i, score, problem=problem, length=length, truncated=truncated)
-        for i, (score, problem, length, truncated) in enumerate(rows)
+        action(i, score, problem=problem, length=length, truncated=truncated, episode=e, turn=i)
+        for i, (score, problem, length, truncated, e) in enumerate(rows)
     ]
-    algorithm = AlgorithmConfig(
-        estimator=estimator, normalise_over=over, loss_over=over, truncated=truncated
-    )
     credit = assign_credit(actions, algorithm)
+    assert all(isfinite(value) for value in credit.metrics.values())
+    assert all(isfinite(value) for sample in credit.samples for value in sample.advantages)
     assert [e.action_id for e in credit.entries] == [a.action_id for a in actions]
     counted = [e for e in credit.entries if e.left_out is None]
     assert [s.action_id for s in credit.samples] == [e.action_id for e in counted]
