@@ -28,7 +28,7 @@ from flows.limits import global_limits
 from flows.rollout import planned, rollout, serve
 from flows.runs import open_run
 from flows.update import update_task
-from mappa_core.app.checks import check_correction, check_run
+from mappa_core.app.checks import check_correction, check_reading, check_run
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import Services, open_services, services
 from mappa_core.coach.protocols import BudgetedCoach
@@ -58,6 +58,7 @@ async def train(config: TrainConfig, resume: str | None = None) -> Comparison:
     last, every = config.rollout.iterations, config.evaluation.every
     async with global_limits(), open_services(config, Settings(), get_run_logger()) as port:
         check_run(config, port.team, port.problems)
+        check_reading(port.coaches, port.team, port.problems)
         await asyncio.to_thread(check_correction, config.audit, port.audit, port.coach.identity)
         async with open_run(port, config, resume) as run:
             port.progress.on_run_started(run)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
 from mappa_core.app.databases import ping_mlflow
+from mappa_core.coach.config import CoachConfig
+from mappa_core.coach.opening import needed_key
 from mappa_core.coach.provider_table import PROVIDERS
 from mappa_core.core.errors import MappaError, OutsideError
 from mappa_core.core.settings import Settings
@@ -120,6 +122,17 @@ def find_credentials(settings: Settings) -> Finding:
         works=works,
         found=", ".join(present) + " set" if present else "none: the rule coach needs none",
         advice="" if works else f"an LLM coach will need {needs}",
+    )
+
+
+def coach_keys(config: CoachConfig, settings: Settings) -> tuple[str, ...]:
+    """Say of each coach that asks a provider which variable it needs, and whether that is set."""
+    needed = ((coach, needed_key(coach)) for coach in config.scoring)
+    return tuple(
+        f"coach {coach.backend} {coach.model} needs {key}: "
+        + ("set" if settings.secret(key) else "not set")
+        for coach, key in needed
+        if key is not None
     )
 
 

@@ -220,7 +220,7 @@ def _before(
 
 
 async def _probed(config: "TrainConfig", margin: float, *, ask: bool) -> "ProbeResult":
-    from mappa_core.app.checks import coached_team
+    from mappa_core.app.checks import check_reading, coached_team
     from mappa_core.audit.probes.cases import questions
     from mappa_core.audit.probes.probing import expected, probe_coach
     from mappa_core.coach.forecast import lines
@@ -229,8 +229,9 @@ async def _probed(config: "TrainConfig", margin: float, *, ask: bool) -> "ProbeR
     from mappa_core.rollout.teams import load_team
 
     team = load_team(config.team, config.prompts)
-    problems = problem_source(config.problems).train()
-    wanted = questions(team, problems, config.coach.visibility)
+    source = problem_source(config.problems)
+    check_reading([config.coach.backend], team, source)
+    wanted = questions(team, source.train(), config.coach.visibility)
     async with open_probe_coaches(config.coach, Settings(), coached_team(team)) as coach:
         calls = expected(wanted, coach, config.coach)
         if calls.calls:

@@ -27,17 +27,20 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """Say what this machine offers and how to get the rest, or what a preset would need."""
-    from mappa_cli.doctor import examine, gpu_bytes
+    from mappa_cli.doctor import coach_keys, examine, gpu_bytes
 
     if plan is not None:
         from mappa_core.app.estimate import plan_memory
 
-        planned = plan_memory(load_config(plan, ()), Settings(), gpu_bytes())
+        config, settings = load_config(plan, ()), Settings()
+        planned = plan_memory(config, settings, gpu_bytes())
         if as_json:
             extra = {"fits": planned.fits, "host_bytes": planned.host_bytes}
             typer.echo(json.dumps(asdict(planned) | extra))
         else:
             _print_plan(planned)
+            for line in coach_keys(config.coach, settings):
+                open_console().print(line, soft_wrap=True)
         raise typer.Exit(0 if planned.fits else 1)
     findings = examine(Settings())
     if as_json:

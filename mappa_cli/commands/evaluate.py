@@ -28,7 +28,7 @@ def evaluate_command(
     stored = stored_run(run)
     config = with_overrides(TrainConfig.model_validate(stored.config), overrides or ())
     check_same_weights(stored, config, "an evaluation")
-    with watched(config, Settings(), open_console(stderr=True)):
+    with watched(config, Settings(), open_console(stderr=True), trains=False):
         from flows.evaluate import evaluate as evaluate_flow
 
         found = run_flow(evaluate_flow(stored.name, config, step))

@@ -13,7 +13,7 @@ from mappa_cli.commands.options import Json, RunName
 from mappa_cli.printing.console import open_console
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import with_overrides
-from mappa_core.coach.config import CoachConfig
+from mappa_core.coach.config import RULE, CoachConfig
 from mappa_core.core.settings import Settings
 from mappa_core.core.text import counted
 
@@ -70,9 +70,10 @@ async def rescored_run(request: RescoreRequest) -> "RescoreResult":
         NotFound: No such run.
         ConfigError: The coach cannot be asked.
     """
-    from mappa_core.app.checks import coached_team
+    from mappa_core.app.checks import check_reading, coached_team
     from mappa_core.coach.opening import coach_rubrics, open_coaches
     from mappa_core.coach.rescore import coach_overrides, plan_rescoring, rescore_plan
+    from mappa_core.rollout.problems import problem_source
     from mappa_core.rollout.teams import load_team
     from mappa_core.rollout.teams.base import duties_of
     from mappa_core.store.opening import opened_store
@@ -85,6 +86,8 @@ async def rescored_run(request: RescoreRequest) -> "RescoreResult":
         other = with_overrides(trained, chosen).coach
         config = other.model_copy(update={"second": CoachConfig().second})
         team = load_team(run.team, trained.prompts)
+        if config.backend == RULE:
+            check_reading([RULE], team, problem_source(trained.problems))
         async with AsyncExitStack() as stack:
             coach, _ = open_coaches(config, settings, coached_team(team), stack)
             plan = rescore_plan(coach, config, duties_of(team))

@@ -28,7 +28,7 @@ def stored_run(name: str) -> Run:
 
 @contextmanager
 def watched(
-    config: TrainConfig, settings: Settings, console: Console
+    config: TrainConfig, settings: Settings, console: Console, *, trains: bool = True
 ) -> "Generator[TerminalProgress]":
     """Check a configuration, then start its servers and show its progress for the block.
 
@@ -41,7 +41,7 @@ def watched(
     from mappa_core.app.services import reporting_to
     from mappa_core.rollout.engines import prestarted
 
-    check_inputs(config, settings)
+    check_inputs(config, settings, trains=trains)
     with (
         prestarted(config.engine, settings.logs),
         prefect_server(settings),

@@ -125,10 +125,8 @@ def _print_forecast(config: TrainConfig, settings: Settings, like: str | None) -
     if config.coach.backend == config.coach.second.backend == RULE:
         typer.echo("coach: the rule coach costs nothing", err=True)
         return
-    from mappa_core.app.checks import coached_team
     from mappa_core.app.forecast import forecast_run, habits_of
     from mappa_core.coach.forecast import lines
-    from mappa_core.coach.opening import check_coaches
     from mappa_core.rollout.problems import problem_source
     from mappa_core.rollout.teams import load_team
 
@@ -139,8 +137,11 @@ def _print_forecast(config: TrainConfig, settings: Settings, like: str | None) -
         with opened_store(settings) as store:
             habits = habits_of(store, store.runs.get_run(like))
     team = load_team(config.team, config.prompts)
-    problems = problem_source(config.problems)
-    check_coaches(config.coach, settings, coached_team(team))
+    try:
+        problems = problem_source(config.problems)
+    except ConfigError as error:
+        typer.echo(f"coach: no forecast without the problems: {error}", err=True)
+        return
     for line in lines(forecast_run(config, team, problems, habits)):
         typer.echo(line, err=True)
 

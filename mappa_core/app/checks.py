@@ -1,14 +1,16 @@
 """What is refused before anything is written, because the user can mend it."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
 from mappa_core.app.config import TrainConfig
 from mappa_core.audit.config import AuditConfig
 from mappa_core.audit.store import AuditStore
+from mappa_core.coach.config import RULE
 from mappa_core.coach.opening import CoachedTeam, check_coaches
+from mappa_core.coach.rules import check_rules
 from mappa_core.core.errors import ConfigError, DiskFull
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.runs import Run
@@ -100,8 +102,10 @@ def coached_team(team: Team) -> CoachedTeam:
     )
 
 
-def check_inputs(config: TrainConfig, settings: Settings) -> Team:
+def check_inputs(config: TrainConfig, settings: Settings, *, trains: bool = True) -> Team:
     """Refuse what the user can mend, before anything is written; returns the team.
+
+    A run that only measures (`trains=False`) may have a coach that could not teach.
 
     Raises:
         UserError: Unknown team, prompts or tools, overlapping problem sets or too few problems, no
@@ -115,6 +119,8 @@ def check_inputs(config: TrainConfig, settings: Settings) -> Team:
     check_tools(team, config.tools)
     check_tracking(config.tracking, settings)
     check_coaches(config.coach, settings, coached_team(team))
+    if trains:
+        check_reading([each.backend for each in config.coach.scoring], team, problems)
     check_space(settings.home)
     from mappa_core.models.device import resolve_device
     from mappa_core.models.resolve import resolve_model
@@ -136,6 +142,21 @@ def check_run(config: TrainConfig, team: Team, problems: ProblemSource) -> None:
     check_enough(problems.train(), config.rollout.problems)
     check_effects(config, team)
     check_recorder_load(config, team)
+
+
+def check_reading(coaches: Collection[str], team: Team, problems: ProblemSource) -> None:
+    """Refuse to let the rule coach teach where it cannot read what it would score.
+
+    Args:
+        coaches: Backends of the coaches that score.
+        team: Whose actions they score.
+        problems: What these are about.
+
+    Raises:
+        ConfigError: It has no rules for the team, or cannot read a training problem.
+    """
+    if RULE in coaches:
+        check_rules(team.rules, [agent.name for agent in team.agents], problems.train())
 
 
 def check_correction(

@@ -102,6 +102,12 @@ class Services:
     """Watches the coach during training; None for no watch."""
 
     @property
+    def coaches(self) -> tuple[str, ...]:
+        """Give the backends of the coaches that score."""
+        scoring = (self.coach, self.second_coach)
+        return tuple(coach.identity.coach for coach in scoring if coach is not None)
+
+    @property
     def learning(self) -> Learning:
         """Give what an update needs of these.
 

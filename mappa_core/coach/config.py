@@ -138,3 +138,8 @@ class CoachConfig(CoachModelConfig):
         description="What the coach may know of the truth, by agent: never (where nothing is "
         "said), outcome_only or full.",
     )
+
+    @property
+    def scoring(self) -> tuple[CoachModelConfig, ...]:
+        """The coaches that score anything."""
+        return (self, self.second) if self.second.share else (self,)

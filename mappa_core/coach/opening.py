@@ -36,9 +36,8 @@ def check_coaches(config: CoachConfig, settings: Settings, team: CoachedTeam) ->
     Raises:
         ConfigError: As `check_coach`.
     """
-    check_coach(config, settings, team)
-    if config.second.share:
-        check_coach(config.second, settings, team)
+    for coach in config.scoring:
+        check_coach(coach, settings, team)
 
 
 def check_coach(
@@ -49,11 +48,18 @@ def check_coach(
     Raises:
         ConfigError: A key, a rubric set or an agent's rubric is missing.
     """
-    row = PROVIDERS.get(config.backend)
-    needs_key = row is not None and not (row.keyless_at_base_url and config.base_url)
-    if row is not None and needs_key and settings.secret(row.needs) is None:
-        raise ConfigError(f"coach backend {config.backend} needs {row.needs} in the environment")
+    key = needed_key(config)
+    if key is not None and settings.secret(key) is None:
+        raise ConfigError(f"coach backend {config.backend} needs {key} in the environment")
     return coach_rubrics(config, team)
+
+
+def needed_key(config: CoachModelConfig) -> str | None:
+    """Name the environment variable without which a coach cannot be asked, if any."""
+    row = PROVIDERS.get(config.backend)
+    if row is None or (row.keyless_at_base_url and config.base_url):
+        return None
+    return row.needs
 
 
 def coach_rubrics(config: CoachModelConfig, team: CoachedTeam) -> RubricSet | None:

@@ -5,14 +5,17 @@ that stored scores and corrections keep (`tests/unit/coach/test_rules_golden.py`
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from mappa_core.coach.rules.answers import judge_answer, judge_plan, judge_program, judge_solver
 from mappa_core.coach.rules.judgement import Judgement
 from mappa_core.coach.rules.pipeline import judge_pipeline
+from mappa_core.coach.rules.stories import read_story
 from mappa_core.core.errors import ConfigError
+from mappa_core.core.records.episodes import Problem
 from mappa_core.core.records.scores import CoachCase
 
 Judge = Callable[[CoachCase], Judgement | None]
@@ -26,6 +29,8 @@ class RuleSet:
     version: int
     judges: Mapping[str, Judge]
     """By agent."""
+    by_words: bool = True
+    """Whether it judges by what a problem's words imply, and so has to be able to read them."""
 
 
 RULE_SETS: Mapping[str, RuleSet] = MappingProxyType(
@@ -53,10 +58,13 @@ RULE_SETS: Mapping[str, RuleSet] = MappingProxyType(
         "dsbench": RuleSet(
             version=2,
             judges=dict.fromkeys(("data_engineer", "modeler", "analyst"), judge_pipeline),
+            by_words=False,  # by the file trail
         ),
     }
 )
 """Every set by name."""
+
+_NAME_ANOTHER = "name a coach that can, e.g. coach.backend=gemini coach.model=gemini-2.5-flash"
 
 
 def load_rules(name: str | None) -> RuleSet:
@@ -75,3 +83,23 @@ def load_rules(name: str | None) -> RuleSet:
 def rules_sha256(name: str | None) -> str:
     """The identity of a set of rules at its version."""
     return hashlib.sha256(f"rules:{name}:{load_rules(name).version}".encode()).hexdigest()
+
+
+def check_rules(name: str | None, agents: Sequence[str], problems: Sequence[Problem]) -> None:
+    """Refuse to let the rule coach teach agents it has no rules for, on problems it cannot read.
+
+    Where the words do not settle the number, any program that prints one gets `UNSETTLED` points.
+
+    Raises:
+        ConfigError: An agent has no rules, or a problem is beyond them.
+    """
+    rules = load_rules(name)
+    if without := [agent for agent in agents if agent not in rules.judges]:
+        raise ConfigError(f"the rule coach has no rules for {', '.join(without)}: {_NAME_ANOTHER}")
+    unread = [one for one in problems if rules.by_words and read_story(one.statement) is None]
+    if unread:
+        [(dataset, count)] = Counter(problem.dataset for problem in unread).most_common(1)
+        of = sum(problem.dataset == dataset for problem in problems)
+        raise ConfigError(
+            f"the rule coach cannot read {count} of {of} problems of {dataset}: {_NAME_ANOTHER}"
+        )

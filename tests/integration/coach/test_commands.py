@@ -128,7 +128,7 @@ def test_rubrics_are_linted(
 def test_a_dry_run_says_what_the_coach_will_cost(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("GOOGLE_API_KEY", "key")
+    monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
     model = ("coach.backend=gemini", "coach.model=m", "coach.prices.output_usd=2.5")
     code, out, err = mappa(monkeypatch, capsys, "train", "--dry-run", *model)
     assert code == 0
@@ -141,6 +141,20 @@ def test_a_dry_run_says_what_the_coach_will_cost(
     for wrong in (("--dry-run", "--resume", "r"), ("--like", "r")):
         code, _, err = mappa(monkeypatch, capsys, "train", *wrong)
         assert (code, err.count("\n")) == (2, 1)
+
+
+def test_a_dry_run_needs_neither_the_problem_files_nor_a_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
+    code, out, err = mappa(monkeypatch, capsys, "train", "--dry-run", "--config", "mathchat")
+    assert code == 0
+    assert "gemini-2.5-flash" in out
+    assert err == (
+        "coach: no forecast without the problems: problem file data/AIME_1983_2024.json cannot be "
+        "read: No such file or directory\n"
+    )
 
 
 def test_a_dry_run_can_go_by_the_habits_of_an_earlier_run(

@@ -1,10 +1,15 @@
-"""A run that Prefect would record with holes is refused before it starts."""
+"""A run that could not go well is refused before it starts."""
+
+import json
+from pathlib import Path
 
 import pytest
 
-from mappa_core.app.checks import check_recorder_load, task_runs_of_phases
+from mappa_core.app.checks import check_inputs, check_recorder_load, task_runs_of_phases
 from mappa_core.app.config import TrainConfig
+from mappa_core.app.config_files import load_config
 from mappa_core.core.errors import ConfigError
+from mappa_core.core.settings import Settings
 from mappa_core.evaluate.config import EvaluationConfig
 from mappa_core.rollout.config import ProblemsConfig, RolloutConfig
 from mappa_core.rollout.teams import load_team
@@ -55,3 +60,29 @@ def test_the_largest_load_that_is_recorded_whole_is_accepted() -> None:
 def test_a_larger_one_is_refused_with_what_to_change(config: TrainConfig, advice: str) -> None:
     with pytest.raises(ConfigError, match=advice):
         check_recorder_load(config, TEAM)
+
+
+def test_the_rule_coach_may_not_teach_what_it_cannot_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, held_out = tmp_path / "aime_1990.json", tmp_path / "amc_2023.json"
+    for file in (train, held_out):
+        prompt = f"Find $n$ with $n^2 = {len(file.name)}$, as {file.stem} asks."
+        file.write_text(json.dumps([{"prompt": prompt, "answer": "7"}]))
+    problems = ProblemsConfig(source="json", train_files=(train,), held_out_files=(held_out,))
+    config = TrainConfig(problems=problems, rollout=RolloutConfig(problems=1))
+    home = tmp_path / "home"
+    monkeypatch.setenv("MAPPA_HOME", str(home))
+    with pytest.raises(ConfigError, match="cannot read 1 of 1 problems of aime: name a coach"):
+        check_inputs(config, Settings())
+    assert not home.exists()
+
+
+PRESETS = sorted((Path(__file__).parents[3] / "configs").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.stem)
+def test_a_preset_of_problem_files_names_a_coach_that_reads_them(preset: Path) -> None:
+    config = load_config(preset)
+    bundled = config.problems.source in {"arithmetic", "tabular"}
+    assert (config.coach.backend == "rule") == bundled

@@ -2,7 +2,8 @@
 
 import pytest
 
-from mappa_cli.doctor import find_credentials
+from mappa_cli.doctor import coach_keys, find_credentials
+from mappa_core.coach.config import CoachConfig
 from mappa_core.coach.provider_table import PROVIDERS
 from mappa_core.core.settings import Settings
 
@@ -27,3 +28,13 @@ def test_without_a_key_it_says_which_ones_there_are() -> None:
     assert not found.works
     assert found.found == "none: the rule coach needs none"
     assert all(row.needs in found.advice for row in PROVIDERS.values())
+
+
+def test_a_coach_is_told_the_key_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
+    asked = CoachConfig(backend="gemini", model="m")
+    assert coach_keys(asked, Settings()) == ("coach gemini m needs GOOGLE_API_KEY: not set",)
+    monkeypatch.setenv("GOOGLE_API_KEY", "key")
+    assert coach_keys(asked, Settings()) == ("coach gemini m needs GOOGLE_API_KEY: set",)
+    keyless = CoachConfig(backend="openai", model="m", base_url="http://127.0.0.1:1")
+    assert coach_keys(keyless, Settings()) == coach_keys(CoachConfig(), Settings()) == ()
