@@ -10,6 +10,7 @@ from prefect.runtime import flow_run
 
 from flows.ending import prefect_there, sigterm_cancels
 from mappa_core.app.config import TrainConfig
+from mappa_core.app.provenance import record_provenance
 from mappa_core.app.runs import prepare_evaluation, prepare_run, stored_evaluation, stored_run
 from mappa_core.app.services import Services
 from mappa_core.core.errors import MappaError
@@ -49,6 +50,7 @@ async def open_evaluation(
     stored = TrainConfig.model_validate(run.config)
     if config.held_out_settings() == stored.held_out_settings():
         with await asyncio.to_thread(port.store.runs.claim_run, run.id), sigterm_cancels():
+            await asyncio.to_thread(record_provenance, port, run, stored)
             yield run
         return
     evaluation = await asyncio.to_thread(stored_evaluation, port, run, config)

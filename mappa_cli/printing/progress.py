@@ -64,6 +64,10 @@ class TerminalProgress:
         """Say what the run waits for, above the bar."""
         self._console.print(message, style="yellow")
 
+    def on_notice(self, message: str) -> None:
+        """Say what is to be known of the run, above the bar."""
+        self._console.print(message, style="yellow")
+
     def on_run_started(self, run: Run) -> None:
         """Show the run's name once."""
         self.run_name = run.name

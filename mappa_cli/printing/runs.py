@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mappa_cli.printing.console import make_table
+from mappa_core.core.records.provenance import resumed_otherwise
 from mappa_core.core.records.runs import EpisodeSummary, Run, RunStatus
 from mappa_core.store.store import Store
 
@@ -71,8 +72,8 @@ def print_run(console: Console, store: Store, run: Run) -> None:
         ("Prefect flow run", run.prefect_flow_run_id),
         ("MLflow run", run.mlflow_run_id),
     )
-    said = "\n".join(f"{name}: {value}" for name, value in facts if value)
-    console.print(said, soft_wrap=True)
+    said = [f"{name}: {value}" for name, value in facts if value]
+    console.print("\n".join([*said, *resumed_otherwise(run.provenance)]), soft_wrap=True)
     summaries = store.episodes.list_episodes(run.id)
     console.print(iterations_table(summaries))
     console.print(_episodes_table(summaries))

@@ -22,6 +22,10 @@ class ProgressListener(Protocol):
         """Something outside is away and the run waits for it, or it is back."""
         ...
 
+    def on_notice(self, message: str) -> None:
+        """Something that a person has to know of the run, once."""
+        ...
+
     def on_phase_started(self, phase: Phase, iteration: int, episodes: int) -> None:
         """A batch of episodes begins."""
         ...
@@ -56,6 +60,10 @@ class LogProgress:
 
     def on_waiting(self, message: str) -> None:
         """Log what the run waits for."""
+        self._log.warning("%s", message)
+
+    def on_notice(self, message: str) -> None:
+        """Log what is to be known of the run."""
         self._log.warning("%s", message)
 
     def on_run_started(self, run: Run) -> None:

@@ -6,15 +6,13 @@ RUN-eval-1a2b3c    its evaluation under other settings, so that results never mi
 A run is stored, then claimed, and only then prepared: what another process has stays as it is.
 """
 
-import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime
-from importlib.metadata import version
-from pathlib import Path
 from uuid import UUID, uuid4
 
 from mappa_core.app.checks import check_same_weights, check_trains, check_weights
 from mappa_core.app.config import TrainConfig
+from mappa_core.app.provenance import code_version, current_provenance, record_provenance
 from mappa_core.app.services import Services
 from mappa_core.core import ids
 from mappa_core.core.errors import ConfigError
@@ -72,6 +70,7 @@ def prepare_run(
         adopt(source, run.id, port.store, config.start.step)
     # Once they are this run's too: its source may be training, and retires what only it has.
     check_resumable(port.store, run.id, check_weights)
+    record_provenance(port, run, config)
     _link(port, run, flow_run_id)
     port.store.runs.add_manifest(run.id, "train", port.problems.train())
     port.store.runs.add_manifest(run.id, "held_out", port.problems.held_out())
@@ -92,6 +91,7 @@ def prepare_evaluation(
     flow_run_id: str | None = None,
 ) -> Run:
     """Give an evaluation of `run` its links, its problems and the policies that it measures."""
+    record_provenance(port, evaluation, TrainConfig.model_validate(evaluation.config))
     _link(port, evaluation, flow_run_id)
     port.store.runs.add_manifest(evaluation.id, "held_out", port.problems.held_out())
     for agent in port.team.agents:
@@ -102,21 +102,6 @@ def prepare_evaluation(
                 replace(policy, id=identity, run_id=evaluation.id)
             )
     return port.store.runs.get_run(str(evaluation.id))
-
-
-def code_version() -> str:
-    """Name the package's version, and the commit where it runs from a checkout."""
-    package = version("mappa")
-    checkout = Path(__file__).parents[2]
-    if not (checkout / ".git").exists():
-        return package
-    described = subprocess.run(
-        ["git", "-C", str(checkout), "describe", "--always", "--dirty"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return f"{package}+{described.stdout.strip()}" if described.returncode == 0 else package
 
 
 def _stored(
@@ -133,6 +118,7 @@ def _stored(
             seed=config.seed,
             sandbox_tier=port.sandbox.tier,
             started_at=started_at,
+            provenance=(current_provenance(port, config),),
         )
     )
     return port.store.runs.get_run(str(identity))

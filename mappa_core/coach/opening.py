@@ -8,12 +8,15 @@ from importlib import import_module
 from mappa_core.coach import providers
 from mappa_core.coach.budget import Budget
 from mappa_core.coach.config import RULE, CoachConfig, CoachModelConfig
+from mappa_core.coach.evidence import system_text
 from mappa_core.coach.llm_coach import LlmCoach
 from mappa_core.coach.protocols import Coach
 from mappa_core.coach.provider_table import PROVIDERS
 from mappa_core.coach.providers.provider import Provider
 from mappa_core.coach.rubrics import RubricSet, load_rubrics, reversed_rubrics
+from mappa_core.coach.rules import load_rules
 from mappa_core.coach.rules.coach import RuleCoach
+from mappa_core.core import ids
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
 
@@ -75,6 +78,23 @@ def coach_rubrics(config: CoachModelConfig, team: CoachedTeam) -> RubricSet | No
     if without:
         raise ConfigError(f"rubric set {rubrics.name} has no file for {', '.join(without)}")
     return rubrics
+
+
+def coach_provenance(config: CoachConfig, team: CoachedTeam) -> dict[str, str]:
+    """Name what the coaches judge by: versions of rules, fingerprints of what models are told."""
+    second = _judged_by(config.second, team) if config.second.share else {}
+    return _judged_by(config, team) | {f"second_coach.{name}": of for name, of in second.items()}
+
+
+def _judged_by(config: CoachModelConfig, team: CoachedTeam) -> dict[str, str]:
+    rubrics = coach_rubrics(config, team)
+    if rubrics is None:
+        return {"rules": f"{team.rules} {load_rules(team.rules).version}"}
+    told = {
+        agent: system_text(rubrics.rubrics[agent], correction=config.correction)
+        for agent in team.agents
+    }
+    return {f"rubrics.{agent}": ids.fingerprint(text) for agent, text in told.items()}
 
 
 def open_coaches(

@@ -47,6 +47,15 @@ def _text(part: Part) -> str:
     raise TypeError(f"no part of an id: {part!r}")
 
 
+def fingerprint(*parts: Part) -> str:
+    """16 hexadecimal digits that differ where `parts` do; for people who compare two runs.
+
+    Raises:
+        TypeError: A part has no canonical text, e.g. a float or a record.
+    """
+    return hashlib.sha256(_encoded(parts)).hexdigest()[:16]
+
+
 def problem_id(statement: str) -> UUID:
     """A problem is its words, white space and case aside."""
     return content_id("problem", " ".join(statement.split()).casefold())

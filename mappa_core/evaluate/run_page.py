@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mappa_core.core.records.provenance import resumed_otherwise
 from mappa_core.core.records.runs import AgentFigures, IterationFigures, Run
 from mappa_core.core.text import clipped, counted
 from mappa_core.pages.render import inline_svg, render
@@ -82,6 +83,8 @@ def _facts(story: RunStory) -> Mapping[str, str]:
         facts["held out, before"] = f"{held_out[first]:.1%}"
         if last != first:
             facts[f"held out, after {counted(last, 'update')}"] = f"{held_out[last]:.1%}"
+    if changes := resumed_otherwise(run.provenance):
+        facts["made otherwise"] = "; ".join(changes)
     return facts
 
 

@@ -1,5 +1,8 @@
 """Which device and type a configuration means; apart, because torch alone imports quickly."""
 
+import os
+import platform
+from collections import Counter
 from typing import Literal
 
 import torch
@@ -25,3 +28,12 @@ def resolve_dtype(dtype: Literal["float32", "bfloat16", "auto"], device: str) ->
     if dtype == "auto":
         dtype = "float32" if device == "cpu" else "bfloat16"
     return torch.float32 if dtype == "float32" else torch.bfloat16
+
+
+def device_kind() -> str:
+    """Name what this machine computes on, e.g. `2 x NVIDIA H100` or `x86_64 AVX512, 8 cores`."""
+    if not torch.cuda.is_available():
+        instructions = torch.backends.cpu.get_cpu_capability()
+        return f"{platform.machine()} {instructions}, {os.cpu_count()} cores"
+    found = Counter(map(torch.cuda.get_device_name, range(torch.cuda.device_count())))
+    return ", ".join(f"{many} x {name}" for name, many in found.items())

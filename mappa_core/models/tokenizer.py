@@ -48,6 +48,7 @@ class ChatTokenizer:
                 "chat_template.jinja"
             )
         self._tokenizer: PreTrainedTokenizerBase = tokenizer
+        self.chat_template = tokenizer.chat_template
         added = tokenizer.added_tokens_decoder.items()
         self._controls = {token.content: number for number, token in added if token.special}
         self._control_pattern = _any_of(tokenizer, self._controls)

@@ -1,12 +1,14 @@
 """Runs: what is trained or measured, where it stands, and which problems it draws from."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from uuid import UUID
 
 from sqlalchemy import Connection, String, cast, func, or_, select, update
 
 from mappa_core.core.errors import NotFound
 from mappa_core.core.records.episodes import Phase, Problem
+from mappa_core.core.records.provenance import Provenance
 from mappa_core.core.records.runs import Run, RunStatus
 from mappa_core.store.claims import TAKEN, Claim
 from mappa_core.store.database import Repository, transaction
@@ -67,6 +69,14 @@ class Runs(Repository):
             .where(RUN.c.id == run_id)
             .values(status=status.value, error=error, ended_at=ended_at)
         )
+
+    @transaction
+    def set_provenance(
+        self, connection: Connection, run_id: UUID, provenance: tuple[Provenance, ...]
+    ) -> None:
+        """Write down what the run is made with, what it was made with before included."""
+        parts = [asdict(each) for each in provenance]
+        connection.execute(update(RUN).where(RUN.c.id == run_id).values(provenance=parts))
 
     @transaction
     def get_run(self, connection: Connection, name_or_id: str) -> Run:

@@ -77,6 +77,7 @@ RUN = Table(
     Column("error", AnyText),
     Column("prefect_flow_run_id", AnyText),
     Column("mlflow_run_id", AnyText),
+    Column("provenance", AnyJson),
 )
 
 POLICY_VERSION = Table(

@@ -10,26 +10,30 @@ from mappa_core.app.progress import LogProgress
 from mappa_core.app.services import Services
 from mappa_core.coach.protocols import Coach
 from mappa_core.core import ids
-from mappa_core.core.records.episodes import Episode, Message, Observation, Problem, StopReason
+from mappa_core.core.records.episodes import Episode, Message, Observation, Problem
 from mappa_core.core.records.scores import CoachCase, CoachIdentity, CoachScore, Unscored
 from mappa_core.models.tokenizer import ChatTokenizer
 from mappa_core.rollout.engines.transformers.engine import TransformersEngine
-from mappa_core.rollout.teams.base import AgentSpec
+from mappa_core.rollout.teams.base import AgentSpec, Team
+from mappa_core.rollout.teams.prompts import PromptSet
 from mappa_core.store.store import Store
 from mappa_core.train.learners.torch_learner import TorchLearner
 from tests.fakes.acting import NoPython
 from tests.fakes.tracking import MemoryRegistry, MemoryTracker
 
 SPEAKER = AgentSpec(name="speaker", title="Speaker", max_turns=1, sees=())
+NO_PROMPTS = PromptSet(name="none-1", version=1, sha256="0", prompts={})
 
 
-class Monologue:
+@dataclass(frozen=True, kw_only=True)
+class Monologue(Team):
     """A team of one that speaks once."""
 
-    name = "monologue"
-    agents = (SPEAKER,)
-    rules = None
-    rubrics = "monologue"
+    prompts: PromptSet = NO_PROMPTS
+    name: str = "monologue"
+    agents: tuple[AgentSpec, ...] = (SPEAKER,)
+    rules: str | None = None
+    rubrics: str = "monologue"
 
     def next_observation(self, episode: Episode) -> Observation | None:
         if episode.turns:
@@ -37,14 +41,8 @@ class Monologue:
         message = Message(role="user", content=episode.problem.statement)
         return Observation(agent=SPEAKER.name, messages=(message,))
 
-    def code_in(self, agent: str, text: str) -> str | None:
-        return None
-
     def final_answer(self, episode: Episode) -> str | None:
         return episode.turns[-1].action.text if episode.turns else None
-
-    def stop_reason(self, episode: Episode) -> StopReason:
-        return StopReason.ANSWERED
 
 
 class Cues:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from uuid import UUID
 
 from mappa_core.core.records.episodes import Message, Phase
+from mappa_core.core.records.provenance import Provenance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,9 @@ class Run:
     error: str | None = None
     prefect_flow_run_id: str | None = None
     mlflow_run_id: str | None = None
+    provenance: tuple[Provenance, ...] | None = None
+    """What it is made with, once more for each time that it went on otherwise; None where a run of
+    an earlier version did not record it."""
 
     @property
     def measures(self) -> str | None:

@@ -22,6 +22,7 @@ from mappa_core.core.records.episodes import (
     StopReason,
     Turn,
 )
+from mappa_core.core.records.provenance import Provenance
 from mappa_core.core.records.runs import Run, RunStatus
 from mappa_core.core.records.scores import CoachScore, ScoreEntry, Unscored
 from mappa_core.core.records.tools import Artifact, RejectedFile, ToolResult, ToolStatus
@@ -181,6 +182,11 @@ METRICS = st.dictionaries(TEXT, st.floats(allow_nan=False), max_size=4)
         error=st.none() | TEXT,
         prefect_flow_run_id=st.none() | TEXT,
         mlflow_run_id=st.none() | TEXT,
+        provenance=st.none()
+        | st.lists(
+            st.builds(Provenance, since=TEXT, parts=st.dictionaries(TEXT, TEXT, max_size=3)),
+            max_size=2,
+        ).map(tuple),
     )
 )
 def test_a_run(shared_store: Store, run: Run) -> None:

@@ -23,6 +23,7 @@ from difflib import get_close_matches
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
+from mappa_core.core import ids
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import Message
 
@@ -119,6 +120,19 @@ def load_prompts(team: str, name: str, sees: Mapping[str, Collection[str]]) -> P
                 "prompt needs a folder with that version in its name"
             )
     return PromptSet(name=name, version=version, sha256=_digest(texts), prompts=prompts)
+
+
+def prompt_fingerprints(prompts: PromptSet) -> dict[str, str]:
+    """Fingerprint what each agent is told, the tools of servers included, as `prompts.<agent>`."""
+    return {
+        f"prompts.{agent}": ids.fingerprint(
+            prompt.output_chars,
+            tuple((message.role, message.content) for message in prompt.opening),
+            prompt.template,
+            prompt.feedback,
+        )
+        for agent, prompt in prompts.prompts.items()
+    }
 
 
 def _folder(team: str, name: str) -> Traversable:
