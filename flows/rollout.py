@@ -145,6 +145,7 @@ def _runner(
         tokenizer=port.tokenizer,
         policies=policies,
         sampling=sampling_of(config.rollout, phase, config.evaluation.temperature),
+        agent_tokens=config.rollout.agent_tokens,
         seed=config.seed,
         sandbox=port.sandbox,
         limits=limits_of(config.sandbox),

@@ -81,13 +81,18 @@ def check_effects(config: TrainConfig, team: Team) -> None:
     """Refuse keys that nothing would come of.
 
     Raises:
-        ConfigError: Visibility for an agent that there is not, or a stop for alerts of no watch.
+        ConfigError: A key for an agent that there is not, or a stop for alerts of no watch.
     """
     names = [agent.name for agent in team.agents]
-    for name in config.coach.visibility:
-        if name not in names:
-            near = get_close_matches(name, names, n=1) or names
-            raise ConfigError(f"coach.visibility.{name}: team {team.name} has {' or '.join(near)}")
+    by_agent = {
+        "coach.visibility": config.coach.visibility,
+        "rollout.agent_tokens": config.rollout.agent_tokens,
+    }
+    for key, named in by_agent.items():
+        for name in named:
+            if name not in names:
+                near = get_close_matches(name, names, n=1) or names
+                raise ConfigError(f"{key}.{name}: team {team.name} has {' or '.join(near)}")
     if config.audit.stop_on and not config.audit.anchors:
         raise ConfigError("audit.stop_on needs audit.anchors above 0: with 0 nothing is watched")
 

@@ -36,7 +36,7 @@ _HELD_OUT = {
     "seed": True,
     "problems": True,
     "tools": True,
-    "rollout": {"max_tokens"},
+    "rollout": {"max_tokens", "agent_tokens"},
     "engine": {"dtype", "max_model_length"},
     "sandbox": {
         "runtime",
@@ -51,6 +51,9 @@ _HELD_OUT = {
     "evaluation": {"temperature"},
 }
 """Keys that decide what a held-out episode of given weights is like."""
+
+_LATER = {"rollout": ("agent_tokens",)}
+"""Those that came later: left out at their defaults, so that stored evaluations are found again."""
 
 
 class StartConfig(Section):
@@ -135,4 +138,10 @@ class TrainConfig(Section):
 
     def held_out_settings(self) -> str:
         """Give, as JSON, what decides what held-out episodes of given weights are like."""
-        return json.dumps(self.model_dump(mode="json", include=_HELD_OUT), sort_keys=True)
+        settings = self.model_dump(mode="json", include=_HELD_OUT)
+        defaults = TrainConfig().model_dump(mode="json", include=_HELD_OUT)
+        for section, keys in _LATER.items():
+            for key in keys:
+                if settings[section][key] == defaults[section][key]:
+                    del settings[section][key]
+        return json.dumps(settings, sort_keys=True)

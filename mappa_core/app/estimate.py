@@ -73,7 +73,8 @@ def _gpu_hours(config: TrainConfig, settings: Settings) -> list[Line]:
     shape = shape_for(config.model, settings.models)
     agents = load_team(config.team, config.prompts).agents
     turns = sum(agent.max_turns for agent in agents)
-    tokens = FILLED * config.rollout.max_tokens
+    limits = sum(agent.max_turns * config.rollout.tokens_of(agent.name) for agent in agents)
+    tokens = FILLED * limits / turns
     held_out = config.problems.held_out_size * config.evaluation.samples
     rounds = 1 + (
         config.rollout.iterations // config.evaluation.every if config.evaluation.every else 1

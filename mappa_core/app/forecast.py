@@ -113,7 +113,7 @@ def _assumed_episode(config: TrainConfig, team: Team, episode: Episode, habits: 
             observation,
             index,
             episode.run_id,
-            config.rollout.max_tokens,
+            config.rollout.tokens_of(observation.agent),
             runs_code=runs_code[observation.agent],
             characters=habits.characters.get(observation.agent),
         )

@@ -5,7 +5,8 @@ r"""Reads an agent's text: its visible part, its program, its boxed answer.
                      ├─▶ last_boxed      the answer inside the last \boxed{...}
                      └─▶ clipped         a bounded copy for the next reader
 
-Thinking (`<think>...</think>`) is never visible: it is stored, but neither run nor passed on.
+Thinking (`<think>...</think>`) is never visible: it is stored, but neither run nor passed on. Where
+a chat template opens the thought in the prompt, the text begins with that tag (`opened_thought`).
 """
 
 import re
@@ -39,6 +40,33 @@ def visible(text: str) -> str:
     An unclosed `<think>` hides all that follows. A `</think>` that nothing opened hides all
     before it: the chat template had opened it in the prompt.
     """
+    return _read_thoughts(text)[0]
+
+
+def has_thought(text: str) -> bool:
+    """Whether any of `text` is thinking."""
+    return _THINK_TAG.search(text) is not None
+
+
+def ends_in_thought(text: str) -> bool:
+    """Whether `text` stops inside a thought that nothing closes."""
+    return _read_thoughts(text)[1]
+
+
+def opened_thought(prompt_end: str) -> str:
+    """Where the end of a prompt leaves a thought open, its tag and what follows; else nothing."""
+    tags = list(_THINK_TAG.finditer(prompt_end))
+    return prompt_end[tags[-1].start() :] if tags and not tags[-1][1] else ""
+
+
+def continued(thought: str, reply: str) -> str:
+    """A reply after the thought that its prompt opened; models may open it once more themselves."""
+    again = _THINK_TAG.match(reply.lstrip())
+    return reply if again and not again[1] else thought + reply
+
+
+def _read_thoughts(text: str) -> tuple[str, bool]:
+    """The visible part, and whether a thought is open at the end."""
     kept: list[str] = []
     depth = position = 0
     for tag in _THINK_TAG.finditer(text):
@@ -53,7 +81,7 @@ def visible(text: str) -> str:
         position = tag.end()
     if depth == 0:
         kept.append(text[position:])
-    return "".join(kept).strip()
+    return "".join(kept).strip(), depth > 0
 
 
 def last_program(text: str) -> str | None:

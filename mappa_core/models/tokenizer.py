@@ -19,6 +19,7 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBas
 
 from mappa_core.core.errors import ConfigError, ModelNotFound
 from mappa_core.core.records.episodes import Message
+from mappa_core.core.text import has_thought, opened_thought
 
 _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>")
 
@@ -52,6 +53,8 @@ class ChatTokenizer:
         added = tokenizer.added_tokens_decoder.items()
         self._controls = {token.content: number for number, token in added if token.special}
         self._control_pattern = _any_of(tokenizer, self._controls)
+        # Tags of thoughts are read, so that they stay in the text where a model makes them special.
+        self._unread = {at for name, at in self._controls.items() if not has_thought(name)}
         self.end_token_ids = _end_token_ids(tokenizer, self._controls, model)
 
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
@@ -60,20 +63,33 @@ class ChatTokenizer:
         Raises:
             ConfigError: The model's chat template does not take these messages.
         """
-        nonce = secrets.token_hex(8)
-        contents = {f"[[{nonce}:{index}]]": message for index, message in enumerate(messages)}
+        contents = _placeholders(messages)
         text = self._apply_template(messages, tuple(contents))
         ids: list[int] = []
         for piece in _joined(self._pieces(text, contents)):
             ids.extend(self._encode(piece) if isinstance(piece, str) else piece)
         return tuple(ids)
 
+    def opened_thought(self, messages: Sequence[Message]) -> str:
+        """The thought that the template opens before the reply to `messages`, if it opens one.
+
+        Only the template's own words count: a tag in a message opens nothing.
+
+        Raises:
+            ConfigError: The model's chat template does not take these messages.
+        """
+        contents = _placeholders(messages)
+        text = self._apply_template(messages, tuple(contents))
+        return opened_thought(text[max(text.index(name) + len(name) for name in contents) :])
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of sampled ids, control tokens left out, white space as it was."""
         # decode() is typed for batches as well; one sequence gives one text.
         return str(
             self._tokenizer.decode(
-                list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+                [each for each in token_ids if each not in self._unread],
+                skip_special_tokens=False,
+                clean_up_tokenization_spaces=False,
             )
         )
 
@@ -121,6 +137,12 @@ class ChatTokenizer:
 
     def _encode(self, text: str) -> Sequence[int]:
         return self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+
+
+def _placeholders(messages: Sequence[Message]) -> dict[str, Message]:
+    """The messages by what stands for their contents in the template: no content can know it."""
+    nonce = secrets.token_hex(8)
+    return {f"[[{nonce}:{index}]]": message for index, message in enumerate(messages)}
 
 
 def _joined(pieces: Iterable[_Piece]) -> Iterator[_Piece]:

@@ -8,7 +8,7 @@ refused ──────────────┘
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -19,6 +19,7 @@ from mappa_core.core.errors import ToolServerError
 from mappa_core.core.records.episodes import (
     Action,
     Episode,
+    FinishReason,
     GenerationRequest,
     Observation,
     Phase,
@@ -33,6 +34,7 @@ from mappa_core.core.records.tools import (
     ToolResult,
     ToolStatus,
 )
+from mappa_core.core.text import continued, ends_in_thought
 from mappa_core.rollout.config import RolloutConfig, SandboxConfig
 from mappa_core.rollout.episode_files import EpisodeFiles
 from mappa_core.rollout.protocols import Engine, Sandbox, Toolbox
@@ -97,30 +99,42 @@ class DirectRunner(ToolRunner):
     sampling: Sampling
     seed: int
     """Of the run."""
+    agent_tokens: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Sampled tokens per action, at most, of agents that have a limit of their own."""
 
     async def generate(self, episode: Episode, observation: Observation) -> Action:
         """Sample the next action of an episode; see `ActionRunner`."""
         policy, seed = self.policies[observation.agent], generation_seed(self.seed, episode)
+        tokens = self.agent_tokens.get(observation.agent, self.sampling.max_tokens)
+        sampling = replace(self.sampling, max_tokens=tokens)
         async with self.limited("mappa-engine"):
             prompt = self.tokenizer.render(observation.messages)
             started_at = datetime.now(UTC)
             completion = await self.engine.generate(
                 GenerationRequest(
-                    policy=policy, prompt_token_ids=prompt, sampling=self.sampling, seed=seed
+                    policy=policy, prompt_token_ids=prompt, sampling=sampling, seed=seed
                 )
             )
+        thought = self.tokenizer.opened_thought(observation.messages)
+        text = continued(thought, self.tokenizer.decode(completion.token_ids))
         return Action(
             prompt_token_ids=prompt,
             token_ids=completion.token_ids,
             logprobs=completion.logprobs,
-            text=self.tokenizer.decode(completion.token_ids),
-            finish_reason=completion.finish_reason,
+            text=text,
+            finish_reason=reason_of(completion.finish_reason, text),
             policy_version_id=policy.id,
-            temperature=self.sampling.temperature,
+            temperature=sampling.temperature,
             seed=seed,
             started_at=started_at,
             seconds=completion.seconds,
         )
+
+
+def reason_of(reason: FinishReason, text: str) -> FinishReason:
+    """Say why sampling stopped; `text` is the reply with the thought that its prompt opened."""
+    cut = reason is FinishReason.LENGTH and ends_in_thought(text)
+    return FinishReason.LENGTH_IN_THOUGHT if cut else reason
 
 
 def sampling_of(config: RolloutConfig, phase: Phase, held_out_temperature: float) -> Sampling:

@@ -57,6 +57,9 @@ class RolloutConfig(Section):
     )
     top_p: float = Field(default=1.0, gt=0, le=1, description="Nucleus mass; training needs 1.")
     max_tokens: Positive = Field(default=96, description="Sampled tokens per action, at most.")
+    agent_tokens: dict[str, Positive] = Field(
+        default={}, description="The same for single agents by name, e.g. for those that think."
+    )
     concurrency: Positive = Field(default=48, description="Episodes in flight at once.")
     async_level: Literal[0, 1] = Field(
         default=0,
@@ -67,6 +70,10 @@ class RolloutConfig(Section):
         default="episode",
         description="What becomes a Prefect task run: a whole episode or each action.",
     )
+
+    def tokens_of(self, agent: str) -> int:
+        """Sampled tokens per action of `agent`, at most."""
+        return self.agent_tokens.get(agent, self.max_tokens)
 
 
 class EngineConfig(Section):

@@ -25,6 +25,8 @@ from mappa_core.store.tables import ACTION, COACH, COACH_SCORE, EPISODE, POLICY_
 TRAINS = and_(COACH_SCORE.c.action_id == ACTION.c.id, COACH_SCORE.c.trained)
 """Joins each action to the one score that trains it."""
 
+_TRUNCATED = (FinishReason.LENGTH.value, FinishReason.LENGTH_IN_THOUGHT.value)
+
 
 class Scores(Repository):
     """Reads and writes scores."""
@@ -74,7 +76,7 @@ class Scores(Repository):
         query = (
             select(columns.id.label("action_id"), columns.episode_id, columns.turn_index)
             .add_columns(columns.prompt_token_ids, columns.token_ids, columns.logprobs)
-            .add_columns((columns.finish_reason == FinishReason.LENGTH.value).label("truncated"))
+            .add_columns(columns.finish_reason.in_(_TRUNCATED).label("truncated"))
             .add_columns(EPISODE.c.problem_id, EPISODE.c.rollout_index)
             .add_columns(POLICY_VERSION.c.step.label("policy_step"))
             .add_columns(COACH_SCORE.c.id.label("score_id"), COACH_SCORE.c.score)

@@ -9,7 +9,7 @@ import pytest
 
 from mappa_core.core import ids
 from mappa_core.core.errors import NotFound, StoreError
-from mappa_core.core.records.episodes import Episode, FinishReason, Outcome, StopReason
+from mappa_core.core.records.episodes import Episode, FinishReason, Outcome, Phase, StopReason
 from mappa_core.core.records.runs import Run, RunStatus
 from mappa_core.core.records.scores import (
     CoachRequest,
@@ -68,9 +68,12 @@ def play(store: Store, run: Run) -> Callable[..., Episode]:
         *,
         reason: StopReason | None = StopReason.ANSWERED,
         outcome: Outcome | None = RIGHT,
-        **where: object,
+        phase: Phase = "train",
+        iteration: int = 1,
     ) -> Episode:
-        episode = make_episode(run, make_problem(), rollout_index=rollout_index, **where)
+        episode = make_episode(
+            run, make_problem(), phase=phase, iteration=iteration, rollout_index=rollout_index
+        )
         store.episodes.open_episode(episode)
         for turn in (
             make_turn(make_policy(run, "solver"), 0),
@@ -339,10 +342,13 @@ class TestScoredActions:
         )
         assert (action.rollout_index, action.turn_index, action.truncated) == (0, 0, False)
 
-    def test_a_spent_budget_is_truncated(self, store: Store, run: Run) -> None:
+    @pytest.mark.parametrize("reason", [FinishReason.LENGTH, FinishReason.LENGTH_IN_THOUGHT])
+    def test_a_spent_budget_is_truncated(
+        self, store: Store, run: Run, reason: FinishReason
+    ) -> None:
         episode = make_episode(run, make_problem())
         store.episodes.open_episode(episode)
-        turn = make_turn(make_policy(run), finish_reason=FinishReason.LENGTH)
+        turn = make_turn(make_policy(run), finish_reason=reason)
         store.episodes.add_turn(episode, turn)
         store.episodes.close_episode(episode.closed(StopReason.MAX_TURNS, outcome=WRONG))
         assert [

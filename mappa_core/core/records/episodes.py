@@ -30,6 +30,8 @@ class FinishReason(StrEnum):
     """The model ended its turn; the end token is the last sampled token."""
     LENGTH = "length"
     """The token budget ran out."""
+    LENGTH_IN_THOUGHT = "length_in_thought"
+    """The token budget ran out inside a thought: nothing was said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +124,8 @@ class Action:
     logprobs: tuple[float, ...]
     """Shape (T,), under the sampling policy at temperature 1; float32, as engines compute them."""
     text: str
-    """The decoded ids without control tokens, `<think>` blocks included."""
+    """The decoded ids without control tokens, `<think>` blocks included; the tag of a thought that
+    the chat template opened in the prompt comes first."""
     finish_reason: FinishReason
     policy_version_id: UUID
     temperature: float

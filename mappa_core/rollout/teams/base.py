@@ -11,10 +11,17 @@ A team is one module with a subclass of `Team`, its prompts, and a line in `TEAM
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mappa_core.core.records.episodes import Episode, Message, Observation, StopReason, Turn
+from mappa_core.core.records.episodes import (
+    Action,
+    Episode,
+    Message,
+    Observation,
+    StopReason,
+    Turn,
+)
 from mappa_core.core.records.scores import Duty
 from mappa_core.core.records.tools import ToolRequest
-from mappa_core.core.text import last_boxed, last_program
+from mappa_core.core.text import has_thought, last_boxed, last_program, visible
 from mappa_core.rollout.teams.prompts import Prompt, PromptSet, fill
 
 PYTHON = "python"
@@ -131,11 +138,18 @@ class Team:
             feedback = next(iter(news.values()), "")
             if prompt.feedback is not None:
                 feedback = fill(prompt.feedback, {**question, **news})
-            messages += [
-                Message(role="assistant", content=said.text, token_ids=said.token_ids),
-                Message(role="user", content=feedback),
-            ]
+            messages += [_as_said(said), Message(role="user", content=feedback)]
         return tuple(messages)
+
+
+def _as_said(action: Action) -> Message:
+    """An agent's own earlier reply: the ids it sampled, or its words alone where it had thought.
+
+    Templates of models that think leave earlier thoughts out, and so does what is spliced.
+    """
+    if has_thought(action.text):
+        return Message(role="assistant", content=visible(action.text))
+    return Message(role="assistant", content=action.text, token_ids=action.token_ids)
 
 
 def duties_of(team: Team) -> tuple[Duty, ...]:

@@ -43,6 +43,7 @@ def failing(
         (["train", "--resume", "x", "--fork", "y"], "take one"),
         (["train", "--step", "2"], "--step needs --fork"),
         (["train", "coach.visibility.verifer=full"], "team mathchat has verifier"),
+        (["train", "rollout.agent_tokens.verifer=9"], "agent_tokens.verifer: team mathchat has"),
         (["train", "audit.stop_on=[coach]", "audit.anchors=0"], "nothing is watched"),
         (["bench", "nothing"], "rollout"),
         (["audit", "run", "--margin", "nan"], "--margin is above 0 points"),

@@ -9,9 +9,13 @@ from hypothesis import strategies as st
 from mappa_core.core.text import (
     boxed_answers,
     clipped,
+    continued,
     counted,
+    ends_in_thought,
+    has_thought,
     last_boxed,
     last_program,
+    opened_thought,
     opens_program,
     visible,
 )
@@ -40,6 +44,33 @@ ANY = st.text(st.characters() | st.sampled_from("<>/`{}\\\n"), max_size=200)
 )
 def test_visible(text: str, shown: str) -> None:
     assert visible(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("end", "opened"),
+    [
+        ("<|im_start|>assistant\n<think>\n", "<think>\n"),
+        ("assistant\n<think>\n\n</think>\n\n", ""),
+        ("</think>and<THINK>", "<THINK>"),
+        ("assistant\n", ""),
+    ],
+)
+def test_the_end_of_a_prompt_may_leave_a_thought_open(end: str, opened: str) -> None:
+    assert opened_thought(end) == opened
+
+
+@pytest.mark.parametrize(
+    ("reply", "shown", "cut"),
+    [
+        ("hm", "", True),
+        ("hm</think>so", "so", False),
+        ("\n<think>hm</think>so", "so", False),
+        ("</think>so<think>", "so", True),
+    ],
+)
+def test_a_reply_continues_the_thought_of_its_prompt(reply: str, shown: str, cut: bool) -> None:
+    text = continued("<think>\n", reply)
+    assert (visible(text), ends_in_thought(text), has_thought(text)) == (shown, cut, True)
 
 
 @given(PLAIN, PLAIN, PLAIN)

@@ -155,13 +155,11 @@ def test_the_second_turn_continues_the_first_with_the_ids_that_were_sampled() ->
     before = acted(started(), "Plan: 14 + 27")
     first = next_one(before).messages
     failed = printed("", ToolStatus.NONZERO, "NameError: x")
-    episode = acted(before, "<think>hm</think>" + PROGRAM, failed, token_ids=(11, 12, 13))
+    episode = acted(before, PROGRAM, failed, token_ids=(11, 12, 13))
     second = next_one(episode).messages
     assert second[: len(first)] == first
     said, told = second[len(first) :]
-    assert said == Message(
-        role="assistant", content="<think>hm</think>" + PROGRAM, token_ids=(11, 12, 13)
-    )
+    assert said == Message(role="assistant", content=PROGRAM, token_ids=(11, 12, 13))
     assert told.role == "user"
     assert told.content == "Output: the program failed (nonzero) NameError: x"
     assert all(message.token_ids is None for message in (*first, told))

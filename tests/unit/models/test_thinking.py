@@ -1,0 +1,192 @@
+"""Models that think: what their templates open, what a reply shows, what later turns are told."""
+
+import asyncio
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from mappa_core.core.records.episodes import (
+    Action,
+    Completion,
+    FinishReason,
+    GenerationRequest,
+    Message,
+    Observation,
+    PolicyVersion,
+    Sampling,
+)
+from mappa_core.core.text import last_boxed, visible
+from mappa_core.models.tokenizer import ChatTokenizer
+from mappa_core.rollout.actions import DirectRunner, limits_of, sampling_of
+from mappa_core.rollout.config import RolloutConfig, SandboxConfig
+from mappa_core.rollout.teams import load_team
+from tests.builders import make_episode, make_policy, make_problem, make_run, make_turn
+from tests.fakes.acting import NoPython
+from tests.tiny_model import CHAT_TEMPLATE, save_tiny_model
+
+TEMPLATES = Path(__file__).with_name("chat_templates")
+OPENS = {"qwen3_thinking_2507": "<think>\n", "deepseek_r1_distill": "<think>\n", "qwen3": ""}
+"""What each template leaves open at the end of a prompt."""
+PROGRAM = "```python\nprint(7 + 5)\n```"
+SOLVER, EXECUTOR = "problem_solver", "code_executor"
+TEAM = load_team("mathchat", "small-1")
+RUN = make_run()
+QUESTION = Message(role="user", content="What is 7 + 5?")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+def with_template(model: Path, template: str, directory: Path) -> ChatTokenizer:
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(directory)
+    return ChatTokenizer(directory)
+
+
+@pytest.fixture(params=OPENS)
+def named(request: pytest.FixtureRequest, model: Path, tmp_path: Path) -> tuple[str, ChatTokenizer]:
+    template = (TEMPLATES / f"{request.param}.jinja").read_text(encoding="utf-8")
+    return request.param, with_template(model, template, tmp_path)
+
+
+def test_the_prompt_says_whether_a_thought_is_open(named: tuple[str, ChatTokenizer]) -> None:
+    name, chat = named
+    assert chat.opened_thought([QUESTION]) == OPENS[name]
+    assert chat.decode(chat.render([QUESTION])).endswith(OPENS[name])
+
+
+def test_a_template_without_thoughts_opens_none(model: Path, tmp_path: Path) -> None:
+    assert with_template(model, CHAT_TEMPLATE, tmp_path).opened_thought([QUESTION]) == ""
+
+
+def test_thinking_that_is_switched_off_is_not_open(model: Path, tmp_path: Path) -> None:
+    template = (TEMPLATES / "qwen3.jinja").read_text(encoding="utf-8")
+    off = "{%- set enable_thinking = false %}" + template
+    assert with_template(model, off, tmp_path).opened_thought([QUESTION]) == ""
+
+
+def test_a_tag_in_a_message_opens_nothing(model: Path, tmp_path: Path) -> None:
+    chat = with_template(model, CHAT_TEMPLATE, tmp_path)
+    assert chat.opened_thought([replace(QUESTION, content="What does <think> mean?")]) == ""
+
+
+def test_tags_that_a_model_makes_special_stay_in_the_text(model: Path, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<think>", "</think>"]})
+    tokenizer.save_pretrained(tmp_path)
+    ids = tokenizer.encode("<think>hm</think>so<|im_end|>", add_special_tokens=False)
+    assert ChatTokenizer(tmp_path).decode(ids) == "<think>hm</think>so"
+
+
+@dataclass
+class Says:
+    """An engine that says one thing."""
+
+    token_ids: tuple[int, ...]
+    reason: FinishReason
+    asked: GenerationRequest | None = None
+
+    async def start(self) -> None: ...
+    async def load(self, policy: PolicyVersion) -> None: ...
+    async def close(self) -> None: ...
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        self.asked = request
+        return Completion(
+            token_ids=self.token_ids,
+            logprobs=(0.0,) * len(self.token_ids),
+            finish_reason=self.reason,
+            seconds=0.1,
+        )
+
+
+def acted(
+    model: Path,
+    chat: ChatTokenizer,
+    words: str,
+    reason: FinishReason,
+    config: RolloutConfig | None = None,
+) -> tuple[Action, Sampling]:
+    """The action of a Code Executor whose model says `words`, and how it was sampled."""
+    encoded = AutoTokenizer.from_pretrained(model).encode(words, add_special_tokens=False)
+    engine, config = Says(tuple(encoded), reason), config or RolloutConfig()
+    runner = DirectRunner(
+        engine=engine,
+        tokenizer=chat,
+        policies={EXECUTOR: make_policy(RUN, EXECUTOR)},
+        sampling=sampling_of(config, "train", 0.0),
+        agent_tokens=config.agent_tokens,
+        seed=1,
+        sandbox=NoPython(),
+        limits=limits_of(SandboxConfig()),
+    )
+    seen = Observation(agent=EXECUTOR, messages=(QUESTION,))
+    action = asyncio.run(runner.generate(make_episode(RUN, make_problem()), seen))
+    assert engine.asked is not None
+    return action, engine.asked.sampling
+
+
+def test_a_reply_cut_inside_a_thought_says_runs_and_answers_nothing(
+    model: Path, named: tuple[str, ChatTokenizer]
+) -> None:
+    name, chat = named
+    begun = "" if OPENS[name] else "<think>\n"
+    words = f"{begun}Perhaps\n{PROGRAM}\nso \\boxed{{12}}, but"
+    action, _ = acted(model, chat, words, FinishReason.LENGTH)
+    assert action.finish_reason == "length_in_thought"
+    assert action.text == f"<think>\n{words.removeprefix(begun)}"
+    assert visible(action.text) == ""
+    assert last_boxed(action.text) is None
+    assert TEAM.code_in(EXECUTOR, action.text) is None
+
+
+def test_a_reply_after_its_thought_counts_and_may_be_cut(
+    model: Path, named: tuple[str, ChatTokenizer]
+) -> None:
+    name, chat = named
+    begun = "" if OPENS[name] else "<think>\n"
+    words = f"{begun}Perhaps \\boxed{{1}}</think>\n{PROGRAM}\nso \\boxed{{12}}, but"
+    action, _ = acted(model, chat, words, FinishReason.LENGTH)
+    assert action.finish_reason is FinishReason.LENGTH
+    assert last_boxed(action.text) == "12"
+    assert TEAM.code_in(EXECUTOR, action.text) == "print(7 + 5)"
+
+
+def test_a_model_may_open_the_thought_once_more(
+    model: Path, named: tuple[str, ChatTokenizer]
+) -> None:
+    action, _ = acted(model, named[1], "<think>hm</think>so", FinishReason.STOP)
+    assert visible(action.text) == "so"
+
+
+def test_without_thoughts_a_reply_is_cut_and_counts(model: Path, tmp_path: Path) -> None:
+    chat = with_template(model, CHAT_TEMPLATE, tmp_path)
+    action, _ = acted(model, chat, r"so \boxed{12}, but", FinishReason.LENGTH)
+    assert (action.finish_reason, action.text) == (FinishReason.LENGTH, r"so \boxed{12}, but")
+
+
+def test_agents_may_have_limits_of_their_own(model: Path, tmp_path: Path) -> None:
+    chat = with_template(model, CHAT_TEMPLATE, tmp_path)
+    config = RolloutConfig(max_tokens=7, agent_tokens={"verifier": 9})
+    assert acted(model, chat, "so", FinishReason.STOP, config)[1].max_tokens == 7
+    config = RolloutConfig(max_tokens=7, agent_tokens={EXECUTOR: 9})
+    assert acted(model, chat, "so", FinishReason.STOP, config)[1].max_tokens == 9
+
+
+def test_no_later_prompt_holds_an_earlier_thought(named: tuple[str, ChatTokenizer]) -> None:
+    _, chat = named
+    text = f"<think>\nsecretly</think>\n{PROGRAM}"
+    turn = replace(make_turn(make_policy(RUN, EXECUTOR), text=text), agent=EXECUTOR)
+    plan = replace(make_turn(make_policy(RUN, "problem_solver"), text="Plan"), agent=SOLVER)
+    episode = make_episode(RUN, make_problem()).with_turn(plan).with_turn(turn)
+    observation = TEAM.next_observation(episode)
+    assert observation is not None
+    assert observation.agent == EXECUTOR
+    prompt = chat.decode(chat.render(observation.messages))
+    assert "secretly" not in prompt
+    assert PROGRAM in prompt
