@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from mappa_cli.benches.learner import Measured, Row, Spec
 from mappa_core.core.ids import content_id
 from mappa_core.core.records.updates import TrainingSample
-from mappa_core.train.config import AlgorithmConfig, LearnerConfig, LoraConfig
+from mappa_core.train.config import AlgorithmConfig, GuardConfig, LearnerConfig, LoraConfig
 from mappa_core.train.learners.torch_learner import TorchLearner
 from mappa_core.train.update import base_policy
 
@@ -46,7 +46,8 @@ def main() -> None:
     policy = base_policy(UUID(int=0), "a", spec.model)
     with tempfile.TemporaryDirectory() as directory:
         learner = TorchLearner(spec.model, Path(directory), config, threads=spec.threads)
-        algorithm = AlgorithmConfig()
+        # No model sampled these tokens.
+        algorithm = AlgorithmConfig(guard=GuardConfig(mismatch_kl_max=None))
         learner.update(policy, samples[:1], algorithm, total_steps=1, seed=1)
         started = time.process_time()
         metrics = learner.update(policy, samples, algorithm, total_steps=1, seed=1).metrics

@@ -16,6 +16,7 @@ from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.runs import Run
 from mappa_core.core.records.scores import CoachIdentity
 from mappa_core.core.settings import Settings
+from mappa_core.rollout.config import RolloutConfig
 from mappa_core.rollout.engines import check_engine
 from mappa_core.rollout.episode_files import open_files
 from mappa_core.rollout.problems import problem_source
@@ -141,9 +142,10 @@ def check_run(config: TrainConfig, team: Team, problems: ProblemSource) -> None:
     """Refuse a configuration that its own team and problems do not fit.
 
     Raises:
-        ConfigError: A key that nothing would come of, too few problems, or more task runs than
-            Prefect records.
+        ConfigError: A key that nothing would come of, a truncated sampler, too few problems, or
+            more task runs than Prefect records.
     """
+    check_sampling(config.rollout)
     check_enough(problems.train(), config.rollout.problems)
     check_effects(config, team)
     check_recorder_load(config, team)
@@ -162,6 +164,24 @@ def check_reading(coaches: Collection[str], team: Team, problems: ProblemSource)
     """
     if RULE in coaches:
         check_rules(team.rules, [agent.name for agent in team.agents], problems.train())
+
+
+def check_sampling(config: RolloutConfig) -> None:
+    """Refuse to train on another distribution than the one that is sampled from.
+
+    A temperature is in the log-probs of both. A nucleus is in neither's: its renormalised
+    distribution gives no probability to tokens that the trainer's does, so that no ratio of the two
+    corrects for it.
+
+    Raises:
+        ConfigError: `rollout.top_p` is below 1.
+    """
+    if config.top_p < 1:
+        raise ConfigError(
+            f"rollout.top_p={config.top_p:g} cuts tokens that the policy may take, and for those "
+            "no importance ratio exists: train with rollout.top_p=1 (and a lower "
+            "rollout.temperature)"
+        )
 
 
 def check_correction(

@@ -53,9 +53,18 @@ class RolloutConfig(Section):
     problems: Positive = Field(default=12, description="P: problems per iteration.")
     episodes_per_problem: Positive = Field(default=4, description="G: episodes per problem.")
     temperature: float = Field(
-        default=1.0, gt=0, le=2, description="Sampling temperature while training."
+        default=1.0,
+        gt=0,
+        le=2,
+        description="Sampling temperature while training, and of every log-prob and entropy that "
+        "the update reads. Not 0: greedy actions of one prompt are all the same.",
     )
-    top_p: float = Field(default=1.0, gt=0, le=1, description="Nucleus mass; training needs 1.")
+    top_p: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="Nucleus mass. Below 1 a run is refused: what is cut has no importance ratio.",
+    )
     max_tokens: Positive = Field(default=96, description="Sampled tokens per action, at most.")
     agent_tokens: dict[str, Positive] = Field(
         default={}, description="The same for single agents by name, e.g. for those that think."

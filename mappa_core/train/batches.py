@@ -29,6 +29,8 @@ class Batch:
     """Each token's share of the whole minibatch's mean, whatever the micro-batch."""
     reference_logprobs: Tensor | None
     """Under the base policy; None where no sample brings them."""
+    temperature: float
+    """All tokens were sampled at."""
 
 
 def token_weights(
@@ -99,7 +101,19 @@ def _batch(samples: Sequence[TrainingSample], weights: Sequence[Tensor]) -> Batc
         advantages=_flat([s.advantages for s in samples]),
         weights=torch.cat(list(weights)).float(),
         reference_logprobs=_flat_if_all([s.reference_logprobs for s in samples]),
+        temperature=shared_temperature([s.temperature for s in samples]),
     )
+
+
+def shared_temperature(temperatures: Sequence[float]) -> float:
+    """Give the one temperature that a run's actions of training were sampled at.
+
+    Raises:
+        ValueError: There is none, or more than one.
+    """
+    if len(set(temperatures)) != 1:
+        raise ValueError(f"a batch is of one temperature, not of {sorted(set(temperatures))}")
+    return temperatures[0]
 
 
 def _flat_if_all(rows: Sequence[Sequence[float] | None]) -> Tensor | None:

@@ -102,6 +102,13 @@ class MismatchConfig(Section):
         "sampler's, truncated; none: take the sampler's log-probs for the old policy's.",
     )
     threshold: float = Field(default=2.0, ge=1, description="The largest such weight.")
+    dead_band: float = Field(
+        default=1e-3,
+        ge=0,
+        lt=1,
+        description="Where the two log-probs differ by this much or less, the weight is 1 to the "
+        "bit: an engine's rounding, which depends on its batches, moves no weights.",
+    )
     sequence_mask: float | None = Field(
         default=None,
         gt=1,
@@ -114,7 +121,10 @@ class GuardConfig(Section):
     """Bands; an update that leaves one is not taken. null: no bound."""
 
     mismatch_kl_max: float | None = Field(
-        default=None, gt=0, description="KL of the sampler to the trainer per token, in nats."
+        default=0.5,
+        gt=0,
+        description="KL of the sampler to the trainer per token, in nats: 1e-10 for a float32 "
+        "engine, 0.002 in bfloat16, 0.07 for weights one update old; above it something is wrong.",
     )
     effective_sample_size_min: Fraction | None = Field(
         default=None, description="Share of the tokens that the ratios leave effective."

@@ -57,22 +57,33 @@ def assign_credit(
     actions: Sequence[ScoredAction],
     algorithm: AlgorithmConfig,
     reference_logprobs: Logprobs | None = None,
+    trainer_logprobs: Logprobs | None = None,
 ) -> Credit:
     """Give each of one agent's actions of one iteration its advantages.
 
     An action gets its own coach score or, where `credit=return`, what the agent's later ones of the
     episode got, too. Where a batch has a single episode there is nothing to compare with, and its
-    actions are left out (`no_peer`). The reference is N tuples of length T under the base policy;
-    it is needed where `kl` is on.
+    actions are left out (`no_peer`).
+
+    Args:
+        actions: N, of T tokens each.
+        algorithm: What credit is, the KL included.
+        reference_logprobs: (N, T) under the base policy; needed where `kl` is on.
+        trainer_logprobs: (N, T) under the weights before the update, by the learner as the
+            reference is; needed for `kl=k1_reward`, whose difference an engine's rounding or
+            staleness would be part of.
 
     Raises:
-        ValueError: `kl` is on and the reference is missing or does not fit the actions.
+        ValueError: Log-probs that are needed are missing or do not fit the actions.
     """
     estimator = ESTIMATORS[algorithm.estimator]
     reasons = _left_out(actions, algorithm, compares=estimator.compares != "nothing")
     kept = [i for i, reason in enumerate(reasons) if reason is None]
-    references = _references(actions, algorithm, reference_logprobs)
-    rewards = _rewards(actions, kept, algorithm, references)
+    pulled, in_reward = algorithm.kl != "none", algorithm.kl == "k1_reward"
+    references = _rows(actions, "base policy", reference_logprobs) if pulled else _none(actions)
+    trainer = _rows(actions, "trainer", trainer_logprobs) if in_reward else _none(actions)
+    kls = [_k1(actions[i], trainer[i], references[i]) for i in kept]
+    rewards = _rewards(actions, kept, algorithm, kls)
     advantages = estimator.advantages(rewards) if kept else rewards.penalties
 
     lengths = rewards.lengths.tolist()
@@ -92,7 +103,8 @@ def assign_credit(
         entries[i] = replace(entries[i], advantage=float(part.mean()), weight=share)
     return Credit(
         samples=tuple(
-            _sample(actions[i], part, references[i]) for i, part in zip(kept, parts, strict=True)
+            _sample(actions[i], part, references[i], trainer[i])
+            for i, part in zip(kept, parts, strict=True)
         ),
         entries=tuple(entries),
         metrics=_metrics(actions, [actions[i] for i in kept], rewards, advantages),
@@ -118,34 +130,47 @@ def _own_reason(action: ScoredAction, algorithm: AlgorithmConfig) -> str | None:
     return "truncated" if algorithm.truncated == "mask" and action.truncated else None
 
 
-def _references(
-    actions: Sequence[ScoredAction], algorithm: AlgorithmConfig, given: Logprobs | None
-) -> Sequence[tuple[float, ...] | None]:
-    if algorithm.kl == "none":
-        return [None] * len(actions)
+def _rows(actions: Sequence[ScoredAction], whose: str, given: Logprobs | None) -> Logprobs:
     lengths = [len(action.token_ids) for action in actions]
     if given is None or [len(row) for row in given] != lengths:
-        raise ValueError(f"kl={algorithm.kl} needs the base policy's log-prob of every token")
+        raise ValueError(f"a KL needs the {whose}'s log-prob of every token")
     return given
+
+
+def _none(actions: Sequence[ScoredAction]) -> Sequence[None]:
+    return [None] * len(actions)
+
+
+def _k1(
+    action: ScoredAction, trainer: tuple[float, ...] | None, reference: tuple[float, ...] | None
+) -> Tensor:
+    """Per token log pi - log pi_ref: unbiased for the KL, may be negative; (T,), 0 where not asked.
+
+    k1 of J. Schulman, "Approximating KL divergence", 2020.
+    """
+    if trainer is None or reference is None:
+        return torch.zeros(len(action.token_ids), dtype=torch.float64)
+    return _f64(trainer) - _f64(reference)
 
 
 def _rewards(
     actions: Sequence[ScoredAction],
     kept: Sequence[int],
     algorithm: AlgorithmConfig,
-    references: Sequence[tuple[float, ...] | None],
+    kls: Sequence[Tensor],
 ) -> Rewards:
     """What the estimators read of the actions that count."""
     counted = [actions[i] for i in kept]
     values = _values(actions, kept, algorithm)
     visits = _visits(actions)
     lengths = [len(action.token_ids) for action in counted]
+    penalties = [algorithm.kl_coefficient * returns_to_go(kl) for kl in kls]
     return Rewards(
         values=_f64([values[i] for i in kept]),
         problems=_numbers([action.problem_id for action in counted]),
         episodes=_numbers([action.episode_id for action in counted]),
         visits=torch.tensor([visits[i] for i in kept], dtype=torch.int64),
-        penalties=_penalties(counted, algorithm, [references[i] for i in kept]),
+        penalties=torch.cat([_f64(()), *penalties]),
         lengths=torch.tensor(lengths, dtype=torch.int64),
         weights=token_weights(lengths, algorithm.normalise_over),
     )
@@ -188,22 +213,6 @@ def _in_order(actions: Sequence[ScoredAction]) -> list[int]:
     return sorted(range(len(actions)), key=lambda i: actions[i].turn_index)
 
 
-def _penalties(
-    actions: Sequence[ScoredAction],
-    algorithm: AlgorithmConfig,
-    references: Sequence[tuple[float, ...] | None],
-) -> Tensor:
-    """Beta times the KL still to come, of every token; (sum of T,)."""
-    # Per token log pi - log pi_ref estimates the KL: unbiased, may be negative (k1 of J. Schulman,
-    # "Approximating KL divergence", 2020). Where it is no reward, an action is its own reference.
-    bases = references if algorithm.kl == "k1_reward" else [None] * len(actions)
-    kls = [
-        _f64(action.logprobs) - _f64(base or action.logprobs)
-        for action, base in zip(actions, bases, strict=True)
-    ]
-    return torch.cat([_f64(()), *(algorithm.kl_coefficient * returns_to_go(kl) for kl in kls)])
-
-
 def _reward(action: ScoredAction, algorithm: AlgorithmConfig) -> float:
     """R in [0, 1], or less where a truncated action is penalised (cf. DAPO, 2503.14476, eq. 13)."""
     reward = (action.score or 0.0) / SCORE_SCALE
@@ -230,7 +239,10 @@ def _shares(lengths: Sequence[int], algorithm: AlgorithmConfig) -> list[float]:
 
 
 def _sample(
-    action: ScoredAction, advantages: Tensor, reference: tuple[float, ...] | None
+    action: ScoredAction,
+    advantages: Tensor,
+    reference: tuple[float, ...] | None,
+    trainer: tuple[float, ...] | None,
 ) -> TrainingSample:
     return TrainingSample(
         action_id=action.action_id,
@@ -239,6 +251,8 @@ def _sample(
         old_logprobs=action.logprobs,
         advantages=tuple(advantages.tolist()),
         reference_logprobs=reference,
+        trainer_logprobs=trainer,
+        temperature=action.temperature,
     )
 
 

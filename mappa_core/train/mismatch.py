@@ -4,6 +4,10 @@ An engine in bfloat16, with other kernels or with weights one update old samples
 trainer computes with pi. The same token's two log-probs, both known, say how far apart they are:
 
     r_t = pi_old(a_t) / mu(a_t)          c_t = min(r_t, C) if the action's mean ratio is in band
+
+A ratio within the dead band, |log r_t| <= d, is 1. An engine rounds differently in other batches,
+and a resumed run has other batches: the same tokens then still give the same weights, bit for bit,
+as long as the engine is within d of the trainer. The bias is at most d of a token's gradient.
 """
 
 import torch
@@ -21,12 +25,13 @@ def corrections(
         old_logprobs: (sum of T,) under the trainer, before the update.
         sampler_logprobs: (sum of T,) as the sampler stored them.
         lengths: (B,) int64, T of each action.
-        config: The truncation's C >= 1, and the mask.
+        config: The truncation's C >= 1, the dead band's d >= 0, and the mask.
 
     Returns:
         (sum of T,), without a gradient.
     """
     differences = (old_logprobs - sampler_logprobs).detach()
+    differences = differences.where(differences.abs() > config.dead_band, 0.0)
     weights = torch.ones_like(differences)
     if config.importance == "token":
         # Truncated importance sampling, E. L. Ionides, 2008.

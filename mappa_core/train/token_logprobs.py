@@ -1,6 +1,6 @@
 """Computes log-probabilities of sampled tokens, without ever holding the (M, V) matrix of logits.
 
-    log pi(v | h) = h . w_v - logsumexp_u(h . w_u)
+    log pi(v | h) = h . w_v - logsumexp_u(h . w_u)          (h is divided by the temperature first)
 
 The second term's gradient with respect to h is one vector per row, the expected row of W, and it
 is at hand in the forward pass. Keeping that, (M, D), instead of the logits makes the backward pass
@@ -67,7 +67,7 @@ class _LogNormaliser(torch.autograd.Function):
 
 
 def token_logprobs(
-    hidden: Tensor, weight: Tensor, rows: Tensor, token_ids: Tensor
+    hidden: Tensor, weight: Tensor, rows: Tensor, token_ids: Tensor, temperature: float = 1.0
 ) -> TokenLogprobs:
     """Compute the log-probability of each token in the distribution of its row, in float32.
 
@@ -76,12 +76,16 @@ def token_logprobs(
         weight: (V, D) output embedding; takes a gradient where it is trained.
         rows: (E,) int64, which hidden state predicts the token.
         token_ids: (E,) int64, the token.
+        temperature: Above 0; the distribution is softmax(logits / temperature).
     """
-    hidden, weight = hidden.float(), weight.float()
+    hidden, weight = hidden.float() / temperature, weight.float()
     differentiable = torch.is_grad_enabled() and hidden.requires_grad
     normaliser, expected = _LogNormaliser.apply(hidden, weight, differentiable)
-    logits = (hidden[rows] * weight[token_ids]).sum(dim=-1)
+    # Picked with `[]` on a CPU, rows that several tokens share get their gradients in the order in
+    # which its threads come; `index_select` adds them in one, so an update repeats to the bit.
+    logits = (hidden.index_select(0, rows) * weight.index_select(0, token_ids)).sum(dim=-1)
     entropies = None
     if differentiable:
         entropies = (normaliser - (hidden * expected).sum(dim=-1)).detach()[rows]
-    return TokenLogprobs(logprobs=logits - normaliser[rows], entropies=entropies)
+    logprobs = logits - normaliser.index_select(0, rows)
+    return TokenLogprobs(logprobs=logprobs, entropies=entropies)

@@ -65,7 +65,7 @@ def update_agent(
             actions = store.scores.list_scored_actions(run_id, agent, iteration)
             if correct is not None:
                 actions = correct(request, actions)
-            credit = _credit(request, actions, learner, store)
+            credit = _credit(request, policy, actions, learner, store)
             report = learner.update(
                 policy,
                 credit.samples,
@@ -80,13 +80,19 @@ def update_agent(
 
 
 def _credit(
-    request: UpdateRequest, actions: Sequence[ScoredAction], learner: Learner, store: Store
+    request: UpdateRequest,
+    policy: PolicyVersion,
+    actions: Sequence[ScoredAction],
+    learner: Learner,
+    store: Store,
 ) -> Credit:
-    reference = None
-    if request.algorithm.kl != "none":
+    algorithm, reference, before = request.algorithm, None, None
+    if algorithm.kl != "none":
         base = policy_at(store, request.run_id, request.agent, 0)
         reference = learner.logprobs(base, actions)
-    return assign_credit(actions, request.algorithm, reference)
+    if algorithm.kl == "k1_reward":
+        before = learner.logprobs(policy, actions)
+    return assign_credit(actions, algorithm, reference, before)
 
 
 def _update(

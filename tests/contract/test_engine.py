@@ -14,6 +14,7 @@ import torch
 from peft import PeftModel
 
 from mappa_core.core.errors import EngineError
+from mappa_core.core.ids import content_id
 from mappa_core.core.records.episodes import (
     Completion,
     FinishReason,
@@ -22,6 +23,7 @@ from mappa_core.core.records.episodes import (
     PolicyVersion,
     Sampling,
 )
+from mappa_core.core.records.scores import ScoredAction
 from mappa_core.models.tokenizer import ChatTokenizer
 from mappa_core.models.weights import load_base
 from mappa_core.rollout.config import EngineConfig
@@ -30,6 +32,8 @@ from mappa_core.rollout.engines.transformers.engine import TransformersEngine
 from mappa_core.rollout.engines.vllm.engine import VllmEngine
 from mappa_core.rollout.engines.vllm.fork_server import open_fork_server
 from mappa_core.rollout.protocols import Engine
+from mappa_core.train.config import LearnerConfig
+from mappa_core.train.learners.torch_learner import TorchLearner
 from tests.builders import make_policy, make_run
 from tests.tiny_model import save_adapter, save_tiny_model
 
@@ -181,12 +185,25 @@ def test_temperature_zero_takes_the_likeliest_token_whatever_the_seed(bench: Ben
     assert first.token_ids == second.token_ids
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_logprobs_are_the_models_own_at_temperature_one(bench: Bench, temperature: float) -> None:
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 1.3, 0.0])
+def test_logprobs_are_of_the_distribution_that_is_sampled_from(
+    bench: Bench, temperature: float
+) -> None:
     request = bench.request(seed=3, temperature=temperature)
     [completion] = bench.generate(request)
     model = load_base(bench.model, torch.float32, "cpu")
     assert difference(model, request, completion) < 1e-4
+
+
+def test_the_trainer_reads_what_the_engine_reports_at_every_temperature(
+    bench: Bench, tmp_path: Path
+) -> None:
+    requests = [bench.request(seed=4, temperature=temperature) for temperature in (0.7, 1.0, 1.3)]
+    completions = bench.generate(*requests)
+    learner = TorchLearner(bench.model, tmp_path, LearnerConfig(device="cpu"))
+    for request, completion in zip(requests, completions, strict=True):
+        [read] = learner.logprobs(bench.policy(), [scored(request, completion)])
+        assert read == pytest.approx(completion.logprobs, abs=2e-4)
 
 
 def test_agents_are_served_their_own_weights_and_loading_needs_no_restart(bench: Bench) -> None:
@@ -279,10 +296,29 @@ def serving_processes() -> list[ServerProcesses]:
     ]
 
 
+def scored(request: GenerationRequest, completion: Completion) -> ScoredAction:
+    """The completion as an action that a learner reads."""
+    return ScoredAction(
+        action_id=content_id("action", request.seed),
+        episode_id=content_id("episode", request.seed),
+        problem_id=content_id("problem", request.seed),
+        rollout_index=0,
+        turn_index=0,
+        policy_step=0,
+        prompt_token_ids=request.prompt_token_ids,
+        token_ids=completion.token_ids,
+        logprobs=completion.logprobs,
+        truncated=False,
+        score=None,
+        temperature=request.sampling.temperature,
+    )
+
+
 def difference(model: torch.nn.Module, request: GenerationRequest, completion: Completion) -> float:
     """Mean absolute difference between the engine's log-probs and a plain forward pass."""
     prompt, sampled = request.prompt_token_ids, completion.token_ids
     with torch.inference_mode():
         logits = model(torch.tensor([prompt + sampled])).logits[0, len(prompt) - 1 : -1]
-    expected = logits.log_softmax(-1).gather(1, torch.tensor(sampled)[:, None])[:, 0]
+    logprobs = (logits / (request.sampling.temperature or 1.0)).log_softmax(-1)
+    expected = logprobs.gather(1, torch.tensor(sampled)[:, None])[:, 0]
     return float((expected - torch.tensor(completion.logprobs)).abs().mean())

@@ -89,7 +89,7 @@ class Sampling:
     """How tokens are drawn."""
 
     temperature: float
-    """0 is greedy; training samples at 1."""
+    """0 is greedy, which training never is."""
     top_p: float
     max_tokens: int
 
@@ -122,7 +122,8 @@ class Action:
     token_ids: tuple[int, ...]
     """Shape (T,), the end token included where the model ended its turn."""
     logprobs: tuple[float, ...]
-    """Shape (T,), under the sampling policy at temperature 1; float32, as engines compute them."""
+    """Shape (T,), of softmax(logits / temperature), at 0 of softmax(logits); float32, as engines
+    compute them."""
     text: str
     """The decoded ids without control tokens, `<think>` blocks included; the tag of a thought that
     the chat template opened in the prompt comes first."""

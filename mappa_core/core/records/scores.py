@@ -204,3 +204,5 @@ class ScoredAction:
     """In [0, 10]; None where the coach left it unscored."""
     score_id: UUID | None = None
     """Of the row that trains it, also where that row says why there is no score."""
+    temperature: float = 1.0
+    """It was sampled at, above 0; `logprobs` are of softmax(logits / temperature)."""

@@ -21,6 +21,8 @@ class TrainingSample:
     """Under the base policy; None where no KL term needs them."""
     trainer_logprobs: tuple[float, ...] | None = None
     """Under the weights before the update, as the learner computes them; None where not asked."""
+    temperature: float = 1.0
+    """It was sampled at; all log-probs are of softmax(logits / temperature)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

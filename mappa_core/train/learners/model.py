@@ -96,8 +96,11 @@ def inner(model: Trainee) -> PreTrainedModel:
     return cast(PreTrainedModel, model.get_base_model()) if isinstance(model, PeftModel) else model
 
 
-def read(model: Trainee, tree: PrefixTree) -> TokenLogprobs:
-    """Read log-probability and entropy of all response tokens of a tree, (sum of T,) each."""
+def read(model: Trainee, tree: PrefixTree, temperature: float) -> TokenLogprobs:
+    """Read log-probability and entropy of all response tokens of a tree, (sum of T,) each.
+
+    Both are of softmax(logits / temperature), which the tokens were sampled from.
+    """
     base = inner(model)
     tree = tree.to(base.device)
     with torch.autocast(base.device.type, torch.bfloat16, enabled=base.device.type == "cuda"):
@@ -108,13 +111,14 @@ def read(model: Trainee, tree: PrefixTree) -> TokenLogprobs:
             tree=plan(tree.ends),
         ).last_hidden_state[0]
     edges = token_logprobs(
-        states[tree.predictors],
+        states.index_select(0, tree.predictors),
         cast(torch.nn.Linear, base.get_output_embeddings()).weight,
         tree.edge_predictors,
         tree.edge_tokens,
+        temperature,
     )
     entropies = None if edges.entropies is None else edges.entropies[tree.reads]
-    return TokenLogprobs(logprobs=edges.logprobs[tree.reads], entropies=entropies)
+    return TokenLogprobs(logprobs=edges.logprobs.index_select(0, tree.reads), entropies=entropies)
 
 
 def trained_parameters(model: Trainee) -> dict[str, torch.nn.Parameter]:

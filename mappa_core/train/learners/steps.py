@@ -10,7 +10,7 @@ from torch import Tensor
 from mappa_core.core.errors import LearnerError
 from mappa_core.core.records.scores import ScoredAction
 from mappa_core.core.records.updates import TrainingSample
-from mappa_core.train.batches import has_gradient
+from mappa_core.train.batches import has_gradient, shared_temperature
 from mappa_core.train.config import AlgorithmConfig, LearnerConfig
 from mappa_core.train.learners.checkpoint_learner import UpdateJob
 from mappa_core.train.metrics import Steps, StepTaken, Tally, out_of_band
@@ -34,7 +34,11 @@ def optimizer_steps(
     gradient, and `step` moves the weights by it where `backward` has not.
     """
     samples, algorithm = job.samples, job.algorithm
-    if needs_trainer_logprobs(learner, algorithm):
+    known = [sample.trainer_logprobs for sample in samples]
+    if not needs_trainer_logprobs(learner, algorithm):
+        # Read among others they would differ in the last bit from those the step computes.
+        samples = tuple(replace(sample, trainer_logprobs=None) for sample in samples)
+    elif None in known:
         rows = zip(samples, logprobs(samples), strict=True)
         samples = tuple(replace(sample, trainer_logprobs=row) for sample, row in rows)
     taken: list[StepTaken] = []
@@ -89,21 +93,27 @@ def finite_step(tally: Tally, grad_norm: float) -> StepTaken:
 def read_rows(
     actions: Sequence[ScoredAction] | Sequence[TrainingSample],
     budget_tokens: int,
-    read: Callable[[PrefixTree], Tensor],
+    read: Callable[[PrefixTree, float], Tensor],
     deal: Callable[[list[list[int]]], list[list[int]]] = lambda parts: parts,
 ) -> dict[int, tuple[float, ...]]:
     """Read the log-probabilities of N actions, tree by tree and without a gradient.
 
-    `read` takes a tree to those of its response tokens, (sum of T,); `deal` picks the trees that
-    are read here. Returns those of each action that was read, (T,), by index.
+    `read` takes a tree and a temperature to those of the tree's response tokens, (sum of T,);
+    `deal` picks the trees that are read here. Returns those of each action that was read, (T,), by
+    index; an action without tokens has none.
     """
     prompts = [action.prompt_token_ids for action in actions]
     responses = [action.token_ids for action in actions]
-    rows: dict[int, tuple[float, ...]] = {}
-    for part in deal(micro_batches(prompts, responses, budget_tokens)):
+    spoken = [i for i, response in enumerate(responses) if response]
+    parts = micro_batches(
+        [prompts[i] for i in spoken], [responses[i] for i in spoken], budget_tokens
+    )
+    rows: dict[int, tuple[float, ...]] = {i: () for i, row in enumerate(responses) if not row}
+    for part in deal([[spoken[i] for i in part] for part in parts]):
         tree = build([prompts[i] for i in part], [responses[i] for i in part])
+        temperature = shared_temperature([actions[i].temperature for i in part])
         with torch.no_grad():
-            values = read(tree).float().cpu()
+            values = read(tree, temperature).float().cpu()
         split = values.split([len(responses[i]) for i in part])
         rows |= {i: tuple(row.tolist()) for i, row in zip(part, split, strict=True)}
     return rows

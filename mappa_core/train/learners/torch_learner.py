@@ -103,15 +103,16 @@ class TorchLearner(CheckpointLearner):
             parameter.grad = None
         tally = Tally()
         for batch in micro_batched(minibatch, algorithm, self._config.micro_batch_tokens):
-            part = loss_of(batch, model.read(self._model, batch.tree), algorithm)
+            tokens = model.read(self._model, batch.tree, batch.temperature)
+            part = loss_of(batch, tokens, algorithm)
             part.loss.backward()
             tally.add(batch, part)
         norm = torch.nn.utils.clip_grad_norm_(self._parameters.values(), self._config.gradient_clip)
         return finite_step(tally, float(norm))
 
     def _read(self, actions: Sequence[ScoredAction] | Sequence[TrainingSample]) -> Rows:
-        def read(tree: PrefixTree) -> Tensor:
-            return model.read(self._model, tree).logprobs
+        def read(tree: PrefixTree, temperature: float) -> Tensor:
+            return model.read(self._model, tree, temperature).logprobs
 
         rows = read_rows(actions, self._config.micro_batch_tokens, read)
         return tuple(rows[i] for i in range(len(actions)))

@@ -5,7 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.app.checks import check_inputs, check_recorder_load, task_runs_of_phases
+from mappa_core.app.checks import (
+    check_inputs,
+    check_recorder_load,
+    check_sampling,
+    task_runs_of_phases,
+)
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import load_config
 from mappa_core.core.errors import ConfigError
@@ -15,6 +20,14 @@ from mappa_core.rollout.config import ProblemsConfig, RolloutConfig
 from mappa_core.rollout.teams import load_team
 
 TEAM = load_team("mathchat", "small-1")
+
+
+def test_a_nucleus_in_training_is_refused_with_the_reason() -> None:
+    check_sampling(RolloutConfig(temperature=0.7))
+    with pytest.raises(
+        ConfigError, match=r"rollout\.top_p=0\.9 cuts tokens .* no importance ratio"
+    ):
+        check_sampling(RolloutConfig(top_p=0.9))
 
 
 def test_an_episode_is_two_task_runs_in_training_and_one_in_evaluation() -> None:

@@ -174,7 +174,9 @@ def test_a_group_of_equal_scores_has_exactly_zero_advantage() -> None:
 def test_kl_in_the_reward_by_hand() -> None:
     algorithm = PLAIN.model_copy(update={"kl": "k1_reward", "kl_coefficient": 0.1})
     actions = [action(0, 10.0), action(1, 0.0)]
-    credit = assign_credit(actions, algorithm, [(-2.0, -1.0), (-1.0, -1.0)])
+    # What the sampler stored, -1 everywhere, is in neither term.
+    trainer, reference = [(-1.5, -2.0), (-3.0, -1.0)], [(-2.5, -2.0), (-3.0, -1.0)]
+    credit = assign_credit(actions, algorithm, reference, trainer)
     # kl of the first action (1, 0): returns (1 - 0.1, 1) and (0, 0); the other's mean 0 and 0.95
     size = ((0.9**2 + 1.0 + 2 * 0.95**2) / 4) ** 0.5
     expected = [value / size for value in (0.9, 1.0, -0.95, -0.95)]
@@ -190,7 +192,15 @@ def test_kl_without_a_fitting_reference_is_refused(
     actions = [action(0, 1.0), action(1, 2.0)]
     for reference in (None, [(-1.0, -1.0)], [(-1.0, -1.0), (-1.0,)]):
         with pytest.raises(ValueError, match="base policy"):
-            assign_credit(actions, algorithm, reference)
+            assign_credit(actions, algorithm, reference, [(-1.0, -1.0)] * 2)
+
+
+def test_a_kl_in_the_reward_without_the_trainers_own_logprobs_is_refused() -> None:
+    actions = [action(0, 1.0), action(1, 2.0)]
+    given = [action.logprobs for action in actions]
+    for trainer in (None, given[:1]):
+        with pytest.raises(ValueError, match="trainer's"):
+            assign_credit(actions, AlgorithmConfig(kl="k1_reward"), given, trainer)
 
 
 def test_kl_as_a_loss_leaves_advantages_alone_and_hands_the_reference_on() -> None:

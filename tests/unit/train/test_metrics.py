@@ -11,4 +11,10 @@ def test_the_guard_names_the_figure_and_its_bound() -> None:
     assert out_of_band({"entropy": 0.25}, guard) == (
         "entropy 0.25 is below algorithm.guard.entropy_min=0.5"
     )
-    assert out_of_band({"entropy": 0.25, "mismatch_kl": 9.0}, GuardConfig()) is None
+    assert out_of_band({"entropy": 0.25, "mismatch_kl": 0.4}, GuardConfig()) is None
+
+
+def test_a_sampler_of_another_model_is_noticed_unless_a_run_was_stored_without_the_band() -> None:
+    assert "mismatch_kl 9 is above" in str(out_of_band({"mismatch_kl": 9.0}, GuardConfig()))
+    stored = GuardConfig.model_validate({"mismatch_kl_max": None})
+    assert out_of_band({"mismatch_kl": 9.0}, stored) is None

@@ -27,10 +27,21 @@ def test_sequence_mask_by_hand() -> None:
         (MismatchConfig(importance="none"), [1.0, 1.0, 1.0]),
         (MismatchConfig(importance="none", sequence_mask=1.4), [0.0, 0.0, 1.0]),
         (MismatchConfig(threshold=8, sequence_mask=1.5), [4.0, 0.5, 1.0]),
+        # |log 2| = 0.693 is within the dead band, |log 4| is not.
+        (MismatchConfig(threshold=8, dead_band=0.7), [4.0, 1.0, 1.0]),
+        # The mean of (log 4, 0) is log 2.
+        (MismatchConfig(threshold=8, dead_band=0.7, sequence_mask=1.9), [0.0, 0.0, 1.0]),
     ],
 )
 def test_what_is_corrected_is_configured(config: MismatchConfig, expected: list[float]) -> None:
     assert corrections(TRAINER, SAMPLER, LENGTHS, config).tolist() == pytest.approx(expected)
+
+
+def test_an_engines_rounding_is_a_weight_of_one_to_the_bit() -> None:
+    rounded = TRAINER + torch.tensor([9e-4, -9e-4, 3e-5])
+    assert corrections(TRAINER, rounded, LENGTHS, MismatchConfig()).tolist() == [1.0, 1.0, 1.0]
+    without = corrections(TRAINER, rounded, LENGTHS, MismatchConfig(dead_band=0))
+    assert all(weight != 1.0 for weight in without.tolist())
 
 
 def test_effective_share_by_hand() -> None:

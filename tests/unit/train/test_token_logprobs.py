@@ -14,11 +14,12 @@ def tensors(rows: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
     return hidden, torch.randn(11, 5, generator=generator)
 
 
-def test_values_and_gradients_are_those_of_log_softmax() -> None:
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 1.3])
+def test_values_and_gradients_are_those_of_log_softmax(temperature: float) -> None:
     hidden, weight = tensors()
     upstream = torch.tensor([1.0, -2.0, 0.5, 3.0, 0.25])
-    expected = (hidden @ weight.T).log_softmax(-1)[ROWS, TOKENS]
-    actual = token_logprobs(hidden, weight, ROWS, TOKENS).logprobs
+    expected = (hidden @ weight.T / temperature).log_softmax(-1)[ROWS, TOKENS]
+    actual = token_logprobs(hidden, weight, ROWS, TOKENS, temperature).logprobs
     torch.testing.assert_close(actual, expected)
     torch.testing.assert_close(
         torch.autograd.grad(actual, hidden, upstream),
@@ -41,10 +42,11 @@ def test_a_trained_output_embedding_gets_its_gradient(extra: int) -> None:
         torch.testing.assert_close(ours, theirs)
 
 
-def test_entropy_is_that_of_the_row() -> None:
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 1.3])
+def test_entropy_is_that_of_the_row(temperature: float) -> None:
     hidden, weight = tensors()
-    result = token_logprobs(hidden, weight, ROWS, TOKENS)
-    logits = hidden @ weight.T
+    result = token_logprobs(hidden, weight, ROWS, TOKENS, temperature)
+    logits = hidden @ weight.T / temperature
     expected = torch.distributions.Categorical(logits=logits).entropy()[ROWS]
     assert result.entropies is not None
     assert not result.entropies.requires_grad
@@ -58,6 +60,27 @@ def test_without_a_gradient_the_values_are_the_same() -> None:
         plain = token_logprobs(hidden, weight, ROWS, TOKENS)
     assert torch.equal(plain.logprobs, with_gradient)
     assert plain.entropies is None
+
+
+def test_gradients_repeat_to_the_bit_on_several_threads() -> None:
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(300, 512, generator=generator).requires_grad_()
+    weight = torch.randn(64, 512, generator=generator).requires_grad_()
+    rows = torch.randint(300, (1200,), generator=generator)
+    upstream = torch.randn(1200, generator=generator)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        seen = {
+            b"".join(one.numpy().tobytes() for one in torch.autograd.grad(read, inputs, upstream))
+            for inputs in [(hidden, weight)]
+            for read in (
+                token_logprobs(hidden, weight, rows, rows % 64).logprobs for _ in range(20)
+            )
+        }
+    finally:
+        torch.set_num_threads(before)
+    assert len(seen) == 1
 
 
 def test_chunks_do_not_show() -> None:

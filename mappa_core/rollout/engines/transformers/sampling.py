@@ -19,14 +19,15 @@ def next_token(
         generator: On the logits' device.
 
     Returns:
-        The token's id, and its log-probability at temperature 1 over the whole vocabulary.
+        The token's id, and its log-probability in softmax(logits / temperature) over the whole
+        vocabulary, or in softmax(logits) at temperature 0.
     """
-    logprobs = logits.float().log_softmax(-1)
+    logprobs = (logits.float() / (sampling.temperature or 1.0)).log_softmax(-1)
     if sampling.temperature == 0:
         token = logprobs.argmax()
     else:
-        chances = (logprobs / sampling.temperature).softmax(-1)
-        token = torch.multinomial(_nucleus(chances, sampling.top_p), 1, generator=generator)[0]
+        chances = _nucleus(logprobs.softmax(-1), sampling.top_p)
+        token = torch.multinomial(chances, 1, generator=generator)[0]
     return int(token), float(logprobs[token])
 
 

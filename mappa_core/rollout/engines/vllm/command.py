@@ -42,8 +42,9 @@ def arguments(
         *("--model", str(model), "--served-model-name", BASE),
         *("--dtype", dtype, "--max-model-len", str(length)),
         # The model's generation_config could bring top-k or a repetition penalty along: sampling
-        # must be exactly what the request says, or the log-probs are of another distribution.
-        *("--generation-config", "vllm", "--logprobs-mode", "raw_logprobs"),
+        # must be exactly what the request says. Log-probs are of what is sampled from, temperature
+        # included, as the trainer computes them.
+        *("--generation-config", "vllm", "--logprobs-mode", "processed_logprobs"),
         "--enable-prefix-caching",
         *("--disable-uvicorn-access-log", "--disable-log-stats"),
     )

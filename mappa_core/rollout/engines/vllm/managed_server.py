@@ -200,7 +200,7 @@ class ManagedServer:
             "top_p": sampling.top_p,
             "seed": request.seed,
             "stop_token_ids": self._end_token_ids,
-            # The sampled token's own log-probability, of the model at temperature 1.
+            # The sampled token's own log-probability, in the distribution it is drawn from.
             "logprobs": 0,
             "return_token_ids": True,
         }

@@ -69,7 +69,7 @@ class Rank:
         mine = read_rows(
             actions,
             self.learner.micro_batch_tokens,
-            lambda tree: cast(Tensor, self.engine(tree)[0]),
+            lambda tree, temperature: cast(Tensor, self.engine(tree, temperature)[0]),
             lambda parts: [part for part, _ in _dealt(parts)],
         )
         found = {i: row for one in _gathered(mine) for i, row in one.items()}
@@ -96,7 +96,7 @@ class Rank:
         mine = _dealt(parts)
         for number, (batch, counts) in enumerate(mine):
             self.engine.set_gradient_accumulation_boundary(number == len(mine) - 1)
-            logprobs, entropies = self.engine(batch.tree)
+            logprobs, entropies = self.engine(batch.tree, batch.temperature)
             tokens = TokenLogprobs(logprobs=logprobs.float(), entropies=entropies)
             step = loss_of(batch, tokens, algorithm)
             # DeepSpeed takes the mean over the ranks, and these are shares of one sum.

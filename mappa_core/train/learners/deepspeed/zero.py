@@ -33,9 +33,9 @@ class Reader(torch.nn.Module):
         super().__init__()
         self.trainee = trainee
 
-    def forward(self, tree: PrefixTree) -> tuple[Tensor, Tensor | None]:
+    def forward(self, tree: PrefixTree, temperature: float) -> tuple[Tensor, Tensor | None]:
         """Read log-probabilities and entropies of the response tokens, (sum of T,) each."""
-        read = model.read(self.trainee, tree)
+        read = model.read(self.trainee, tree, temperature)
         return read.logprobs, read.entropies
 
 

@@ -63,6 +63,7 @@ def samples(
             token_ids=one.token_ids,
             old_logprobs=old,
             advantages=(advantage,) * len(one.token_ids),
+            temperature=one.temperature,
         )
         for one, old, advantage in zip(given, logprobs, advantages, strict=True)
     ]

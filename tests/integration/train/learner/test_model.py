@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,7 @@ def treed(tiny_model: Path, plain: PeftModel, request: pytest.FixtureRequest) ->
     """The learner's model with the same adapter."""
     config = LearnerConfig(device="cpu", lora=LoraConfig(rank=8, alpha=16))
     loaded = model.load(tiny_model, config, fused=request.param)
+    assert isinstance(loaded, PeftModel)
     model.copy_tensors(loaded, model.tensors(plain))
     return loaded
 
@@ -52,7 +54,8 @@ def one_by_one(plain: PeftModel, action: ScoredAction | TrainingSample) -> Tenso
     """Log-probabilities of the action's tokens by the textbook; (T,)."""
     ids = torch.tensor([[*action.prompt_token_ids, *action.token_ids]])
     logits = plain(input_ids=ids).logits[0, len(action.prompt_token_ids) - 1 : -1]
-    return logits.log_softmax(-1).gather(1, torch.tensor(action.token_ids)[:, None])[:, 0]
+    logprobs = (logits / action.temperature).log_softmax(-1)
+    return logprobs.gather(1, torch.tensor(action.token_ids)[:, None])[:, 0]
 
 
 def gradients(of: PeftModel) -> dict[str, Tensor]:
@@ -80,27 +83,33 @@ def backward(
 ) -> Tally:
     tally = Tally()
     for part in micro_batched(batch, algorithm, budget_tokens):
-        step = loss_of(part, model.read(of, part.tree), algorithm)
+        step = loss_of(part, model.read(of, part.tree, part.temperature), algorithm)
         step.loss.backward()
         tally.add(part, step)
     return tally
 
 
-def test_tree_reads_what_the_plain_forward_reads(plain: PeftModel, treed: PeftModel) -> None:
-    given = actions()
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 1.3])
+def test_tree_reads_what_the_plain_forward_reads(
+    plain: PeftModel, treed: PeftModel, temperature: float
+) -> None:
+    given = [replace(one, temperature=temperature) for one in actions()]
     tree = build([a.prompt_token_ids for a in given], [a.token_ids for a in given])
     with torch.no_grad():
         expected = torch.cat([one_by_one(plain, action) for action in given])
-        actual = model.read(treed, tree).logprobs
+        actual = model.read(treed, tree, temperature).logprobs
     assert tree.size < sum(len(a.prompt_token_ids) for a in given)
     torch.testing.assert_close(actual, expected, atol=2e-6, rtol=2e-6)
 
 
-@pytest.mark.parametrize("micro_batch_tokens", [1, 24, 40, 4096])
+@pytest.mark.parametrize(
+    ("micro_batch_tokens", "temperature"),
+    [(1, 1.0), (24, 1.0), (40, 1.0), (4096, 1.0), (40, 0.7), (40, 1.3)],
+)
 def test_gradients_are_those_of_separate_sequences_however_they_are_cut(
-    plain: PeftModel, treed: PeftModel, micro_batch_tokens: int
+    plain: PeftModel, treed: PeftModel, micro_batch_tokens: int, temperature: float
 ) -> None:
-    given = actions()
+    given = [replace(one, temperature=temperature) for one in actions()]
     with torch.no_grad():
         # Old log-probs a little off, so that some ratios are clipped.
         shifts = [0.3, -0.3] * 6

@@ -19,12 +19,21 @@ def draw(count: int, *, temperature: float = 1.0, top_p: float = 1.0) -> Counter
     return Counter(next_token(LOGITS, sampling, generator)[0] for _ in range(count))
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0])
-def test_the_logprob_is_that_of_temperature_one(temperature: float) -> None:
+@pytest.mark.parametrize(
+    ("temperature", "chances"),
+    [
+        (0.0, (1 / 2, 1 / 4, 1 / 8, 1 / 8)),
+        (0.5, (16 / 22, 4 / 22, 1 / 22, 1 / 22)),
+        (1.0, (1 / 2, 1 / 4, 1 / 8, 1 / 8)),
+    ],
+)
+def test_the_logprob_is_that_of_the_temperature_before_a_nucleus(
+    temperature: float, chances: tuple[float, ...]
+) -> None:
     generator = torch.Generator().manual_seed(0)
     sampling = Sampling(temperature=temperature, top_p=0.6, max_tokens=1)
     token, logprob = next_token(LOGITS + 3, sampling, generator)
-    assert logprob == pytest.approx(math.log([0.5, 0.25, 0.125, 0.125][token]), abs=1e-6)
+    assert logprob == pytest.approx(math.log(chances[token]), abs=1e-6)
 
 
 def test_tokens_come_as_often_as_they_should() -> None:
