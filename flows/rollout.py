@@ -198,8 +198,10 @@ def planned(
     """Make the episodes of one iteration, before their first turn and in a fixed order."""
     problems: Sequence[Problem]
     if phase == "train":
-        count, repeats = config.rollout.problems, config.rollout.episodes_per_problem
-        problems = problems_of_iteration(source.train(), iteration, count, config.seed)
+        rules, repeats = config.rollout, config.rollout.episodes_per_problem
+        problems = problems_of_iteration(
+            source.train(), iteration, rules.problems, config.seed, rules.draw
+        )
     else:
         problems, repeats = source.held_out(), config.evaluation.samples
     return [

@@ -36,6 +36,8 @@ def print_evaluation(console: Console, found: Evaluation) -> None:
     for name, told in (("before", found.before), ("after", found.after)):
         console.print(_table(f"{name} ({counted(told.step, 'update')})", told.table()))
         console.print(_table(f"{name}: what each agent does", told.agents_table()))
+    if found.strata:
+        console.print(_strata_table(found.strata))
     console.print(f"success: {gain(found.success)}")
     if found.skill is not None:
         console.print(f"skill: {gain(found.skill)}")
@@ -49,9 +51,31 @@ def evaluation_json(found: Evaluation) -> dict[str, object]:
         "run": found.run,
         "verdict": {name: each.verdict for name, each in compared.items()},
         **found.metrics(),
+        "by_task_type": {
+            kind: {**each.metrics(prefix="success"), "verdict": each.verdict}
+            for kind, each in found.strata.items()
+        },
         "before": _as_json(found.before),
         "after": _as_json(found.after),
     }
+
+
+def _strata_table(strata: Mapping[str, Comparison]) -> Table:
+    """Before and after of each task type, with what can be said of it alone."""
+    rows = [
+        (
+            kind,
+            str(each.problems),
+            f"{each.before:.1%}",
+            f"{each.after:.1%}",
+            f"{100 * each.difference:+.1f}",
+            f"{100 * each.low:+.1f} to {100 * each.high:+.1f}",
+            each.verdict,
+        )
+        for kind, each in strata.items()
+    ]
+    numbers = ("problems", "before", "after", "gain, points", "95 % interval")
+    return make_table("by task type", ("task type", *numbers, ""), rows, numbers=numbers)
 
 
 def _as_json(told: Report) -> dict[str, object]:

@@ -63,7 +63,7 @@ def forecast_run(
         problem
         for iteration in range(1, rollout.iterations + 1)
         for problem in problems_of_iteration(
-            problems.train(), iteration, rollout.problems, config.seed
+            problems.train(), iteration, rollout.problems, config.seed, rollout.draw
         )
     ]
     sample = planned[:SAMPLED_PROBLEMS]

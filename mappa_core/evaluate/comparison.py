@@ -135,6 +135,8 @@ class Evaluation:
     success: Comparison
     skill: Comparison | None
     """Where tasks are measured and not only right or wrong."""
+    strata: Mapping[str, Comparison]
+    """Success by task type; empty where there is one."""
 
     def metrics(self) -> dict[str, float]:
         """For the tracker and for scripts."""
@@ -160,6 +162,7 @@ def evaluation(
         ValueError: They were measured on different problems.
     """
     skills = skills_of(before.episodes), skills_of(after.episodes)
+    strata = [_by_type(each.episodes) for each in (before, after)]
     return Evaluation(
         run=run,
         before=before.report,
@@ -171,4 +174,19 @@ def evaluation(
             seed=seed,
         ),
         skill=compare(*skills, resamples=resamples, seed=seed) if all(skills) else None,
+        strata={
+            kind: compare(strata[0].get(kind, {}), found, resamples=resamples, seed=seed)
+            for kind, found in sorted(strata[1].items())
+            if len(strata[1]) > 1
+        },
     )
+
+
+def _by_type(
+    episodes: Sequence[EpisodeSummary],
+) -> Mapping[str, Mapping[UUID, Sequence[bool]]]:
+    """Success of each problem's episodes, by task type."""
+    return {
+        kind: successes_of([one for one in episodes if one.task_type == kind])
+        for kind in {one.task_type for one in episodes}
+    }

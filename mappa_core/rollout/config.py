@@ -41,6 +41,11 @@ class ProblemsConfig(Section):
     )
     train_size: Positive = Field(default=400, description="How many problems training draws from.")
     held_out_size: Positive = Field(default=64, description="How many problems are held out.")
+    sample: Literal["first", "seeded"] = Field(
+        default="first",
+        description="Which problems of longer files (json): the first, or a sample by seed "
+        "with as many of each task type; tasks with tables are always sampled so.",
+    )
     seed: int = Field(
         default=0, ge=0, description="Seed of the split; the same for every run by default."
     )
@@ -51,6 +56,11 @@ class RolloutConfig(Section):
 
     iterations: Positive = Field(default=10, description="Rounds of rollout and update.")
     problems: Positive = Field(default=12, description="P: problems per iteration.")
+    draw: Literal["shuffled", "stratified"] = Field(
+        default="shuffled",
+        description="stratified: every iteration has of each task type what all problems have of "
+        "it; shuffled leaves that to chance.",
+    )
     episodes_per_problem: Positive = Field(default=4, description="G: episodes per problem.")
     temperature: float = Field(
         default=1.0,

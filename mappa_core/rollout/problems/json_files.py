@@ -3,6 +3,9 @@
 Answers may be text or numbers; 142.0 means 142. An answer in prose is kept as it is: it will match
 no boxed answer, so such a problem counts as unsolved.
 
+A problem's task type is its contest and, where the row names its place, the third of the contest it
+is in: `aime early` is problems 1 to 5. AIME and AMC papers get harder from problem to problem.
+
 Two transcriptions of one contest rarely agree to the letter: spaces, a drawing, a clause differ.
 Among the 933 AIME problems of 1983-2024 no two are more similar than 0.7; the 18 that
 `aime_eval_32` repeats are 0.94 or more, and its other 14 are below 0.5.
@@ -23,10 +26,16 @@ from mappa_core.core.records.episodes import Problem
 from mappa_core.core.text import jaccard_similarity
 from mappa_core.rollout.config import ProblemsConfig
 from mappa_core.rollout.problems.base import FixedProblems, read_text
+from mappa_core.rollout.problems.drawing import in_turn
 
 SAME = 0.8
 """Jaccard similarity in [0, 1] from which two statements count as one problem."""
 
+LENGTHS = {"aime": 15, "amc": 25}
+"""Problems of one paper, by contest."""
+THIRDS = ("early", "middle", "late")
+
+_PAGE = re.compile(r"_Problems/Problem_(\d+)$")
 _DRAWING = re.compile(r"\[asy\].*?(?:\[/asy\]|\Z)", re.DOTALL | re.IGNORECASE)
 _WORD = re.compile(r"[^\W\d_]+|\d+")
 _DEGREES = re.compile(r"\^\s*(?:\{\s*)?\\(?:circ|degree)(?:\s*\})?|°")
@@ -52,6 +61,16 @@ Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 class _Row(BaseModel):
     prompt: Text
     answer: Annotated[Text, BeforeValidator(_answer_text)]
+    problem_number: int | None = None
+    """Its place in the contest, from 1."""
+    url: str | None = None
+    """The page of the problem, which names year, contest and place."""
+
+    @property
+    def number(self) -> int | None:
+        """The place in the contest, from 1; None where the row does not say."""
+        paged = _PAGE.search(self.url or "")
+        return int(paged[1]) if self.problem_number is None and paged else self.problem_number
 
 
 _ROWS = TypeAdapter(list[_Row])
@@ -82,7 +101,16 @@ def open_problems(config: ProblemsConfig, workspace_mib: int | None) -> FixedPro
             "every training problem is also held out: nothing is left to train on; choose "
             "other problems.train_files"
         )
-    return FixedProblems(disjoint[: config.train_size], held_out[: config.held_out_size])
+    return FixedProblems(
+        _chosen(disjoint, config.train_size, config),
+        _chosen(held_out, config.held_out_size, config),
+    )
+
+
+def _chosen(problems: Sequence[Problem], size: int, config: ProblemsConfig) -> Sequence[Problem]:
+    if config.sample == "first":
+        return problems[:size]
+    return in_turn(problems, size, config.seed, lambda problem: problem.task_type)
 
 
 def _read_all(paths: Sequence[Path]) -> list[Problem]:
@@ -122,14 +150,26 @@ def _first(error: ValidationError) -> str:
 
 def _problem(path: Path, row: _Row) -> Problem:
     dataset = path.stem.lower().split("_")[0]
+    level = _third(dataset, row.number)
     return Problem(
         id=ids.problem_id(row.prompt),
         dataset=dataset,
-        task_type=dataset,
-        level=0,
+        task_type=f"{dataset} {THIRDS[level - 1]}" if level else dataset,
+        level=level,
         statement=row.prompt,
         answer=row.answer,
     )
+
+
+def _third(contest: str, number: int | None) -> int:
+    """The third of its contest that a problem is in, 1 to 3; 0 where that is not known.
+
+    Problems of AIME and AMC are set in order of difficulty.
+    """
+    length = LENGTHS.get(contest)
+    if number is None or length is None or not 1 <= number <= length:
+        return 0
+    return 1 + 3 * (number - 1) // length
 
 
 def _shared(train: Sequence[Problem], held_out: Sequence[Problem]) -> set[Problem]:

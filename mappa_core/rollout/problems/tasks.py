@@ -5,19 +5,17 @@ table ─▶ train.csv, test.csv, sample_submission.csv      into the workspace
 """
 
 import hashlib
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from random import Random
 
 import pandas as pd
 
-from mappa_core.core import ids
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import Problem
 from mappa_core.grading.metrics import METRICS
 from mappa_core.grading.submissions import GradingKey
 from mappa_core.rollout.problems.base import FixedProblems
+from mappa_core.rollout.problems.drawing import in_turn
 
 TRAIN, TEST, SAMPLE = "train.csv", "test.csv", "sample_submission.csv"
 
@@ -86,15 +84,7 @@ def _name(task: Task) -> str:
 
 def stratified(tasks: Sequence[Task], size: int, seed: int) -> list[Task]:
     """At most `size` tasks, in turn over the task types, each type in a seeded order."""
-    by_type: dict[str, list[Task]] = defaultdict(list)
-    for task in tasks:
-        by_type[task.problem.task_type].append(task)
-    for name, group in by_type.items():
-        Random(ids.derive_seed("sample", seed, name)).shuffle(group)  # noqa: S311
-    groups = [by_type[name] for name in sorted(by_type)]
-    longest = max(map(len, groups), default=0)
-    turns = [group[k] for k in range(longest) for group in groups if k < len(group)]
-    return turns[:size]
+    return in_turn(tasks, size, seed, lambda task: task.problem.task_type)
 
 
 def as_csv(frame: pd.DataFrame) -> bytes:

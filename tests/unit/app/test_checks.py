@@ -104,5 +104,6 @@ def test_a_preset_of_problem_files_names_a_coach_that_reads_them(preset: Path) -
 def test_a_key_that_came_later_is_no_other_measurement_at_its_default() -> None:
     plain = TrainConfig().held_out_settings()
     assert "agent_tokens" not in plain
+    assert "sample" not in plain
     thinking = RolloutConfig(agent_tokens={"verifier": 9})
     assert '"agent_tokens": {"verifier": 9}' in TrainConfig(rollout=thinking).held_out_settings()

@@ -1,13 +1,27 @@
 """The paired comparison: by hand, under no difference, and its interval's coverage."""
 
+import re
+from dataclasses import replace
+from io import StringIO
 from uuid import UUID
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
-from mappa_core.evaluate.comparison import FEWEST_CHANGED, Comparison, compare
+from mappa_cli.printing.evaluations import evaluation_json, print_evaluation
+from mappa_core.core import ids
+from mappa_core.evaluate.comparison import (
+    FEWEST_CHANGED,
+    Comparison,
+    HeldOut,
+    compare,
+    evaluation,
+)
+from mappa_core.evaluate.report import report
+from tests.builders import make_summary
 
 Sides = tuple[dict[UUID, list[bool]], dict[UUID, list[bool]]]
 
@@ -115,3 +129,33 @@ def test_other_problems_or_none_are_refused() -> None:
         with pytest.raises(ValueError, match="the same problems, at least one"):
             compare(one, other, resamples=10, seed=1)
     assert compare(before, after, resamples=10, seed=1).problems == 1
+
+
+def measured(step: int, *found: tuple[str, bool]) -> HeldOut:
+    """The episodes of one step, one of each problem: its task type, and whether it was solved."""
+    episodes = [
+        replace(make_summary(ids.problem_id(str(at)), success=success, answer="5"), task_type=kind)
+        for at, (kind, success) in enumerate(found)
+    ]
+    return HeldOut(report=report(step, episodes, ()), episodes=episodes)
+
+
+def test_each_task_type_is_compared_by_itself() -> None:
+    before = measured(0, ("aime", False), ("aime", False), ("amc", True), ("amc", False))
+    after = measured(9, ("aime", False), ("aime", True), ("amc", True), ("amc", True))
+    found = evaluation("run", before, after, resamples=200, seed=1)
+    assert {
+        kind: (each.problems, each.before, each.after) for kind, each in found.strata.items()
+    } == {"aime": (2, 0.0, 0.5), "amc": (2, 0.5, 1.0)}
+    shown = evaluation_json(found)["by_task_type"]
+    assert isinstance(shown, dict)
+    assert shown["amc"]["success/gain"] == 0.5
+    assert shown["amc"]["verdict"] == "cannot tell"
+    console = Console(width=120, record=True, file=StringIO())
+    print_evaluation(console, found)
+    assert re.search(r"aime\W+2\W+0\.0%\W+50\.0%\W+50\.0\W", console.export_text())
+
+
+def test_one_task_type_is_no_table_of_its_own() -> None:
+    one = measured(0, ("aime", False), ("aime", True))
+    assert evaluation("run", one, one, resamples=200, seed=1).strata == {}

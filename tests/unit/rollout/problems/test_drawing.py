@@ -1,7 +1,9 @@
 """Which problems an iteration plays."""
 
+from collections import Counter
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappa_core.core.errors import ConfigError
@@ -53,3 +55,38 @@ def test_an_iteration_does_not_depend_on_those_before_it() -> None:
     assert [one.statement for one in problems_of_iteration(PROBLEMS, 3, 4, 1)] == played(1, 3, 4)[
         8:
     ]
+
+
+def kinds_of(sizes: tuple[int, ...], iteration: int, count: int, seed: int) -> Counter[str]:
+    """How many of each kind an iteration has, of problems of several kinds in one after another."""
+    problems = [
+        make_problem(f"What is {kind} + {index}?", task_type=f"kind {kind}")
+        for kind, size in enumerate(sizes)
+        for index in range(size)
+    ]
+    drawn = problems_of_iteration(problems, iteration, count, seed, "stratified")
+    assert len(set(drawn)) == count
+    return Counter(problem.task_type for problem in drawn)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_stratified_draw_plays_two_of_each_of_two_kinds(seed: int) -> None:
+    # Left to chance, 23 of these 200 iterations have four of one kind and none of the other.
+    for iteration in range(1, 11):
+        assert kinds_of((20, 20), iteration, 4, seed) == {"kind 0": 2, "kind 1": 2}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(1, 30), min_size=1, max_size=4).map(tuple),
+    st.integers(1, 12),
+    st.integers(0, 99),
+    st.data(),
+)
+def test_a_stratified_draw_follows_the_shares(
+    sizes: tuple[int, ...], iteration: int, seed: int, data: st.DataObject
+) -> None:
+    count = data.draw(st.integers(1, sum(sizes)))
+    found = kinds_of(sizes, iteration, count, seed)
+    for kind, size in enumerate(sizes):
+        assert abs(found[f"kind {kind}"] - count * size / sum(sizes)) <= 2

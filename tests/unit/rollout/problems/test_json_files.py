@@ -1,6 +1,8 @@
 """AIME and AMC files: read as they are, overlaps refused, damage named by file and row."""
 
 import json
+import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,16 +16,16 @@ from mappa_core.rollout.problems import problem_source
 from mappa_core.rollout.problems.base import FixedProblems
 from mappa_core.rollout.problems.json_files import open_problems
 
-DATA = Path(__file__).parents[5] / "shared" / "data"
-published = pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data is not on this machine")
+DATA = Path(os.environ.get("MAPPA_PROBLEM_FILES") or Path(__file__).parents[5] / "shared" / "data")
+published = pytest.mark.skipif(
+    not DATA.is_dir(), reason="MAPPA_PROBLEM_FILES names no folder with the published files"
+)
 
 
 def source(train: Path, held_out: Path, **more: object) -> FixedProblems:
     wanted = {"train_size": 2000, "held_out_size": 2000, **more}
-    return open_problems(
-        ProblemsConfig(source="json", train_files=(train,), held_out_files=(held_out,), **wanted),
-        None,
-    )
+    files = {"source": "json", "train_files": (train,), "held_out_files": (held_out,)}
+    return open_problems(ProblemsConfig.model_validate({**files, **wanted}), None)
 
 
 def write(path: Path, *rows: object) -> Path:
@@ -209,3 +211,70 @@ def test_any_json_is_problems_or_a_config_error(
         read = [str(error)] if "\n" not in str(error) else []
     assert read
     assert all(read)
+
+
+def aime(year: int, number: int, part: str | None = None) -> dict[str, object]:
+    """A row in the layout of AIME_1983_2024.json."""
+    name = "-".join(str(each) for each in (year, part, number) if each)
+    return {
+        "prompt": f"Find the answer of {name}, which no other asks for in {year * number} words.",
+        "answer": "70",
+        "id": name,
+        "year": year,
+        "problem_number": number,
+        "part": part,
+    }
+
+
+def test_a_stratum_is_the_contest_and_the_third_of_it(tmp_path: Path) -> None:
+    numbers = (1, 5, 6, 10, 11, 15, 16)
+    train = write(tmp_path / "AIME_1983_2024.json", *(aime(1990, number) for number in numbers))
+    page = "https://artofproblemsolving.com/wiki/index.php/2022_AIME_I_Problems/Problem_10"
+    paged = row("Find the first.") | {"url": page}
+    held_out = write(tmp_path / "amc_eval.json", row("Find the other."), paged)
+    problems = source(train, held_out)
+    assert [(one.task_type, one.level) for one in problems.train()] == [
+        ("aime early", 1),
+        ("aime early", 1),
+        ("aime middle", 2),
+        ("aime middle", 2),
+        ("aime late", 3),
+        ("aime late", 3),
+        ("aime", 0),
+    ]
+    # A paper of AMC has 25 problems.
+    assert [(one.task_type, one.level) for one in problems.held_out()] == [
+        ("amc", 0),
+        ("amc middle", 2),
+    ]
+
+
+def test_a_seeded_sample_is_of_the_whole_file_and_stratified(tmp_path: Path) -> None:
+    rows = [aime(year, number) for year in range(1983, 1993) for number in range(1, 16)]
+    train = write(tmp_path / "AIME_1983_2024.json", *rows)
+    held_out = write(tmp_path / "amc.json", row("Another one?"))
+
+    def sample(**more: object) -> list[str]:
+        problems = source(train, held_out, train_size=30, **more).train()
+        kinds = Counter(problem.task_type for problem in problems)
+        assert kinds == {"aime early": 10, "aime middle": 10, "aime late": 10}
+        return [problem.statement for problem in problems]
+
+    # As stored runs have it.
+    assert sample() == [str(each["prompt"]) for each in rows[:30]]
+    drawn = sample(sample="seeded")
+    assert drawn == sample(sample="seeded")
+    assert len(set(drawn)) == 30
+    assert set(drawn) != set(sample(sample="seeded", seed=1))
+    assert len({statement.split()[4][:4] for statement in drawn}) > 5
+
+
+@published
+def test_the_published_aime_problems_are_sampled_over_years_and_thirds() -> None:
+    problems = source(
+        DATA / "AIME_1983_2024.json", DATA / "aime_2025.json", train_size=512, sample="seeded"
+    ).train()
+    kinds = Counter(problem.task_type for problem in problems)
+    assert kinds == {"aime early": 171, "aime late": 171, "aime middle": 170}
+    first = source(DATA / "AIME_1983_2024.json", DATA / "aime_2025.json", train_size=512).train()
+    assert 200 < len(set(problems) & set(first)) < 350
