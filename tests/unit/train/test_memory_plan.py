@@ -44,6 +44,19 @@ def test_three_agents_of_4b_fit_on_one_gpu_of_80_gb() -> None:
     assert planned.host_bytes == (16 + 3 * 2 + 16 + 4) * 4_022_468_096
 
 
+@pytest.mark.parametrize("preset", ["mathchat", "mathchat_paper", "dsbench_paper"])
+def test_a_preset_for_one_gpu_fits_on_it(preset: str) -> None:
+    file = PRESET.with_name(f"{preset}.yaml")
+    assert "80 GB" in file.read_text()
+    assert plan_of(load_config(file), QWEN3_4B, 3, 80 * GB).fits
+
+
+@pytest.mark.parametrize("preset", sorted(PRESET.parent.glob("*.yaml")), ids=lambda file: file.stem)
+def test_adapters_learn_at_a_rate_of_their_own(preset: Path) -> None:
+    learner = load_config(preset).learner
+    assert (learner.learning_rate >= 1e-5) == (learner.weights == "lora")
+
+
 def test_a_torch_learners_model_stays_on_the_gpu_while_agents_play() -> None:
     given = ["learner.backend=torch", "learner.weights=lora", "engine.serving=adapters"]
     adapter = QWEN3_4B.adapter_parameters(16)
