@@ -1,9 +1,11 @@
 """Global limits of the Prefect server: kept where they are, free where they are not."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from prefect.client.orchestration import get_client
@@ -12,10 +14,14 @@ from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
 from flows.limits import Limit, global_limits, limited
 from flows.train import train
 from mappa_core.app.config import TrainConfig
+from mappa_core.app.config_files import with_overrides
 from mappa_core.app.services import Services, use
-from mappa_core.core.records.scores import CoachCase, CoachScore, Unscored
+from mappa_core.core.records.episodes import PolicyVersion
+from mappa_core.core.records.scores import CoachCase, CoachScore, ScoredAction, Unscored
+from mappa_core.core.records.updates import UpdateReport
+from mappa_core.train.protocols import Learner
 from tests.e2e.conftest import MakeServices
-from tests.e2e.toy import AlphabetCoach
+from tests.e2e.toy import SPEAKER, AlphabetCoach, Monologue
 
 
 @dataclass
@@ -91,3 +97,44 @@ def test_a_coach_is_asked_by_as_many_as_the_server_allows(
     asyncio.run(body())
     assert free.crowd.most > 1
     assert held.crowd.most == 1
+
+
+@dataclass
+class Watched:
+    """A learner that remembers how many updates were under way at once."""
+
+    learner: Learner
+    most: int = 0
+    _now: int = 0
+
+    def logprobs(
+        self, policy: PolicyVersion, actions: Sequence[ScoredAction]
+    ) -> tuple[tuple[float, ...], ...]:
+        return self.learner.logprobs(policy, actions)
+
+    def update(self, *arguments: Any, **settings: Any) -> UpdateReport:
+        self._now += 1
+        self.most = max(self.most, self._now)
+        time.sleep(0.5)
+        self._now -= 1
+        return self.learner.update(*arguments, **settings)
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_as_many_agents_learn_at_once_as_configured(
+    make_services: MakeServices, toy_config: TrainConfig, at_once: int
+) -> None:
+    config = with_overrides(
+        toy_config,
+        [
+            "rollout.iterations=1",
+            "rollout.episodes_per_problem=2",
+            f"learner.updates_at_once={at_once}",
+        ],
+    )
+    made = make_services(config)
+    assert made.learner is not None
+    learner = Watched(made.learner)
+    team = Monologue(agents=(SPEAKER, replace(SPEAKER, name="listener")))
+    asyncio.run(run(replace(made, team=team, learner=learner), config))
+    assert learner.most == at_once

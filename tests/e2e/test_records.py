@@ -9,6 +9,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 
 from flows.train import train
 from mappa_core.app.config import TrainConfig
+from mappa_core.app.config_files import with_overrides
 from mappa_core.app.services import use
 from mappa_core.core import ids
 from mappa_core.core.records.scores import CoachScore
@@ -68,3 +69,26 @@ def test_everything_a_run_did_can_be_read_back(
     logged = services.tracker.metrics[run.mlflow_run_id or ""]
     assert logged[1, "speaker/score"] == figures.agents[0].mean_score
     assert (1, "held_out/gain") in logged
+
+
+def test_the_configured_share_of_the_episodes_is_traced(
+    store: Store, make_services: MakeServices, toy_config: TrainConfig
+) -> None:
+    config = with_overrides(
+        toy_config, ["rollout.iterations=1", "tracking.trace_share=0.5", "seed=2"]
+    )
+    services = make_services(config)
+
+    async def body() -> None:
+        await services.engine.start()
+        with use(services):
+            await train(config)
+
+    asyncio.run(body())
+    (run, *_) = store.runs.list_runs()
+    episodes = store.episodes.list_episodes(run.id)
+    assert isinstance(services.tracker, MemoryTracker)
+    traced = len(services.tracker.traces[run.mlflow_run_id or ""])
+    # 24 of training and two times 4 held out; which of them follows from their ids.
+    assert len(episodes) == 32
+    assert 6 <= traced <= 26

@@ -27,7 +27,7 @@ NO_PROMPTS = PromptSet(name="none-1", version=1, sha256="0", prompts={})
 
 @dataclass(frozen=True, kw_only=True)
 class Monologue(Team):
-    """A team of one that speaks once."""
+    """A team, of one unless a test says otherwise, in which each speaks once."""
 
     prompts: PromptSet = NO_PROMPTS
     name: str = "monologue"
@@ -36,10 +36,10 @@ class Monologue(Team):
     rubrics: str = "monologue"
 
     def next_observation(self, episode: Episode) -> Observation | None:
-        if episode.turns:
+        if len(episode.turns) == len(self.agents):
             return None
         message = Message(role="user", content=episode.problem.statement)
-        return Observation(agent=SPEAKER.name, messages=(message,))
+        return Observation(agent=self.agents[len(episode.turns)].name, messages=(message,))
 
     def final_answer(self, episode: Episode) -> str | None:
         return episode.turns[-1].action.text if episode.turns else None

@@ -127,3 +127,15 @@ def test_forecasts_add_up() -> None:
     one = Forecast(calls=1, prompt_tokens=10, reply_tokens=2, cost_usd=0.5)
     assert one + one == one.times(2)
     assert one.tokens == 12
+
+
+def test_a_reply_is_taken_to_be_as_long_as_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_API_KEY", "key")
+    replies: list[float] = []
+    for expected_reply_tokens in (150, 600):
+        coach = {**VALUES["coach"], "expected_reply_tokens": expected_reply_tokens}
+        config = TrainConfig.model_validate(VALUES | {"coach": coach})
+        team = load_team(config.team, config.prompts)
+        ((_, found),) = forecast_run(config, team, problem_source(config.problems))
+        replies.append(found.reply_tokens / found.calls)
+    assert replies == [150, 600]

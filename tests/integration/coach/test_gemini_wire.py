@@ -229,12 +229,31 @@ def test_a_long_rubric_is_kept_at_the_provider_named_and_deleted() -> None:
             await provider.close()
         assert stand_in.contexts.standing == {}
         tokens = len(SYSTEM) // 4
-        assert all(reply.usage.cached == tokens for reply in replies)
-        assert short.usage.cached == 0
-        # Who made the cache was billed for it, nobody else.
-        assert sorted(reply.usage.prompt for reply in replies) == [tokens] * 8 + [2 * tokens]
-        billed = sum(reply.usage.prompt for reply in replies) + short.usage.prompt
-        assert billed == stand_in.log.prompt_tokens
+        usages = [reply.usage or Usage() for reply in (*replies, short)]
+        assert [usage.cached for usage in usages] == [tokens] * 9 + [0]
+        # The call that made the cache was billed for it, and no other.
+        prompts = [usage.prompt for usage in usages]
+        assert sorted(prompts[:9]) == [tokens] * 8 + [2 * tokens]
+        assert sum(prompts) == stand_in.log.prompt_tokens
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(("ttl_seconds", "made"), [(300, 2), (600, 1)])
+def test_a_cache_that_could_end_within_a_call_is_made_anew(ttl_seconds: int, made: int) -> None:
+    cached = {"context_cache": CACHED["context_cache"] | {"ttl_seconds": ttl_seconds}}
+
+    async def body() -> None:
+        stand_in = ProviderStub(key=KEY)
+        async with serving(stand_in) as address:
+            config = config_at(address, attempt_seconds=300, **cached)
+            provider = gemini_provider(config, KEY)
+            for text in ("1", "2"):
+                await provider.ask(SYSTEM, text, seed=0)
+            ends = {context.ends_at for context in stand_in.contexts.standing.values()}
+            assert max(ends) - stand_in.contexts.now() == pytest.approx(ttl_seconds, abs=60)
+            await provider.close()
+        assert stand_in.log.caches == made
 
     asyncio.run(body())
 
@@ -285,6 +304,7 @@ def test_vertex_keeps_caches_under_its_own_path(tmp_path: Path) -> None:
             reply = await provider.ask(SYSTEM, "1", seed=0)
             (name,) = stand_in.contexts.standing
             await provider.close()
+        assert reply.usage is not None
         assert reply.usage.cached == len(SYSTEM) // 4
         assert name == "projects/p/locations/global/cachedContents/1"
         assert stand_in.contexts.standing == {}

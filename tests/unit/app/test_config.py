@@ -1,10 +1,13 @@
 """Configuration: every slip is one line that says which key, and what would have been right."""
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 from pydantic import ValidationError
 
 from mappa_core.app.config import RESUMABLE, TrainConfig
@@ -13,6 +16,13 @@ from mappa_core.app.config_reference import page, reference
 from mappa_core.core.errors import ConfigError
 
 PRESETS = sorted((Path(__file__).parents[3] / "configs").glob("*.yaml"))
+
+
+def dotted(values: object, prefix: str = "") -> Iterator[str]:
+    if isinstance(values, dict):
+        for name, value in values.items():
+            yield f"{prefix}{name}"
+            yield from dotted(value, f"{prefix}{name}.")
 
 
 def complaint(path: Path | None, *overrides: str) -> str:
@@ -160,11 +170,8 @@ def test_keys_reach_into_every_section() -> None:
 
 @pytest.mark.parametrize("key", keys())
 def test_every_key_is_documented(key: str) -> None:
-    model = TrainConfig
-    *sections, leaf = key.split(".")
-    for section in sections:
-        model = model.model_fields[section].annotation
-    assert model.model_fields[leaf].description
+    (found,) = (each for each in reference() if each.path == key)
+    assert found.description
 
 
 @settings(max_examples=200)
@@ -276,3 +283,25 @@ def test_differences_are_by_key_and_a_later_key_had_its_default() -> None:
     one["gone"] = {"key": 3}
     assert differences(one, one) == ()
     assert differences(one, other)[1] == ("gone.key", 3, None)
+
+
+def test_every_key_is_used_by_a_preset_or_shown_by_a_test_to_do_something() -> None:
+    """Keys of the same last name (`coach.second.model`) are shown by one test."""
+    in_presets = {
+        key for preset in PRESETS for key in dotted(OmegaConf.to_container(OmegaConf.load(preset)))
+    }
+    tests = "\n".join(
+        file.read_text()
+        for file in Path(__file__).parents[2].rglob("*.py")
+        if file != Path(__file__)
+    )
+
+    def shown(key: str) -> bool:
+        leaf = key.rpartition(".")[2]
+        # As an override, in a mapping, as an argument, or read.
+        return (
+            re.search(rf"\b{re.escape(key)}\b|[\"']{leaf}[\"']:|\b{leaf}=|\.{leaf}\b", tests)
+            is not None
+        )
+
+    assert [key for key in keys() if key not in in_presets and not shown(key)] == []

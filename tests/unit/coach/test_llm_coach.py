@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mappa_cli.provider_stub.script import Question, judgement
+from mappa_core.coach import pacing
 from mappa_core.coach.attempts import RequestTemplate
 from mappa_core.coach.budget import Budget, Usage
 from mappa_core.coach.config import BudgetConfig, CoachModelConfig
@@ -351,6 +352,20 @@ def test_the_providers_rate_spreads_the_calls() -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
         await asyncio.gather(*(coach.score(make_case(f"Plan {n}.")) for n in range(601)))
+        return loop.time() - began
+
+    assert asyncio.run(body()) >= 0.08
+
+
+def test_the_providers_tokens_a_minute_spread_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pacing, "MINUTE_SECONDS", 0.1)
+    # A call of more tokens than a minute has takes all of them: the second waits a minute.
+    coach = make_coach(ScriptedProvider(), tokens_per_minute=1)
+
+    async def body() -> float:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await asyncio.gather(*(coach.score(make_case(f"Plan {n}.")) for n in range(2)))
         return loop.time() - began
 
     assert asyncio.run(body()) >= 0.08

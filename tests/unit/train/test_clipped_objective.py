@@ -1,17 +1,23 @@
 import math
+from uuid import UUID
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mappa_core.core.records.updates import TrainingSample
+from mappa_core.train.batches import micro_batched
 from mappa_core.train.clipped_objective import (
     clipped_surrogate,
     k2,
     k3,
+    loss_of,
     sequence_ratios,
     token_ratios,
 )
+from mappa_core.train.config import AlgorithmConfig
+from mappa_core.train.token_logprobs import TokenLogprobs
 
 
 def surrogate_at(ratio: float, advantage: float) -> tuple[float, float, bool]:
@@ -51,6 +57,32 @@ def test_a_wider_band_upwards_clips_later() -> None:
     ratios, advantages = torch.tensor([1.25, 0.75]), torch.tensor([1.0, -1.0])
     assert clipped_surrogate(ratios, advantages, 0.2).clipped.tolist() == [True, True]
     assert clipped_surrogate(ratios, advantages, 0.2, 0.28).clipped.tolist() == [False, True]
+
+
+# Two tokens of ratios 1.25 and 0.72, whose geometric mean is sqrt(0.9); each counts half.
+@pytest.mark.parametrize(
+    ("settings", "loss"),
+    [
+        ({}, -(1.2 + 0.72) / 2),
+        ({"clip_high": 0.28}, -(1.25 + 0.72) / 2),
+        ({"ratio": "sequence"}, -math.sqrt(0.9)),
+    ],
+)
+def test_the_loss_has_the_configured_ratio_and_band(
+    settings: dict[str, object], loss: float
+) -> None:
+    algorithm = AlgorithmConfig.model_validate(settings)
+    sample = TrainingSample(
+        action_id=UUID(int=1),
+        prompt_token_ids=(1,),
+        token_ids=(2, 3),
+        old_logprobs=(0.0, 0.0),
+        trainer_logprobs=(0.0, 0.0),
+        advantages=(1.0, 1.0),
+    )
+    (batch,) = micro_batched([sample], algorithm, budget_tokens=8)
+    read = TokenLogprobs(logprobs=torch.tensor([1.25, 0.72]).log(), entropies=torch.zeros(2))
+    assert loss_of(batch, read, algorithm).loss.item() == pytest.approx(loss)
 
 
 def test_sequence_ratio_by_hand() -> None:

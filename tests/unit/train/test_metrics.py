@@ -18,3 +18,14 @@ def test_a_sampler_of_another_model_is_noticed_unless_a_run_was_stored_without_t
     assert "mismatch_kl 9 is above" in str(out_of_band({"mismatch_kl": 9.0}, GuardConfig()))
     stored = GuardConfig.model_validate({"mismatch_kl_max": None})
     assert out_of_band({"mismatch_kl": 9.0}, stored) is None
+
+
+def test_a_band_has_two_sides_and_holds_the_clip() -> None:
+    guard = GuardConfig(entropy_min=0.5, entropy_max=2.0, clip_fraction_max=0.3)
+    assert out_of_band({"entropy": 1.0, "clip_fraction": 0.3}, guard) is None
+    assert out_of_band({"entropy": 2.5}, guard) == (
+        "entropy 2.5 is above algorithm.guard.entropy_max=2"
+    )
+    assert out_of_band({"entropy": 1.0, "clip_fraction": 0.4}, guard) == (
+        "clip_fraction 0.4 is above algorithm.guard.clip_fraction_max=0.3"
+    )

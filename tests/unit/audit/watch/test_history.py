@@ -34,7 +34,7 @@ def test_in_steps_is_as_whole() -> None:
         rows = frame.take(
             own & (frame.task_type.codes == frame.task_type.names.index(one.task_type))
         )
-        columns = np.column_stack([np.ones(len(rows)), rows.iteration])
+        columns = np.column_stack([np.ones(len(rows)), rows.iteration.astype(float)])
         sums = cluster_sums(columns, rows.score / 10 - rows.success, rows.problem.codes)
         expected = contrast(fit(sums), np.array([0.0, 4.0]))
         assert (one.actions, one.problems) == (len(rows), rows.problem_count)
@@ -81,18 +81,24 @@ def test_scores_that_cannot_teach_raise_alerts() -> None:
 
 def test_replies_nobody_can_read_raise_an_alert() -> None:
     scores = [float(score) for score in range(9)]
-    found = raised(make_frame([*scores, NAN], unparsed=[False] * 9 + [True]))
-    assert found["health share unparsed"].estimate == pytest.approx(0.1)
+    frame = make_frame([*scores, NAN], unparsed=[False] * 9 + [True])
+    assert raised(frame)["health share unparsed"].estimate == pytest.approx(0.1)
+    lenient = AuditConfig(most_unparsed=0.1)
+    assert "health share unparsed" not in raised(frame, lenient)
 
 
 def test_what_is_missing_raises_an_alert_where_it_could_matter() -> None:
     kinds = ["a"] * 10 + ["b"] * 10
     scores = [float(score) for score in range(10)] * 2
-    found = raised(make_frame([NAN, NAN, *scores[2:]], task_type=kinds))
-    alert = found["unscored points of possible bias"]
+    frame, name = (
+        make_frame([NAN, NAN, *scores[2:]], task_type=kinds),
+        "unscored points of possible bias",
+    )
+    alert = raised(frame)[name]
     # Two of ten missing scores, 0 or 10 each: the mean of 5.5 could be 4.4 or 6.4.
     assert alert.estimate == pytest.approx(1.1)
     assert alert.subject == "a"
+    assert name not in raised(frame, AuditConfig(unscored_points=1.2))
 
 
 def test_scores_that_rise_alone_raise_an_alert() -> None:
@@ -101,8 +107,11 @@ def test_scores_that_rise_alone_raise_an_alert() -> None:
     frame = make_frame(
         rise, problem=problems * 2, iteration=[1] * 10 + [2] * 10, success=[0.0, 1.0] * 10
     )
-    alert = raised(frame)["divergence change of score / 10 minus success"]
+    name = "divergence change of score / 10 minus success"
+    alert = raised(frame)[name]
     assert alert.estimate == pytest.approx(0.5)
+    # The limit is for the interval's lower end, which the estimate is above.
+    assert name not in raised(frame, AuditConfig(divergence=0.5))
     assert (
         alert.what == "solver's scores on a rise where success does not, by 5.0 points over the run"
     )
