@@ -71,33 +71,27 @@ def reinforce(given: Rewards) -> Tensor:
     return given.per_token(given.values)
 
 
-def reinforce_plus_plus(given: Rewards) -> Tensor:
-    """A_t = (G_t - b) / rms, b the batch's mean without the action's episode.
+def batch_baseline(given: Rewards) -> Tensor:
+    """A_t = G_t - b, b the batch's mean without the action's episode.
 
-    REINFORCE++ (arXiv 2501.03262) takes the mean of all and the deviation; where an episode has one
-    action that is the same number, as N / (N - 1) cancels.
+    Over its root mean square it is REINFORCE++ (arXiv 2501.03262), which takes the mean of all and
+    the deviation; where an episode has one action that is the same number, as N / (N - 1) cancels.
     """
     returns = given.per_token(given.values)
     episodes = given.episodes.repeat_interleave(given.lengths)
     sums = _sums(given.weights * returns, episodes)
     shares = _sums(given.weights, episodes)
     others = (sums.sum() - sums) / (shares.sum() - shares)
-    return scaled(returns - others[episodes], given.weights)
-
-
-def reinforce_plus_plus_baseline(given: Rewards) -> Tensor:
-    """A = (R - b) / rms, b the `baseline` of the problem's other episodes.
-
-    The baseline variant of REINFORCE++ (arXiv 2501.03262) takes the mean of all the problem's
-    actions; where groups are of one size k and an episode has one action that is the same number,
-    as k / (k - 1) cancels. The root mean square is of the whole batch, not of the problem, so that
-    hard and easy problems weigh alike.
-    """
-    return scaled(given.per_token(_rounded(given.values - baseline(given))), given.weights)
+    return returns - others[episodes]
 
 
 def rloo(given: Rewards) -> Tensor:
-    """A = R - b, b the `baseline` of the problem's other episodes (RLOO, arXiv 2402.14740)."""
+    """A = R - b, b the `baseline` of the problem's other episodes (RLOO, arXiv 2402.14740).
+
+    Over the batch's root mean square it is the baseline variant of REINFORCE++ (arXiv 2501.03262),
+    which takes the mean of all the problem's actions and the deviation; where groups are of one
+    size k and an episode has one action that is the same number, as k / (k - 1) cancels.
+    """
     return given.per_token(_rounded(given.values - baseline(given)))
 
 
@@ -183,12 +177,19 @@ def _rounded(values: Tensor) -> Tensor:
 class Estimator:
     """One way to say what an action is worth."""
 
-    advantages: Callable[[Rewards], Tensor]
-    """Rewards of N actions to (sum of T,) advantages."""
+    centred: Callable[[Rewards], Tensor]
+    """Rewards of N actions to (sum of T,) advantages, before they are scaled."""
     summary: str
     """For the configuration's page."""
     compares: Literal["nothing", "batch", "problem"] = "problem"
     """Whose episodes an action is held against."""
+    scales: bool = False
+    """Whether advantages are divided by their root mean square over the batch."""
+
+    def advantages(self, given: Rewards) -> Tensor:
+        """Compute what each token is worth: (sum of T,)."""
+        centred = self.centred(given)
+        return scaled(centred, given.weights) if self.scales else centred
 
 
 EstimatorName = Literal[
@@ -196,23 +197,25 @@ EstimatorName = Literal[
 ]
 ESTIMATORS: Mapping[EstimatorName, Estimator] = {
     "reinforce++": Estimator(
-        advantages=reinforce_plus_plus,
+        centred=batch_baseline,
         summary="minus the mean of the batch's other episodes, over the batch's root mean square",
         compares="batch",
+        scales=True,
     ),
     "reinforce++-baseline": Estimator(
-        advantages=reinforce_plus_plus_baseline,
+        centred=rloo,
         summary="minus the mean of the problem's other episodes at the same visit, over the same",
+        scales=True,
     ),
     "reinforce": Estimator(
-        advantages=reinforce,
+        centred=reinforce,
         summary="as it is",
         compares="nothing",
     ),
     "rloo": Estimator(
-        advantages=rloo,
+        centred=rloo,
         summary="minus the mean of the problem's other episodes at the same visit",
     ),
-    "grpo": Estimator(advantages=grpo, summary="mean and deviation of problem and visit"),
-    "dr-grpo": Estimator(advantages=dr_grpo, summary="minus the mean of problem and visit"),
+    "grpo": Estimator(centred=grpo, summary="mean and deviation of problem and visit"),
+    "dr-grpo": Estimator(centred=dr_grpo, summary="minus the mean of problem and visit"),
 }

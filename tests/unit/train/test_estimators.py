@@ -56,7 +56,7 @@ def test_reinforce_plus_plus_is_the_published_one_where_an_episode_has_one_actio
     # mean 2.8 / 5 = 0.56; squares .1936 + .0256 + .0256 + .1296 + .0576 = .432; / 5 = .0864
     deviation = 0.0864**0.5
     expected = [0.44, -0.16, -0.16, -0.36, 0.24]
-    assert values(estimators.reinforce_plus_plus) == pytest.approx(
+    assert values(ESTIMATORS["reinforce++"].advantages) == pytest.approx(
         [value / deviation for value in expected]
     )
 
@@ -64,7 +64,7 @@ def test_reinforce_plus_plus_is_the_published_one_where_an_episode_has_one_actio
 def test_its_baseline_variant_takes_the_problems_others_and_the_batch_mean_square() -> None:
     # .6, -.3, -.3, -.6, .6: squares .36 + .09 + .09 + .36 + .36 = 1.26; / 5 = .252
     size = 0.252**0.5
-    assert values(estimators.reinforce_plus_plus_baseline) == pytest.approx(
+    assert values(ESTIMATORS["reinforce++-baseline"].advantages) == pytest.approx(
         [value / size for value in (0.6, -0.3, -0.3, -0.6, 0.6)]
     )
 
@@ -72,7 +72,7 @@ def test_its_baseline_variant_takes_the_problems_others_and_the_batch_mean_squar
 def test_its_baseline_variant_is_the_published_one_where_groups_are_of_one_size() -> None:
     given = rewards([1.0, 0.4, 0.2, 0.9], [0, 0, 1, 1])
     # minus the problem's mean: +-.3, +-.35; mean 0, variance (.09 + .1225) / 2 = .10625
-    assert estimators.reinforce_plus_plus_baseline(given).tolist() == pytest.approx(
+    assert ESTIMATORS["reinforce++-baseline"].advantages(given).tolist() == pytest.approx(
         [value / 0.10625**0.5 for value in (0.3, -0.3, -0.35, 0.35)]
     )
 
@@ -117,7 +117,7 @@ def test_reinforce_plus_plus_leaves_its_own_episode_out_of_the_mean() -> None:
     sums = [4.2 / 7, 4.2 / 7, 3.6 / 7, 3.6 / 7, 4.4 / 8, 2.8 / 6, 2.8 / 6, 2.8 / 6, 4.2 / 8]
     expected = [value - other for value, other in zip(TURNS.values.tolist(), sums, strict=True)]
     size = (sum(value * value for value in expected) / 9) ** 0.5
-    assert estimators.reinforce_plus_plus(TURNS).tolist() == pytest.approx(
+    assert ESTIMATORS["reinforce++"].advantages(TURNS).tolist() == pytest.approx(
         [value / size for value in expected]
     )
 
@@ -197,7 +197,7 @@ def test_the_kl_is_in_the_mean_of_reinforce_plus_plus() -> None:
     given = rewards([1.0, 0.0], [0, 1], penalties=[0.1, 0.0, 0.0], lengths=[2, 1])
     # Returns .9, 1 and 0; without each episode the mean is 0, 0 and .95.
     size = ((0.9**2 + 1.0**2) / 4 + 0.95**2 / 2) ** 0.5
-    assert estimators.reinforce_plus_plus(given).tolist() == pytest.approx(
+    assert ESTIMATORS["reinforce++"].advantages(given).tolist() == pytest.approx(
         [0.9 / size, 1.0 / size, -0.95 / size]
     )
 
@@ -248,7 +248,10 @@ def test_shift_and_positive_scale_of_all_scores_change_nothing(
     plain = f64(*values)
     if plain.std(correction=0) < 1e-3:
         return
-    for estimator in (estimators.reinforce_plus_plus, estimators.reinforce_plus_plus_baseline):
+    for estimator in (
+        ESTIMATORS["reinforce++"].advantages,
+        ESTIMATORS["reinforce++-baseline"].advantages,
+    ):
         problems = [0] * len(values)
         torch.testing.assert_close(
             estimator(rewards(values, problems)),
