@@ -7,6 +7,7 @@ store           a million actions written and asked for
 coach           the model coach over the bare client and the ideal
 sandbox         what a run costs on each backend
 audit           `mappa audit` of a small run and of a million actions
+estimators      bias of every estimator's gradient against exact ones
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from mappa_cli.benches.report import BenchReport
 
 Bench: TypeAlias = "Callable[[Sequence[str], Settings], BenchReport]"
-NAMES = ("rollout", "orchestration", "learner", "store", "coach", "sandbox", "audit")
+NAMES = (
+    *("rollout", "orchestration", "learner", "store", "coach", "sandbox", "audit", "estimators"),
+)
 """Each is a module here with a function `bench_NAME` of overrides and settings."""
 
 

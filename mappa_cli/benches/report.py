@@ -19,6 +19,8 @@ class Figure:
     unit: str
     aim: str | None = None
     met: bool | None = None
+    error: float | None = None
+    """Standard error of the value, where it is an estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""`mappa bench`: how fast this machine is."""
+"""`mappa bench`: how fast this machine is, and how right its estimators are."""
 
 import json
 from dataclasses import asdict
@@ -12,13 +12,15 @@ from mappa_cli.printing.console import make_table, open_console
 from mappa_core.core.settings import Settings
 
 if TYPE_CHECKING:
-    from mappa_cli.benches.report import BenchReport
+    from mappa_cli.benches.report import BenchReport, Figure
 
 
 def bench(
     name: Annotated[
         str,
-        typer.Argument(help="rollout, orchestration, learner, store, coach, sandbox or audit."),
+        typer.Argument(
+            help="rollout, orchestration, learner, store, coach, sandbox, audit or estimators."
+        ),
     ],
     overrides: Overrides = None,
     as_json: Json = False,
@@ -37,7 +39,7 @@ def bench_table(report: "BenchReport") -> Table:
     """Measured figures beside their aims."""
     met = {None: "", True: "yes", False: "no"}
     rows = [
-        (each.name, f"{each.value:.3f}", each.unit, each.aim or "", met[each.met])
+        (each.name, _value(each), each.unit, each.aim or "", met[each.met])
         for each in report.figures
     ]
     numbers = ("value", "unit", "aim", "met")
@@ -47,3 +49,8 @@ def bench_table(report: "BenchReport") -> Table:
         table.caption = "\n".join(f"not measured: {each}" for each in report.absent)
         table.caption_justify = "left"
     return table
+
+
+def _value(figure: "Figure") -> str:
+    error = "" if figure.error is None else f" ± {figure.error:.3f}"
+    return f"{figure.value:.3f}{error}"

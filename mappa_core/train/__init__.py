@@ -7,5 +7,6 @@ update             an agent's stored scores ─▶ a stored update; the next fiv
 ├ clipped_objective  ratio, clip, KL pull; `mismatch` corrects for the sampler
 └ metrics          what it looked like, and whether the guard takes it
 checkpoints, retention, forking    weights on disk: written, removed, gone on from
+certificate        estimators against the exact gradients of `toy_teams`, for `mappa bench`
 memory_plan        what lies where on one GPU
 """
