@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mappa_core.core.records.updates import TrainingSample
 from mappa_core.train.config import AlgorithmConfig
-from mappa_core.train.prefix_tree import PrefixTree, build, micro_batches
+from mappa_core.train.prefix_tree import Cut, PrefixTree, build
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +63,11 @@ def has_gradient(sample: TrainingSample, algorithm: AlgorithmConfig) -> bool:
 
 
 def micro_batched(
-    samples: Sequence[TrainingSample], algorithm: AlgorithmConfig, budget_tokens: int
+    samples: Sequence[TrainingSample], algorithm: AlgorithmConfig, cut: Cut
 ) -> list[Batch]:
-    """Cut a minibatch so that no tree has more distinct tokens than the budget.
+    """Cut a minibatch into micro-batches of one tree each.
 
-    A sample without a gradient takes its share of the mean, but is not computed; one longer than
-    the budget has a tree of its own.
+    A sample without a gradient takes its share of the mean, but is not computed.
 
     Raises:
         ValueError: A KL pull is on and a sample does not bring the base policy's log-probs.
@@ -83,10 +82,8 @@ def micro_batched(
         for sample, weight in zip(samples, weights, strict=True)
         if has_gradient(sample, algorithm)
     ]
-    parts = micro_batches(
-        [sample.prompt_token_ids for sample, _ in live],
-        [sample.token_ids for sample, _ in live],
-        budget_tokens,
+    parts = cut(
+        [sample.prompt_token_ids for sample, _ in live], [sample.token_ids for sample, _ in live]
     )
     return [_batch([live[i][0] for i in part], [live[i][1] for i in part]) for part in parts]
 

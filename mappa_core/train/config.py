@@ -77,7 +77,13 @@ class LearnerConfig(Section):
     minibatches: Positive = Field(default=1, description="Optimizer steps per pass.")
     micro_batch_tokens: Positive = Field(
         default=2048,
-        description="Distinct tokens per forward pass; changes memory, never the result.",
+        description="Distinct tokens per forward pass, or padded ones where the model is read "
+        "padded; changes memory, never the result.",
+    )
+    reading: Literal["auto", "tree", "padded"] = Field(
+        default="auto",
+        description="tree: shared prefixes once; padded: each sequence in full; auto: the tree, or "
+        "padded for a model that it would read wrongly. Checked at load against the model itself.",
     )
     updates_at_once: Positive = Field(
         default=1,

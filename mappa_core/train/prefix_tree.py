@@ -10,16 +10,20 @@ its ancestors only and sits at the position of its depth:
     a b d            └ d              end        6 6 5 4 5 6     (a subtree is [i, end_i))
 
 Hidden states, and so losses and gradients, are those of the separate sequences: attention and
-position see the same values, only each once.
+position see the same values, only each once. A model that cannot be read so is given the tree's
+sequences unfolded, one a row, padded on the right.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 Tokens = Sequence[int]
+Cut: TypeAlias = Callable[[Sequence[Tokens], Sequence[Tokens]], list[list[int]]]
+"""Splits the indices of sequences, given as prompts and responses, into micro-batches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +67,37 @@ def ancestor_mask(ends: Tensor) -> Tensor:
     """
     nodes = torch.arange(ends.numel(), device=ends.device)
     return (nodes[None, :] <= nodes[:, None]) & (nodes[:, None] < ends[None, :])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaddedRows:
+    """A tree's sequences side by side: S of them, each from the root to a leaf, L the longest."""
+
+    token_ids: Tensor
+    """(S, L) int64; 0 where padded."""
+    real: Tensor
+    """(S, L) int64: 1 for a token, 0 for padding."""
+    rows: Tensor
+    """(N,) int64: a sequence with node i in it."""
+    columns: Tensor
+    """(N,) int64: its place there."""
+
+
+def unfold(tree: PrefixTree) -> PaddedRows:
+    """Write each of the tree's sequences out as a row of its own.
+
+    A node stands in the rows of all leaves below it; any of them has its hidden state.
+    """
+    nodes = torch.arange(tree.size, device=tree.ends.device)
+    leaves = nodes[tree.ends == nodes + 1]
+    row, node = ((nodes <= leaves[:, None]) & (leaves[:, None] < tree.ends)).nonzero(as_tuple=True)
+    shape = (len(leaves), int(tree.depths.max()) + 1)
+    token_ids, real = tree.token_ids.new_zeros(shape), tree.token_ids.new_zeros(shape)
+    token_ids[row, tree.depths[node]] = tree.token_ids[node]
+    real[row, tree.depths[node]] = 1
+    # Depth first, the next leaf from a node on is in its subtree.
+    rows = torch.searchsorted(leaves, nodes)
+    return PaddedRows(token_ids=token_ids, real=real, rows=rows, columns=tree.depths)
 
 
 def build(prompts: Sequence[Tokens], responses: Sequence[Tokens]) -> PrefixTree:
@@ -114,6 +149,22 @@ def micro_batches(
         parts[-1].append(index)
         room -= fresh
         previous = inputs[index]
+    return parts
+
+
+def padded_micro_batches(
+    prompts: Sequence[Tokens], responses: Sequence[Tokens], budget_tokens: int
+) -> list[list[int]]:
+    """Split the indices of the sequences so that each part, padded, stays within the budget.
+
+    Sequences of like length lie together. One longer than the budget is a part of its own.
+    """
+    lengths = [len(p) + len(r) - 1 for p, r in zip(prompts, responses, strict=True)]
+    parts: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if not parts or (len(parts[-1]) + 1) * lengths[index] > budget_tokens:
+            parts.append([])
+        parts[-1].append(index)
     return parts
 
 

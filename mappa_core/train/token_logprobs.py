@@ -9,11 +9,13 @@ free where W is frozen; where W is trained, it computes the logits again, chunk 
     d logsumexp / d h = sum_u softmax(h W^T)_u w_u          d logsumexp / d w_u = softmax_u h
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 ROWS = 256
 """Rows of logits held at once; 50 MB of float32 for a vocabulary of 49,152."""
@@ -89,3 +91,41 @@ def token_logprobs(
         entropies = (normaliser - (hidden * expected).sum(dim=-1)).detach()[rows]
     logprobs = logits - normaliser.index_select(0, rows)
     return TokenLogprobs(logprobs=logprobs, entropies=entropies)
+
+
+def capped_logprobs(
+    logits_of: Callable[[Tensor], Tensor], hidden: Tensor, rows: Tensor, token_ids: Tensor
+) -> TokenLogprobs:
+    """Compute the same where logits are no linear map: capped (Gemma 2), or with a bias.
+
+    Slower, in chunks of edges that are computed again in the backward pass.
+
+    Args:
+        logits_of: Maps (R, D) float32 hidden states to (R, V) logits.
+        hidden: (M, D) last hidden states.
+        rows: (E,) int64, which hidden state predicts the token.
+        token_ids: (E,) int64, the token.
+    """
+    hidden = hidden.float()
+    parts = [
+        cast(
+            tuple[Tensor, Tensor],
+            checkpoint(
+                _read_rows, logits_of, hidden.index_select(0, row), token, use_reentrant=False
+            ),
+        )
+        for row, token in zip(rows.split(ROWS), token_ids.split(ROWS), strict=True)
+    ]
+    logprobs, entropies = (torch.cat(each) for each in zip(*parts, strict=True))
+    return TokenLogprobs(
+        logprobs=logprobs, entropies=entropies.detach() if logprobs.requires_grad else None
+    )
+
+
+def _read_rows(
+    logits_of: Callable[[Tensor], Tensor], hidden: Tensor, token_ids: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Log-probability of each row's token and entropy of the row; (R,) each."""
+    logprobs = logits_of(hidden).float().log_softmax(dim=-1)
+    own = logprobs.gather(1, token_ids[:, None])[:, 0]
+    return own, -(logprobs.exp() * logprobs).sum(dim=-1)

@@ -6,9 +6,13 @@ plain causal attention on its own span. Where they share, depth-first order keep
 together, so a block of neighbouring queries needs just the union of their ancestors as keys. All
 blocks, padded to the longest union, are one batched call, or several where their copies of the keys
 would take too much memory. The result is that of dense masked attention.
+
+A layer may see less than all ancestors: the last few (a sliding window), or those of its chunk. Its
+mask is a function of two positions, and a node's position is its depth.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TypeAlias, cast
 
 import torch
@@ -44,7 +48,57 @@ class BlockPlan:
 
 
 AttentionPlan: TypeAlias = ChainPlan | BlockPlan
-"""Made once per tree, used by every layer."""
+"""Made once per tree and mask, used by every layer that has it."""
+
+Sees: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""Tells whether a query at the first position sees a key at the second; both int64, broadcast."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """How a layer makes weights of the products of queries and keys."""
+
+    scaling: float | None = None
+    """Factor on the products; None for 1 / sqrt(D)."""
+    softcap: float | None = None
+    """c, where a product x becomes c tanh(x / c) (Gemma 2, arXiv 2408.00118, section 2)."""
+    sinks: Tensor | None = None
+    """(H,): a logit of each head that takes weight and has no value (gpt-oss)."""
+
+    @property
+    def plain(self) -> bool:
+        """Tell whether they are those of scaled dot-product attention."""
+        return self.softcap is None and self.sinks is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreePlans:
+    """One tree's plans, each made when a layer first asks for it."""
+
+    ends: Tensor
+    """(N,) int64: subtree ends in depth-first order."""
+    depths: Tensor
+    """(N,) int64."""
+    made: dict[tuple[Sees | None, bool], AttentionPlan] = field(
+        default_factory=dict[tuple[Sees | None, bool], AttentionPlan]
+    )
+
+    def of(self, sees: Sees | None, scores: Scores) -> AttentionPlan:
+        """Find the plan of a layer that sees all ancestors (None) or those that `sees` tells."""
+        key = (sees, scores.plain)
+        if key not in self.made:
+            self.made[key] = self._make(sees, scores)
+        return self.made[key]
+
+    def _make(self, sees: Sees | None, scores: Scores) -> AttentionPlan:
+        seen = ancestor_mask(self.ends) if sees or not scores.plain else None
+        if seen is not None and sees is not None:
+            whole = seen
+            seen = whole & sees(self.depths[:, None], self.depths[None, :])
+            # Sequences within the window are plain causal attention.
+            if scores.plain and seen.equal(whole):
+                return self.of(None, scores)
+        return plan(self.ends) if seen is None else _blocks(seen, BLOCK)
 
 
 def plan(ends: Tensor, block: int = BLOCK) -> AttentionPlan:
@@ -56,7 +110,7 @@ def plan(ends: Tensor, block: int = BLOCK) -> AttentionPlan:
     # A call for each of many short sequences would cost more than blocks of several.
     if spans and len(spans) * block <= ends.numel():
         return ChainPlan(spans=spans)
-    return _blocks(ends, block)
+    return _blocks(ancestor_mask(ends), block)
 
 
 def _chains(ends: list[int]) -> tuple[tuple[int, int], ...]:
@@ -71,11 +125,10 @@ def _chains(ends: list[int]) -> tuple[tuple[int, int], ...]:
     return tuple(spans)
 
 
-def _blocks(ends: Tensor, block: int) -> BlockPlan:
-    """Cut the rows of the ancestor mask into blocks and keep the columns each one needs."""
-    mask = ancestor_mask(ends)
+def _blocks(mask: Tensor, block: int) -> BlockPlan:
+    """Cut the rows of the (N, N) mask into blocks and keep the columns each one needs."""
     # The last block is filled up with copies of the last row, so that no row is all -inf.
-    rows = torch.arange(-(-len(mask) // block) * block, device=ends.device)
+    rows = torch.arange(-(-len(mask) // block) * block, device=mask.device)
     mask = mask[rows.clamp_max(len(mask) - 1)].view(-1, block, len(mask))
     needed = mask.any(dim=1)
     # A stable sort puts needed columns first, in depth-first order; what follows is padding.
@@ -89,25 +142,25 @@ def attend(
     key: Tensor,
     value: Tensor,
     tree: AttentionPlan,
-    scaling: float | None,
+    scores: Scores,
     copied: int = COPIED,
 ) -> Tensor:
-    """Compute scaled dot-product attention of every node to itself and its ancestors.
+    """Compute attention of every node to itself and the ancestors that it sees.
 
     Args:
         query: (1, H, N, D) with rotary positions applied.
         key: (1, H_kv, N, D); each of its heads serves H / H_kv query heads.
-        value: (1, H_kv, N, D).
-        tree: The spans or the blocks.
-        scaling: Factor on the products; None for 1 / sqrt(D).
+        value: (1, H_kv, N, D_v).
+        tree: The spans, where `scores` are plain, or the blocks.
+        scores: How products become weights.
         copied: Elements of keys copied for one call, at most.
 
     Returns:
-        (1, H, N, D).
+        (1, H, N, D_v).
     """
     if isinstance(tree, ChainPlan):
-        return _attend_chains(query, key, value, tree, scaling)
-    return _attend_blocks(query, key, value, tree, scaling, copied)
+        return _attend_chains(query, key, value, tree, scores.scaling)
+    return _attend_blocks(query, key, value, tree, scores, copied)
 
 
 def _attend_chains(
@@ -133,7 +186,7 @@ def _attend_blocks(
     key: Tensor,
     value: Tensor,
     tree: BlockPlan,
-    scaling: float | None,
+    scores: Scores,
     copied: int,
 ) -> Tensor:
     _, heads, nodes, width = query.shape
@@ -150,14 +203,14 @@ def _attend_blocks(
             value[0],
             tree.columns[part],
             tree.attends[part],
-            scaling,
+            scores,
             use_reentrant=False,
         )
         for part in (slice(start, start + at_once) for start in range(0, blocks, at_once))
     ]
     mixed = torch.cat(cast(list[Tensor], parts))
-    # (blocks, H, Q, D) -> (1, H, N, D)
-    return mixed.transpose(0, 1).reshape(1, heads, blocks * block, width)[:, :, :nodes]
+    # (blocks, H, Q, D_v) -> (1, H, N, D_v)
+    return mixed.transpose(0, 1).reshape(1, heads, blocks * block, -1)[:, :, :nodes]
 
 
 def _attend(
@@ -166,17 +219,29 @@ def _attend(
     value: Tensor,
     columns: Tensor,
     attends: Tensor,
-    scaling: float | None,
+    scores: Scores,
 ) -> Tensor:
-    """(blocks, H, Q, D) of queries to the same of results."""
+    """(blocks, H, Q, D) of queries to (blocks, H, Q, D_v) of results."""
     heads = queries.shape[1]
+    keys, values = _gather(key, columns, heads), _gather(value, columns, heads)
+    if not scores.plain:
+        return _weights(queries, keys, attends, scores).to(values.dtype) @ values
     return functional.scaled_dot_product_attention(
-        queries,
-        _gather(key, columns, heads),
-        _gather(value, columns, heads),
-        attn_mask=attends,
-        scale=scaling,
+        queries, keys, values, attn_mask=attends, scale=scores.scaling
     )
+
+
+def _weights(queries: Tensor, keys: Tensor, attends: Tensor, scores: Scores) -> Tensor:
+    """Compute softmax of capped products beside the heads' sinks; (blocks, H, Q, K)."""
+    scaling = queries.shape[-1] ** -0.5 if scores.scaling is None else scores.scaling
+    products = (queries @ keys.mT * scaling).float()
+    if scores.softcap is not None:
+        products = scores.softcap * torch.tanh(products / scores.softcap)
+    products = products.masked_fill(~attends, -torch.inf)
+    if scores.sinks is None:
+        return products.softmax(dim=-1)
+    sinks = scores.sinks.float()[:, None, None].expand(*products.shape[:-1], 1)
+    return torch.cat((products, sinks), dim=-1).softmax(dim=-1)[..., :-1]
 
 
 def _gather(states: Tensor, columns: Tensor, heads: int) -> Tensor:

@@ -1,6 +1,6 @@
 """Loads the model that is trained: a frozen base with one LoRA adapter, or all of its weights.
 
-One object serves all agents: their weights are copied into it. It reads prefix trees only.
+One object serves all agents: their weights are copied into it. How it reads is `reading`'s.
 """
 
 import json
@@ -12,7 +12,8 @@ import torch
 from peft import LoraConfig as PeftLoraConfig
 from peft import PeftModel, get_peft_model, get_peft_model_state_dict
 from torch import Tensor
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from mappa_core.core.errors import LearnerError
 from mappa_core.core.ids import derive_seed
@@ -22,29 +23,10 @@ from mappa_core.models.weights import load_base
 from mappa_core.train import checkpoints
 from mappa_core.train.config import LearnerConfig
 from mappa_core.train.learners.lora import fuse
-from mappa_core.train.prefix_tree import PrefixTree
-from mappa_core.train.token_logprobs import TokenLogprobs, token_logprobs
-from mappa_core.train.tree_attention import AttentionPlan, attend, plan
 
-ATTENTION = "mappa_prefix_tree"
 ADAPTER = "default"
 
 Trainee: TypeAlias = PeftModel | PreTrainedModel
-
-
-def _tree_attention(
-    _module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    _mask: Tensor | None,
-    *,
-    tree: AttentionPlan,
-    scaling: float | None = None,
-    **_: Any,  # noqa: ANN401
-) -> tuple[Tensor, None]:
-    """Fulfil the attention interface of transformers: (1, H, N, D) in, (1, N, H, D) out."""
-    return attend(query, key, value, tree, scaling).transpose(1, 2).contiguous(), None
 
 
 def load(base: Path | str, learner: LearnerConfig, *, fused: bool) -> Trainee:
@@ -61,16 +43,16 @@ def load(base: Path | str, learner: LearnerConfig, *, fused: bool) -> Trainee:
     device = resolve_device(learner.device)
     full = learner.weights == "full"
     dtype = torch.float32 if full or device == "cpu" else torch.bfloat16
-    AttentionInterface.register(ATTENTION, _tree_attention)
     try:
         model = load_base(base, dtype, device)
     except (OSError, ValueError) as error:
         raise LearnerError(f"cannot read the model at {base}: {error}") from error
-    model.set_attn_implementation(ATTENTION)
     if learner.gradient_checkpointing:
-        # Layers are computed twice in training mode only; a model without dropout is the same.
         model.gradient_checkpointing_enable({"use_reentrant": False})
-        model.train()
+        # Layers are computed twice in training mode only. What is in them stays in evaluation mode:
+        # dropout or a router's noise would be another policy than the one that sampled.
+        for layer in model.modules():
+            layer.training = isinstance(layer, GradientCheckpointingLayer)
     return model if full else _with_adapter(model, base, learner, fused=fused and device == "cpu")
 
 
@@ -94,31 +76,6 @@ def _with_adapter(
 def inner(model: Trainee) -> PreTrainedModel:
     """Unwrap the model from its adapter."""
     return cast(PreTrainedModel, model.get_base_model()) if isinstance(model, PeftModel) else model
-
-
-def read(model: Trainee, tree: PrefixTree, temperature: float) -> TokenLogprobs:
-    """Read log-probability and entropy of all response tokens of a tree, (sum of T,) each.
-
-    Both are of softmax(logits / temperature), which the tokens were sampled from.
-    """
-    base = inner(model)
-    tree = tree.to(base.device)
-    with torch.autocast(base.device.type, torch.bfloat16, enabled=base.device.type == "cuda"):
-        states = base.base_model(
-            input_ids=tree.token_ids[None],
-            position_ids=tree.depths[None],
-            use_cache=False,
-            tree=plan(tree.ends),
-        ).last_hidden_state[0]
-    edges = token_logprobs(
-        states.index_select(0, tree.predictors),
-        cast(torch.nn.Linear, base.get_output_embeddings()).weight,
-        tree.edge_predictors,
-        tree.edge_tokens,
-        temperature,
-    )
-    entropies = None if edges.entropies is None else edges.entropies[tree.reads]
-    return TokenLogprobs(logprobs=edges.logprobs.index_select(0, tree.reads), entropies=entropies)
 
 
 def trained_parameters(model: Trainee) -> dict[str, torch.nn.Parameter]:

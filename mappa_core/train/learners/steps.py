@@ -14,7 +14,7 @@ from mappa_core.train.batches import has_gradient, shared_temperature
 from mappa_core.train.config import AlgorithmConfig, LearnerConfig
 from mappa_core.train.learners.checkpoint_learner import UpdateJob
 from mappa_core.train.metrics import Steps, StepTaken, Tally, out_of_band
-from mappa_core.train.prefix_tree import PrefixTree, build, micro_batches
+from mappa_core.train.prefix_tree import Cut, PrefixTree, build
 
 Rows = tuple[tuple[float, ...], ...]
 """Log-probabilities of N actions' tokens; shapes (N, T)."""
@@ -92,7 +92,7 @@ def finite_step(tally: Tally, grad_norm: float) -> StepTaken:
 
 def read_rows(
     actions: Sequence[ScoredAction] | Sequence[TrainingSample],
-    budget_tokens: int,
+    cut: Cut,
     read: Callable[[PrefixTree, float], Tensor],
     deal: Callable[[list[list[int]]], list[list[int]]] = lambda parts: parts,
 ) -> dict[int, tuple[float, ...]]:
@@ -105,9 +105,7 @@ def read_rows(
     prompts = [action.prompt_token_ids for action in actions]
     responses = [action.token_ids for action in actions]
     spoken = [i for i, response in enumerate(responses) if response]
-    parts = micro_batches(
-        [prompts[i] for i in spoken], [responses[i] for i in spoken], budget_tokens
-    )
+    parts = cut([prompts[i] for i in spoken], [responses[i] for i in spoken])
     rows: dict[int, tuple[float, ...]] = {i: () for i, row in enumerate(responses) if not row}
     for part in deal([[spoken[i] for i in part] for part in parts]):
         tree = build([prompts[i] for i in part], [responses[i] for i in part])

@@ -24,6 +24,7 @@ from mappa_core.train.clipped_objective import loss_of
 from mappa_core.train.config import AlgorithmConfig, LearnerConfig
 from mappa_core.train.learners import memory, model, optimizer
 from mappa_core.train.learners.checkpoint_learner import CheckpointLearner, UpdateJob, UpdateResult
+from mappa_core.train.learners.self_check import choose_reading
 from mappa_core.train.learners.steps import Rows, finite_step, optimizer_steps, read_rows
 from mappa_core.train.metrics import StepTaken, Tally
 from mappa_core.train.prefix_tree import PrefixTree
@@ -48,6 +49,7 @@ class TorchLearner(CheckpointLearner):
         torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
         self._model = model.load(base_model, config, fused=True)
         self._parameters = model.trained_parameters(self._model)
+        self._reading = choose_reading(model.inner(self._model), config)
         # There is one model in memory, so callers wait for each other; and in one thread, because
         # the C library keeps what each thread has freed for that thread: three updates in three
         # threads held 15 GB where one thread holds 5.
@@ -85,6 +87,7 @@ class TorchLearner(CheckpointLearner):
         adamw.zero_grad(set_to_none=True)
         metrics = steps.metrics(job.samples, time.monotonic() - started) | peak.metrics()
         metrics["learning_rate"] = adamw.param_groups[0]["lr"]
+        metrics["read_padded"] = float(self._reading.way == "padded")
         if steps.skipped is not None:
             adamw = self._restore(job)
         saved = checkpoints.write(
@@ -102,8 +105,8 @@ class TorchLearner(CheckpointLearner):
         for parameter in self._parameters.values():
             parameter.grad = None
         tally = Tally()
-        for batch in micro_batched(minibatch, algorithm, self._config.micro_batch_tokens):
-            tokens = model.read(self._model, batch.tree, batch.temperature)
+        for batch in micro_batched(minibatch, algorithm, self._reading.cut):
+            tokens = self._reading.read(batch.tree, batch.temperature)
             part = loss_of(batch, tokens, algorithm)
             part.loss.backward()
             tally.add(batch, part)
@@ -112,9 +115,9 @@ class TorchLearner(CheckpointLearner):
 
     def _read(self, actions: Sequence[ScoredAction] | Sequence[TrainingSample]) -> Rows:
         def read(tree: PrefixTree, temperature: float) -> Tensor:
-            return model.read(self._model, tree, temperature).logprobs
+            return self._reading.read(tree, temperature).logprobs
 
-        rows = read_rows(actions, self._config.micro_batch_tokens, read)
+        rows = read_rows(actions, self._reading.cut, read)
         return tuple(rows[i] for i in range(len(actions)))
 
     def _restore(self, job: UpdateJob) -> torch.optim.AdamW:

@@ -1,4 +1,5 @@
 import math
+from functools import partial
 from uuid import UUID
 
 import pytest
@@ -17,6 +18,7 @@ from mappa_core.train.clipped_objective import (
     token_ratios,
 )
 from mappa_core.train.config import AlgorithmConfig
+from mappa_core.train.prefix_tree import micro_batches
 from mappa_core.train.token_logprobs import TokenLogprobs
 
 
@@ -80,7 +82,7 @@ def test_the_loss_has_the_configured_ratio_and_band(
         trainer_logprobs=(0.0, 0.0),
         advantages=(1.0, 1.0),
     )
-    (batch,) = micro_batched([sample], algorithm, budget_tokens=8)
+    (batch,) = micro_batched([sample], algorithm, partial(micro_batches, budget_tokens=8))
     read = TokenLogprobs(logprobs=torch.tensor([1.25, 0.72]).log(), entropies=torch.zeros(2))
     assert loss_of(batch, read, algorithm).loss.item() == pytest.approx(loss)
 

@@ -3,7 +3,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.train.prefix_tree import ancestor_mask, build, micro_batches
+from mappa_core.train.prefix_tree import (
+    ancestor_mask,
+    build,
+    micro_batches,
+    padded_micro_batches,
+    unfold,
+)
 
 TOKENS = st.lists(st.integers(0, 3), min_size=1, max_size=8).map(tuple)
 PAIRS = st.lists(st.tuples(TOKENS, TOKENS), min_size=1, max_size=12)
@@ -79,3 +85,35 @@ def test_relatives_stay_together() -> None:
 def test_nothing_to_read_is_refused(prompt: tuple[int, ...], response: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="at least one token"):
         build([prompt], [response])
+
+
+def test_unfolded_by_hand() -> None:
+    rows = unfold(build([(1, 2), (1, 2), (1,)], [(3, 7, 9), (3, 8, 9), (4, 9)]))
+    assert rows.token_ids.tolist() == [[1, 2, 3, 7], [1, 2, 3, 8], [1, 4, 0, 0]]
+    assert rows.real.tolist() == [[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 0, 0]]
+    assert rows.rows.tolist() == [0, 0, 0, 0, 1, 2]
+    assert rows.columns.tolist() == [0, 1, 2, 3, 3, 1]
+
+
+@given(PAIRS)
+def test_every_node_stands_after_its_own_prefix(
+    pairs: list[tuple[tuple[int, ...], tuple[int, ...]]],
+) -> None:
+    tree = build([p for p, _ in pairs], [r for _, r in pairs])
+    rows, mask = unfold(tree), ancestor_mask(tree.ends)
+    for node in range(tree.size):
+        row, column = int(rows.rows[node]), int(rows.columns[node])
+        assert rows.token_ids[row, : column + 1].tolist() == tree.token_ids[mask[node]].tolist()
+        assert rows.real[row, : column + 1].all()
+
+
+@given(PAIRS, st.integers(1, 20))
+def test_padded_micro_batches_hold_each_sequence_once_and_the_budget(
+    pairs: list[tuple[tuple[int, ...], tuple[int, ...]]], budget: int
+) -> None:
+    prompts, responses = [p for p, _ in pairs], [r for _, r in pairs]
+    parts = padded_micro_batches(prompts, responses, budget)
+    assert sorted(i for part in parts for i in part) == list(range(len(pairs)))
+    for part in parts:
+        tree = build([prompts[i] for i in part], [responses[i] for i in part])
+        assert len(part) == 1 or unfold(tree).token_ids.numel() <= budget

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from mappa_core.train import token_logprobs as module
-from mappa_core.train.token_logprobs import token_logprobs
+from mappa_core.train.token_logprobs import capped_logprobs, token_logprobs
 
 ROWS = torch.tensor([0, 0, 2, 1, 2])
 TOKENS = torch.tensor([3, 4, 0, 10, 0])
@@ -97,3 +97,30 @@ def test_a_uniform_row_by_hand() -> None:
     assert result.logprobs.item() == pytest.approx(-2.0794415)  # -ln 8
     assert result.entropies is not None
     assert result.entropies.item() == pytest.approx(2.0794415)
+
+
+@pytest.mark.parametrize("rows", [3, module.ROWS + 3])
+def test_capped_logits_are_those_of_log_softmax(rows: int) -> None:
+    hidden, weight = tensors(rows)
+    weight.requires_grad_()
+    picked, tokens = torch.arange(rows + 2) % rows, torch.arange(rows + 2) % 11
+
+    def logits_of(states: torch.Tensor) -> torch.Tensor:
+        return 2 * torch.tanh(states @ weight.T / 2)
+
+    whole = logits_of(hidden).log_softmax(-1)
+    expected = whole[picked, tokens]
+    actual = capped_logprobs(logits_of, hidden, picked, tokens)
+    torch.testing.assert_close(actual.logprobs, expected)
+    assert actual.entropies is not None
+    entropy = torch.distributions.Categorical(logits=whole).entropy()[picked]
+    torch.testing.assert_close(actual.entropies, entropy.detach())
+    upstream = torch.linspace(-1, 1, rows + 2)
+    for ours, theirs in zip(
+        torch.autograd.grad(actual.logprobs, (hidden, weight), upstream),
+        torch.autograd.grad(expected, (hidden, weight), upstream),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
+    with torch.no_grad():
+        assert capped_logprobs(logits_of, hidden, picked, tokens).entropies is None

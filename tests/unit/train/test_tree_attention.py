@@ -4,7 +4,15 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from mappa_core.train.prefix_tree import ancestor_mask, build
-from mappa_core.train.tree_attention import AttentionPlan, BlockPlan, ChainPlan, attend, plan
+from mappa_core.train.tree_attention import (
+    AttentionPlan,
+    BlockPlan,
+    ChainPlan,
+    Scores,
+    TreePlans,
+    attend,
+    plan,
+)
 
 PROMPTS = [(1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 5), (6,)]
 RESPONSES = [(7, 8, 9), (7, 9, 9, 9), (7, 8), (7, 8, 7)]
@@ -23,7 +31,7 @@ def assert_dense(ends: Tensor, planned: AttentionPlan, copied: int = 2**26) -> N
     dense = scaled_dot_product_attention(
         query, key, value, attn_mask=ancestor_mask(ends), enable_gqa=True, scale=0.3
     )
-    mixed = attend(query, key, value, planned, 0.3, copied)
+    mixed = attend(query, key, value, planned, Scores(scaling=0.3), copied)
     torch.testing.assert_close(mixed, dense)
     upstream = torch.randn(dense.shape, dtype=dense.dtype)
     expected = torch.autograd.grad(dense, (query, key, value), upstream)
@@ -63,3 +71,57 @@ def test_a_block_reads_its_ancestors_only() -> None:
         rows = ancestor_mask(ends)[2 * block : 2 * block + 2]
         used = planned.columns[block][attends.any(0)]
         assert used.tolist() == rows.any(0).nonzero().flatten().tolist()
+
+
+def dense(scores: Scores, mask: Tensor, states: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+    """Capped products beside sinks, written out head by head."""
+    query, key, value = states
+    heads: list[Tensor] = []
+    for head in range(query.shape[1]):
+        products = query[0, head] @ key[0, head // 3].T * 8**-0.5
+        if scores.softcap is not None:
+            products = scores.softcap * torch.tanh(products / scores.softcap)
+        weights = products.exp() * mask
+        sink = 0.0 if scores.sinks is None else scores.sinks[head].exp()
+        heads.append(weights / (weights.sum(-1, keepdim=True) + sink) @ value[0, head // 3])
+    return torch.stack(heads)[None]
+
+
+SINKS = torch.linspace(-1, 1, 6)
+
+
+@pytest.mark.parametrize(
+    "scores", [Scores(), Scores(softcap=0.5), Scores(sinks=SINKS), Scores(softcap=2, sinks=SINKS)]
+)
+@pytest.mark.parametrize("window", [None, 1, 3, 100])
+def test_caps_sinks_and_windows_are_those_written_out(scores: Scores, window: int | None) -> None:
+    tree = build(PROMPTS, RESPONSES)
+    given = states(6, tree.size), states(2, tree.size), states(2, tree.size)
+    nearer = tree.depths[:, None] - tree.depths[None, :] < (window or 100)
+    expected = dense(scores, ancestor_mask(tree.ends) & nearer, given)
+
+    def sees(query: Tensor, key: Tensor) -> Tensor:
+        return key > query - (window or 0)
+
+    plans = TreePlans(ends=tree.ends, depths=tree.depths)
+    planned = plans.of(None if window is None else sees, scores)
+    actual = attend(*given, planned, scores)
+    torch.testing.assert_close(actual, expected, atol=1e-6, rtol=1e-5)
+    upstream = torch.randn(expected.shape, dtype=expected.dtype)
+    ours = torch.autograd.grad(actual, given, upstream)
+    for left, right in zip(ours, torch.autograd.grad(expected, given, upstream), strict=True):
+        torch.testing.assert_close(left, right, atol=1e-6, rtol=1e-5)
+
+
+def test_a_window_wider_than_all_sequences_costs_nothing() -> None:
+    tree = build(PROMPTS, RESPONSES)
+    plans = TreePlans(ends=tree.ends, depths=tree.depths)
+    assert plans.of(lambda query, key: key > query - 100, Scores()) is plans.of(None, Scores())
+
+
+def test_values_may_be_narrower_than_keys() -> None:
+    tree = build(PROMPTS, RESPONSES)
+    query, key, value = states(6, tree.size), states(2, tree.size), states(2, tree.size)
+    planned = plan(tree.ends, 4)
+    narrow = attend(query, key, value[..., :5], planned, Scores())
+    torch.testing.assert_close(narrow, attend(query, key, value, planned, Scores())[..., :5])

@@ -32,6 +32,7 @@ from mappa_core.train.learners.deepspeed.exchange import (
     write_reply,
 )
 from mappa_core.train.learners.deepspeed.launch import end_with_parent
+from mappa_core.train.learners.self_check import choose_reading
 from mappa_core.train.learners.steps import Rows, finite_step, optimizer_steps, read_rows
 from mappa_core.train.metrics import StepTaken, Tally
 from mappa_core.train.token_logprobs import TokenLogprobs
@@ -53,6 +54,7 @@ class Rank:
         zero.start_ranks(device)
         self.trainee = model.load(task.base_model, task.learner, fused=False)
         self.parameters = model.trained_parameters(self.trainee)
+        self.reading = choose_reading(model.inner(self.trainee), task.learner)
         seed = task.update.seed if task.update else 0
         model.restore(self.trainee, task.base_model, policy, seed)
         before = model.tensors(self.trainee) if distributed.get_rank() == 0 else {}
@@ -61,14 +63,17 @@ class Rank:
         self.rate = optimizer.learning_rate(task.learner, policy.step, steps)
         dtype = resolve_dtype(task.learner.deepspeed.dtype, device)
         self.engine: DeepSpeedEngine = zero.open_engine(
-            self.trainee, task.learner, self.rate, bfloat16=dtype is torch.bfloat16
+            zero.Reader(self.trainee, self.reading),
+            task.learner,
+            self.rate,
+            bfloat16=dtype is torch.bfloat16,
         )
 
     def logprobs(self, actions: Sequence[ScoredAction] | Sequence[TrainingSample]) -> Rows:
         """Read the log-probabilities of every action's tokens, on every rank; shapes (N, T)."""
         mine = read_rows(
             actions,
-            self.learner.micro_batch_tokens,
+            self.reading.cut,
             lambda tree, temperature: cast(Tensor, self.engine(tree, temperature)[0]),
             lambda parts: [part for part, _ in _dealt(parts)],
         )
@@ -85,13 +90,14 @@ class Rank:
             steps = optimizer_steps(job, self.learner, logprobs=self.logprobs, backward=self._step)
         metrics = steps.metrics(job.samples, time.monotonic() - started) | peak.metrics()
         metrics |= {"learning_rate": self.rate, "ranks": float(distributed.get_world_size())}
+        metrics["read_padded"] = float(self.reading.way == "padded")
         saved = self._save(job, moved=bool(steps.taken) and steps.skipped is None)
         if saved is None:
             return None
         return UpdateResult(metrics=metrics, saved=saved, skipped=steps.skipped)
 
     def _step(self, minibatch: Sequence[TrainingSample], algorithm: AlgorithmConfig) -> StepTaken:
-        parts = micro_batched(minibatch, algorithm, self.learner.micro_batch_tokens)
+        parts = micro_batched(minibatch, algorithm, self.reading.cut)
         tally, ranks = Tally(), distributed.get_world_size()
         mine = _dealt(parts)
         for number, (batch, counts) in enumerate(mine):

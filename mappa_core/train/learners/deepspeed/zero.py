@@ -16,6 +16,7 @@ from torch import Tensor, distributed
 
 from mappa_core.train.config import LearnerConfig
 from mappa_core.train.learners import model, optimizer
+from mappa_core.train.learners.reading import Reading
 from mappa_core.train.prefix_tree import PrefixTree
 
 if TYPE_CHECKING:
@@ -28,14 +29,14 @@ WEIGHTS_STAGE = 3
 class Reader(torch.nn.Module):
     """Reads a prefix tree in one forward pass, output weights included."""
 
-    def __init__(self, trainee: model.Trainee) -> None:
-        """Wrap the model; nothing is copied."""
+    def __init__(self, trainee: model.Trainee, reading: Reading) -> None:
+        """Wrap the model and how it is read; nothing is copied."""
         super().__init__()
-        self.trainee = trainee
+        self.trainee, self.reading = trainee, reading
 
     def forward(self, tree: PrefixTree, temperature: float) -> tuple[Tensor, Tensor | None]:
         """Read log-probabilities and entropies of the response tokens, (sum of T,) each."""
-        read = model.read(self.trainee, tree, temperature)
+        read = self.reading.read(tree, temperature)
         return read.logprobs, read.entropies
 
 
@@ -70,11 +71,10 @@ def start_ranks(device: str) -> None:
 
 
 def open_engine(
-    trainee: model.Trainee, learner: LearnerConfig, rate: float, *, bfloat16: bool
+    reader: Reader, learner: LearnerConfig, rate: float, *, bfloat16: bool
 ) -> "DeepSpeedEngine":
     """Put the engine around the model's trained parameters, at AdamW's beginning."""
-    reader = Reader(trainee)
-    parameters = model.trained_parameters(trainee)
+    parameters = model.trained_parameters(reader.trainee)
     masters: dict[str, Tensor] = {}
     if bfloat16:
         # On the CPU: a GPU may have no room for both them and what they are made from.
@@ -86,7 +86,7 @@ def open_engine(
     )
     if learner.deepspeed.stage == WEIGHTS_STAGE:
         # Read outside the layer that owns it, so its owner's hooks do not gather it.
-        output = cast(torch.nn.Linear, model.inner(trainee).get_output_embeddings()).weight
+        output = cast(torch.nn.Linear, model.inner(reader.trainee).get_output_embeddings()).weight
         deepspeed.zero.register_external_parameter(reader, output)
     # DeepSpeed makes its masters from weights it has rounded; small steps of earlier updates would
     # be lost with every start.

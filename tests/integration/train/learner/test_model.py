@@ -19,11 +19,14 @@ from mappa_core.train.batches import micro_batched
 from mappa_core.train.clipped_objective import loss_of
 from mappa_core.train.config import AlgorithmConfig, LearnerConfig, LoraConfig, MismatchConfig
 from mappa_core.train.learners import model
+from mappa_core.train.learners.reading import Reading
+from mappa_core.train.learners.self_check import choose_reading
 from mappa_core.train.metrics import Tally
 from mappa_core.train.prefix_tree import build
 from tests.integration.train.learner.samples import actions, samples
 from tests.tiny_model import save_adapter
 
+CONFIG = LearnerConfig(device="cpu", lora=LoraConfig(rank=8, alpha=16))
 FROM_SAMPLER = AlgorithmConfig(mismatch=MismatchConfig(importance="none"))
 ADVANTAGES = [1.0, -0.5, 0.0, 2.0, -1.0, 0.25, 0.0, 1.5, -2.0, 0.75, -0.25, 0.5]
 
@@ -41,13 +44,16 @@ def plain(tiny_model: Path, adapter: Path) -> PeftModel:
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["fused", "layers"])
-def treed(tiny_model: Path, plain: PeftModel, request: pytest.FixtureRequest) -> PeftModel:
+def treed(tiny_model: Path, plain: PeftModel, request: pytest.FixtureRequest) -> model.Trainee:
     """The learner's model with the same adapter."""
-    config = LearnerConfig(device="cpu", lora=LoraConfig(rank=8, alpha=16))
-    loaded = model.load(tiny_model, config, fused=request.param)
-    assert isinstance(loaded, PeftModel)
+    loaded = model.load(tiny_model, CONFIG, fused=request.param)
     model.copy_tensors(loaded, model.tensors(plain))
     return loaded
+
+
+@pytest.fixture(scope="module")
+def reading(treed: model.Trainee) -> Reading:
+    return choose_reading(model.inner(treed), CONFIG)
 
 
 def one_by_one(plain: PeftModel, action: ScoredAction | TrainingSample) -> Tensor:
@@ -58,7 +64,7 @@ def one_by_one(plain: PeftModel, action: ScoredAction | TrainingSample) -> Tenso
     return logprobs.gather(1, torch.tensor(action.token_ids)[:, None])[:, 0]
 
 
-def gradients(of: PeftModel) -> dict[str, Tensor]:
+def gradients(of: model.Trainee) -> dict[str, Tensor]:
     found = {name: p.grad for name, p in model.trained_parameters(of).items()}
     of.zero_grad()
     return {name: grad.clone() for name, grad in found.items() if grad is not None}
@@ -79,11 +85,15 @@ def textbook_gradients(
 
 
 def backward(
-    of: PeftModel, batch: Sequence[TrainingSample], algorithm: AlgorithmConfig, budget_tokens: int
+    reading: Reading,
+    batch: Sequence[TrainingSample],
+    algorithm: AlgorithmConfig,
+    budget_tokens: int,
 ) -> Tally:
     tally = Tally()
-    for part in micro_batched(batch, algorithm, budget_tokens):
-        step = loss_of(part, model.read(of, part.tree, part.temperature), algorithm)
+    cut = replace(reading, budget_tokens=budget_tokens).cut
+    for part in micro_batched(batch, algorithm, cut):
+        step = loss_of(part, reading.read(part.tree, part.temperature), algorithm)
         step.loss.backward()
         tally.add(part, step)
     return tally
@@ -91,13 +101,13 @@ def backward(
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 1.3])
 def test_tree_reads_what_the_plain_forward_reads(
-    plain: PeftModel, treed: PeftModel, temperature: float
+    plain: PeftModel, reading: Reading, temperature: float
 ) -> None:
     given = [replace(one, temperature=temperature) for one in actions()]
     tree = build([a.prompt_token_ids for a in given], [a.token_ids for a in given])
     with torch.no_grad():
         expected = torch.cat([one_by_one(plain, action) for action in given])
-        actual = model.read(treed, tree, temperature).logprobs
+        actual = reading.read(tree, temperature).logprobs
     assert tree.size < sum(len(a.prompt_token_ids) for a in given)
     torch.testing.assert_close(actual, expected, atol=2e-6, rtol=2e-6)
 
@@ -107,7 +117,11 @@ def test_tree_reads_what_the_plain_forward_reads(
     [(1, 1.0), (24, 1.0), (40, 1.0), (4096, 1.0), (40, 0.7), (40, 1.3)],
 )
 def test_gradients_are_those_of_separate_sequences_however_they_are_cut(
-    plain: PeftModel, treed: PeftModel, micro_batch_tokens: int, temperature: float
+    plain: PeftModel,
+    treed: model.Trainee,
+    reading: Reading,
+    micro_batch_tokens: int,
+    temperature: float,
 ) -> None:
     given = [replace(one, temperature=temperature) for one in actions()]
     with torch.no_grad():
@@ -120,7 +134,7 @@ def test_gradients_are_those_of_separate_sequences_however_they_are_cut(
     batch = samples(given, old, ADVANTAGES)
     expected = textbook_gradients(plain, batch, 0.2)
 
-    tally = backward(treed, batch, FROM_SAMPLER, micro_batch_tokens)
+    tally = backward(reading, batch, FROM_SAMPLER, micro_batch_tokens)
     actual = gradients(treed)
 
     assert 0 < tally.means()["clip_fraction"] < 1
@@ -129,12 +143,12 @@ def test_gradients_are_those_of_separate_sequences_however_they_are_cut(
         torch.testing.assert_close(actual[name], gradient, atol=1e-6, rtol=1e-4)
 
 
-def test_kl_loss_needs_its_reference_and_pulls(treed: PeftModel) -> None:
+def test_kl_loss_needs_its_reference_and_pulls(reading: Reading) -> None:
     algorithm = AlgorithmConfig(kl="k2_loss", kl_coefficient=1.0)
     given = actions(4)
     batch = samples(given, [a.logprobs for a in given], [0.0] * 4)
     with pytest.raises(ValueError, match="k2_loss"):
-        backward(treed, batch, algorithm, 4096)
+        backward(reading, batch, algorithm, 4096)
 
 
 def padded(
@@ -160,12 +174,12 @@ def padded(
 
 @pytest.mark.parametrize("size", [1, 2, 8])
 def test_packed_gradients_are_those_of_padded_micro_batches(
-    plain: PeftModel, treed: PeftModel, size: int
+    plain: PeftModel, treed: model.Trainee, reading: Reading, size: int
 ) -> None:
     given = actions()
     batch = samples(given, [(-5.0,) * len(one.token_ids) for one in given], ADVANTAGES)
     expected = padded(plain, batch, 0.2, size)
-    backward(treed, batch, FROM_SAMPLER, 40)
+    backward(reading, batch, FROM_SAMPLER, 40)
     for name, gradient in gradients(treed).items():
         torch.testing.assert_close(gradient, expected[name], atol=1e-6, rtol=1e-4)
 
