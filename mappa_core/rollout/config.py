@@ -1,22 +1,29 @@
 """How episodes are played: problems, rollout, engine, sandbox."""
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pydantic import Field
 
 from mappa_core.core.section import Fraction, Positive, Section
+from mappa_core.rollout.source_table import SOURCES
 
+if TYPE_CHECKING:
+    SourceName: TypeAlias = str
+else:
+    # Of the table, so that a new source is a row there and nothing here.
+    SourceName = Literal[(*SOURCES,)]
 Runtime = Literal["standard-library", "data-science"]
 
 
 class ProblemsConfig(Section):
     """Which problems are trained on and which are held out."""
 
-    source: Literal["arithmetic", "json", "tabular", "dsbench"] = Field(
+    source: SourceName = Field(
         default="arithmetic",
-        description="Bundled word-problem generator; AIME/AMC style JSON files; bundled "
-        "prediction tasks; DSBench's modeling tasks from disk.",
+        description="Where problems come from: "
+        + ", ".join(f"{name} ({row.summary})" for name, row in SOURCES.items())
+        + ".",
     )
     levels: tuple[Positive, ...] = Field(
         default=(1,), min_length=1, description="Difficulty levels drawn from (arithmetic), 1 to 4."

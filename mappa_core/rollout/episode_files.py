@@ -21,8 +21,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from mappa_core.core.errors import ConfigError, DiskFull, WorkspaceError
 from mappa_core.core.records.episodes import Episode
-from mappa_core.rollout.problems import SOURCES
 from mappa_core.rollout.protocols import ProblemSource, TaskSource
+from mappa_core.rollout.source_table import SOURCES
 from mappa_core.rollout.teams.base import Team
 
 _LIST = TypeAdapter(dict[str, str])

@@ -1,19 +1,14 @@
-"""Every source of problems: one line in the table, and the configuration knows its name."""
+"""Every source of problems: one row in the table."""
 
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
 from mappa_core.core.errors import ConfigError
 from mappa_core.rollout.config import ProblemsConfig
-from mappa_core.rollout.problems import SOURCES, problem_source
+from mappa_core.rollout.problems import problem_source
 from mappa_core.rollout.protocols import TaskSource
-
-
-def test_the_configuration_names_what_the_table_has() -> None:
-    named = get_args(ProblemsConfig.model_fields["source"].annotation)
-    assert set(named) == set(SOURCES)
+from mappa_core.rollout.source_table import SOURCES
 
 
 @pytest.mark.parametrize("name", ["arithmetic", "tabular"])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import Episode, Message, Observation, StopReason
 from mappa_core.core.records.tools import ToolResult, ToolStatus
-from mappa_core.rollout.teams import load_team
+from mappa_core.rollout.teams import TEAMS, load_team
 from mappa_core.rollout.teams.mathchat import (
     EXECUTOR,
     SOLVER,
@@ -243,7 +243,7 @@ def test_load_team_finds_mathchat_and_names_the_nearest() -> None:
     assert load_team("mathchat", "small-1") == SMALL
     for name, hint in (
         ("mathcat", "did you mean 'mathchat'?"),
-        ("zzz", "there are: dsbench, mathchat, single, debate, mixture"),
+        ("zzz", f"there are: {', '.join(TEAMS)}"),
     ):
         with pytest.raises(ConfigError) as caught:
             load_team(name, "small-1")
