@@ -1,5 +1,6 @@
 """Estimators against exact gradients, in short; `mappa bench estimators` is the long form."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -31,6 +32,15 @@ UNBIASED = [(name, ESTIMATORS[name]) for name in ("reinforce++", "reinforce++-ba
 CHANCE = 1e-5
 """Eighty figures: one of them is below this by chance in one seed of a thousand."""
 BY_NAME = {team.name: team for team in (*TEAMS, *LEFT_OUT)}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tensors of some hundred numbers: a second thread only waits, and takes a core for it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def sampled(team: Team, batches: int = 1, size: Size = (6, 3)) -> Played:
