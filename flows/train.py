@@ -13,7 +13,7 @@ A resumed or retried run plays this flow again and skips what the store has:
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from prefect import flow, get_run_logger, task
@@ -42,6 +42,7 @@ from mappa_core.evaluate.registration import register_policies
 from mappa_core.rollout.config import EngineConfig
 from mappa_core.rollout.protocols import Engine, SleepingEngine
 from mappa_core.tracking.iteration import iteration_metrics, iteration_table
+from mappa_core.train.retention import best_steps
 
 
 @flow(name="train", flow_run_name="train {config.name}", persist_result=False)
@@ -71,6 +72,11 @@ async def train(config: TrainConfig, resume: str | None = None) -> Comparison:
                 await _iterate(port, run, iteration, config, watch)
                 if every and iteration % every == 0 and iteration < last:
                     await evaluate_held_out(run.id, iteration, config)
+            if not config.registers_every:
+                best = await asyncio.to_thread(
+                    best_steps, port.store, run.id, config.rollout.async_level
+                )
+                await register(run, last, best)
             after = await evaluate_held_out(run.id, last, config)
             seed, resamples = config.seed, config.evaluation.bootstrap
             found = evaluation(run.name, before, after, resamples=resamples, seed=seed)
@@ -91,7 +97,8 @@ async def _iterate(
     _check_unscored(figures, config.coach.unscored_limit)
     async with _asleep(port.engine, config.engine):
         updates = await _learn(port, run, iteration, config)
-    await register(run, iteration)
+    if config.registers_every:
+        await register(run, iteration, {})
     await watch.after(iteration)
     seconds = time.perf_counter() - started
     port.progress.on_iteration_ended(figures, seconds)
@@ -127,11 +134,14 @@ async def _learn(port: Services, run: Run, iteration: int, config: TrainConfig) 
     retry_delay_seconds=2,
     persist_result=False,
 )
-async def register(run: Run, iteration: int) -> None:
-    """Register the iteration's checkpoints as `candidate`, and let automations know of new ones."""
+async def register(run: Run, iteration: int, best: Mapping[str, int]) -> None:
+    """Register the iteration's checkpoints as `candidate`, and let automations know of new ones.
+
+    Those of the steps that `best` names by agent come before them.
+    """
     port = services()
     registered = await asyncio.to_thread(
-        register_policies, run, iteration, registry=port.registry, store=port.store
+        register_policies, run, iteration, registry=port.registry, store=port.store, also=best
     )
     if registered:
         emit_event(

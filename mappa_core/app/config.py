@@ -122,6 +122,13 @@ class TrainConfig(Section):
             )
         return self
 
+    @property
+    def registers_every(self) -> bool:
+        """Whether every update's checkpoints become model versions, not the best and last alone."""
+        if self.tracking.versions == "auto":
+            return self.learner.weights == "lora"
+        return self.tracking.versions == "every"
+
     def policy_step(self, iteration: int) -> int:
         """How many updates the policies have had that play a training iteration 1, 2, ..."""
         return max(self.start.step, iteration - 1 - self.rollout.async_level)

@@ -1,8 +1,13 @@
-"""Registers what a run trains: one model per agent and team, each iteration a `candidate`."""
+"""Registers what a run trains: one model per agent and team, the newest version a `candidate`."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from mappa_core.core.records.runs import Run
 from mappa_core.store.store import Store
 from mappa_core.tracking.protocols import ModelRegistry
+
+_NO_OTHERS: Mapping[str, int] = MappingProxyType({})
 
 
 def registered_name(team: str, agent: str) -> str:
@@ -11,9 +16,21 @@ def registered_name(team: str, agent: str) -> str:
 
 
 def register_policies(
-    run: Run, iteration: int, *, registry: ModelRegistry, store: Store
+    run: Run,
+    iteration: int,
+    *,
+    registry: ModelRegistry,
+    store: Store,
+    also: Mapping[str, int] = _NO_OTHERS,
 ) -> tuple[str, ...]:
     """Register each agent's checkpoint of one iteration as its `candidate`.
+
+    Args:
+        run: What trained them.
+        iteration: Whose checkpoints are registered.
+        registry: Where to.
+        store: Whose rows name the versions.
+        also: An earlier step to register before it, by agent.
 
     Returns:
         `name/version` of what was not registered before.
@@ -23,7 +40,7 @@ def register_policies(
     """
     registered: list[str] = []
     for policy, checkpoint in store.policies.list_checkpoints(run.id):
-        if policy.step != iteration:
+        if policy.step not in (iteration, also.get(policy.agent)):
             continue
         name = registered_name(run.team, policy.agent)
         version = registry.register(
@@ -32,7 +49,7 @@ def register_policies(
             checkpoint,
             tracker_run_id=run.mlflow_run_id or "",
             tags={
-                "mappa.iteration": str(iteration),
+                "mappa.iteration": str(policy.step),
                 "prefect.flow_run_id": run.prefect_flow_run_id or "",
             },
             alias="candidate",

@@ -14,6 +14,12 @@ class TrackingConfig(Section):
         default=1.0,
         description="Share of the episodes shown as MLflow traces with the coach's feedback.",
     )
+    versions: Literal["auto", "every", "best_and_last"] = Field(
+        default="auto",
+        description="Which checkpoints become model versions, with their files: of every update as "
+        "it is made, or each agent's best and last when the run ends; auto: every for adapters, "
+        "best_and_last for whole weights.",
+    )
     also: tuple[Literal["tensorboard", "wandb"], ...] = Field(
         default=(),
         description="Where metrics go beside MLflow: TensorBoard's event files in MAPPA_HOME, "

@@ -107,3 +107,16 @@ def test_a_key_that_came_later_is_no_other_measurement_at_its_default() -> None:
     assert "sample" not in plain
     thinking = RolloutConfig(agent_tokens={"verifier": 9})
     assert '"agent_tokens": {"verifier": 9}' in TrainConfig(rollout=thinking).held_out_settings()
+
+
+@pytest.mark.parametrize(
+    ("changes", "every"),
+    [
+        ([], True),
+        (["learner.weights=full"], False),
+        (["learner.weights=full", "tracking.versions=every"], True),
+        (["tracking.versions=best_and_last"], False),
+    ],
+)
+def test_whole_weights_are_registered_at_the_end_alone(changes: list[str], every: bool) -> None:
+    assert load_config(None, changes).registers_every is every
