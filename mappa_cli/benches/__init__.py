@@ -8,6 +8,7 @@ coach           the model coach over the bare client and the ideal
 sandbox         what a run costs on each backend
 audit           `mappa audit` of a small run and of a million actions
 estimators      bias of every estimator's gradient against exact ones
+families        how each model family is read, against its own forward
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 Bench: TypeAlias = "Callable[[Sequence[str], Settings], BenchReport]"
 NAMES = (
-    *("rollout", "orchestration", "learner", "store", "coach", "sandbox", "audit", "estimators"),
+    *("rollout", "orchestration", "learner", "store", "coach", "sandbox", "audit"),
+    *("estimators", "families"),
 )
 """Each is a module here with a function `bench_NAME` of overrides and settings."""
 

@@ -14,12 +14,15 @@ from mappa_core.core.settings import Settings
 if TYPE_CHECKING:
     from mappa_cli.benches.report import BenchReport, Figure
 
+SMALL = 1e-3
+
 
 def bench(
     name: Annotated[
         str,
         typer.Argument(
-            help="rollout, orchestration, learner, store, coach, sandbox, audit or estimators."
+            help="rollout, orchestration, learner, store, coach, sandbox, audit, estimators or "
+            "families."
         ),
     ],
     overrides: Overrides = None,
@@ -53,4 +56,5 @@ def bench_table(report: "BenchReport") -> Table:
 
 def _value(figure: "Figure") -> str:
     error = "" if figure.error is None else f" ± {figure.error:.3f}"
-    return f"{figure.value:.3f}{error}"
+    small = 0 < abs(figure.value) < SMALL
+    return f"{figure.value:.1e}" if small else f"{figure.value:.3f}{error}"

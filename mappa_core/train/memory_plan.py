@@ -7,6 +7,9 @@
 A checkpoint passes through the CPU's memory: read it is there twice, as bytes and as tensors, and
 written it is there once.
 
+The update is that of a model that is read by tree. One that is read padded holds as many tokens, as
+padding counts in its micro-batches, but its own attention in place of the tree's mask and copies.
+
 Bytes per weight of mixed precision are those of ZeRO (arXiv 1910.02054, section 3.1): 2 for the
 bfloat16 weight, 2 for its gradient, 12 for float32 master and AdamW's two moments. Activations
 follow Korthikanti et al. (arXiv 2205.05198, section 4), for a gated feed-forward layer.

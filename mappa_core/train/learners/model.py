@@ -4,6 +4,7 @@ One object serves all agents: their weights are copied into it. How it reads is 
 """
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -19,7 +20,7 @@ from mappa_core.core.errors import LearnerError
 from mappa_core.core.ids import derive_seed
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.models.device import resolve_device
-from mappa_core.models.weights import load_base
+from mappa_core.models.weights import ServedWeights, load_base
 from mappa_core.train import checkpoints
 from mappa_core.train.config import LearnerConfig
 from mappa_core.train.learners.lora import fuse
@@ -30,7 +31,7 @@ Trainee: TypeAlias = PeftModel | PreTrainedModel
 
 
 def load(base: Path | str, learner: LearnerConfig, *, fused: bool) -> Trainee:
-    """Load the model at `base`, where LoRA is trained with it on all linear layers but the output.
+    """Load the model at `base`, where LoRA is trained with it on its decoder's linear layers.
 
     What is trained is float32 on every device; a frozen base is bfloat16 on a GPU. With `fused`,
     where all is float32, each layer computes with its adapter in one operation. That passes the
@@ -38,7 +39,7 @@ def load(base: Path | str, learner: LearnerConfig, *, fused: bool) -> Trainee:
 
     Raises:
         ConfigError: `learner.device` is cuda and there is no GPU.
-        LearnerError: The model cannot be read.
+        LearnerError: The model cannot be read, or what would be trained of it not be served.
     """
     device = resolve_device(learner.device)
     full = learner.weights == "full"
@@ -53,7 +54,44 @@ def load(base: Path | str, learner: LearnerConfig, *, fused: bool) -> Trainee:
         # dropout or a router's noise would be another policy than the one that sampled.
         for layer in model.modules():
             layer.training = isinstance(layer, GradientCheckpointingLayer)
-    return model if full else _with_adapter(model, base, learner, fused=fused and device == "cpu")
+    if not full:
+        return _with_adapter(model, base, learner, fused=fused and device == "cpu")
+    _refuse_other_names(model, base)
+    return model
+
+
+def _refuse_other_names(model: PreTrainedModel, base: Path | str) -> None:
+    """Refuse weights that are called otherwise on disk: a server reads them by those names."""
+    there = {name for name, _ in ServedWeights(base, None, torch.float32).shapes()}
+    strange = sorted(name for name, _ in model.named_parameters() if name not in there)
+    if strange:
+        raise LearnerError(
+            f"{type(model).__name__} keeps weights on disk in another layout ({strange[0]} is not "
+            "there), so no server could load whole weights: set learner.weights=lora"
+        )
+
+
+def _linear_layers(model: PreTrainedModel) -> list[str]:
+    """Name what an adapter goes on: linear layers of the decoder, not of what sees or routes.
+
+    A router may be made of a linear layer, and gives something else.
+
+    Raises:
+        LearnerError: There are none.
+    """
+    inside = {id(part) for part in model.get_decoder().modules()}
+    inside.discard(id(model.get_output_embeddings()))
+    layers = [
+        name
+        for name, part in model.named_modules()
+        if type(part) is torch.nn.Linear and id(part) in inside
+    ]
+    if not layers:
+        raise LearnerError(
+            f"{type(model).__name__} has no plain linear layers for an adapter: "
+            "set learner.weights=full"
+        )
+    return layers
 
 
 def _with_adapter(
@@ -64,13 +102,25 @@ def _with_adapter(
     config = PeftLoraConfig(
         r=learner.lora.rank,
         lora_alpha=learner.lora.alpha,
-        target_modules="all-linear",
+        target_modules=_linear_layers(model),
         task_type="CAUSAL_LM",
         base_model_name_or_path=str(base),
     )
     if fused:
         fuse(config)
-    return cast(PeftModel, get_peft_model(model, config))
+    try:
+        with warnings.catch_warnings():
+            # Of parameters that it did not find: what it was to adapt is looked at below.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            adapted = cast(PeftModel, get_peft_model(model, config))
+    except ValueError as error:
+        raise LearnerError(f"no adapter for {type(model).__name__}: {error}") from error
+    if config.target_parameters or config.alpha_pattern:
+        raise LearnerError(
+            f"peft would adapt {type(model).__name__}'s fused experts, which cannot be merged: "
+            "choose another model"
+        )
+    return adapted
 
 
 def inner(model: Trainee) -> PreTrainedModel:

@@ -13,6 +13,7 @@ from mappa_core.core.errors import LearnerError
 from mappa_core.core.records.scores import ScoredAction
 from mappa_core.core.records.updates import TrainingSample
 from mappa_core.train.config import AlgorithmConfig, LearnerConfig, LoraConfig, MismatchConfig
+from mappa_core.train.learners import model
 from mappa_core.train.learners.families import FAMILIES, tiny_model
 from mappa_core.train.learners.reading import ATTENTION, Reading
 from mappa_core.train.learners.self_check import choose_reading
@@ -38,10 +39,10 @@ def given() -> list[ScoredAction]:
     return [action(p, r, i, score=1.0) for i, (p, r) in enumerate(pairs)]
 
 
-def one_by_one(model: torch.nn.Module, one: ScoredAction) -> Tensor:
+def one_by_one(plain: torch.nn.Module, one: ScoredAction) -> Tensor:
     """Log-probabilities of the action's tokens by the textbook; (T,)."""
     ids = torch.tensor([[*one.prompt_token_ids, *one.token_ids]])
-    logits = model(input_ids=ids).logits[0, len(one.prompt_token_ids) - 1 : -1]
+    logits = plain(input_ids=ids).logits[0, len(one.prompt_token_ids) - 1 : -1]
     return logits.log_softmax(-1).gather(1, torch.tensor(one.token_ids)[:, None])[:, 0]
 
 
@@ -54,9 +55,9 @@ def read(reading: Reading, actions: list[ScoredAction], temperature: float = 1.0
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_is_read_as_it_reads_itself(family: str) -> None:
-    plain, model = tiny_model(family), tiny_model(family)
+    plain, mine = tiny_model(family), tiny_model(family)
     plain.set_attn_implementation("eager")
-    reading = choose_reading(model, CONFIG)
+    reading = choose_reading(mine, CONFIG)
     assert reading.way == ("padded" if family in PADDED else "tree")
     with torch.no_grad():
         expected = torch.cat([one_by_one(plain, one) for one in given()])
@@ -72,14 +73,14 @@ TREES = ("llama", "mistral", "gemma2", "gpt_oss", "granite", "cohere2", "phi", "
     + [("qwen3_5_text", "padded"), ("bloom", "padded")],
 )
 def test_gradients_are_the_models_own(family: str, way: str) -> None:
-    plain, model = tiny_model(family), tiny_model(family)
+    plain, mine = tiny_model(family), tiny_model(family)
     plain.set_attn_implementation("eager")
-    reading = choose_reading(model, CONFIG.model_copy(update={"reading": way}))
+    reading = choose_reading(mine, CONFIG.model_copy(update={"reading": way}))
     weights = torch.linspace(-1, 1, sum(len(one.token_ids) for one in given()))
     (torch.cat([one_by_one(plain, one) for one in given()]) * weights).sum().backward()
     (read(reading, given()) * weights).sum().backward()
     expected = dict(plain.named_parameters())
-    for name, parameter in model.named_parameters():
+    for name, parameter in mine.named_parameters():
         wanted = expected[name].grad
         assert (parameter.grad is None) == (wanted is None), name
         if parameter.grad is not None and wanted is not None:
@@ -111,9 +112,9 @@ def test_a_tree_read_without_its_window_is_found_out(
 
 
 def test_a_window_wider_than_the_check_is_not_changed_by_it() -> None:
-    model = tiny_model("mistral")
-    choose_reading(model, CONFIG)
-    assert model.config.sliding_window == 8
+    mine = tiny_model("mistral")
+    choose_reading(mine, CONFIG)
+    assert mine.config.sliding_window == 8
 
 
 def test_a_recurrent_model_is_no_tree() -> None:
@@ -126,10 +127,10 @@ def test_a_model_that_padding_changes_is_refused() -> None:
         """Let every token see what else is in its batch."""
         return states + states.mean(dim=(0, 1))
 
-    model = tiny_model("llama")
-    model.get_submodule("model.layers.0").register_forward_hook(mixed)
+    mine = tiny_model("llama")
+    mine.get_submodule("model.layers.0").register_forward_hook(mixed)
     with pytest.raises(LearnerError, match=r"padded .* nats off .*: choose another model$"):
-        choose_reading(model, CONFIG)
+        choose_reading(mine, CONFIG)
 
 
 def plain_model(directory: Path, checkpoint: str) -> PeftModel:
@@ -168,3 +169,29 @@ def test_the_learner_trains_it_by_transformers_own_numbers(
 def assert_close(actual: tuple[tuple[float, ...], ...], expected: list[tuple[float, ...]]) -> None:
     for mine, theirs in zip(actual, expected, strict=True):
         assert mine == pytest.approx(theirs, abs=2e-5)
+
+
+def test_an_adapter_goes_on_the_decoders_linear_layers_alone(tmp_path: Path) -> None:
+    # Mixtral's experts are fused and its router is no plain layer: neither could be merged.
+    tiny_model("mixtral").save_pretrained(tmp_path)
+    names = model.trained_parameters(model.load(tmp_path, CONFIG, fused=True))
+    assert {name.split(".lora_")[0].rsplit(".", 1)[1] for name in names} == {
+        *("q_proj", "k_proj", "v_proj", "o_proj")
+    }
+
+
+@pytest.mark.parametrize(
+    ("family", "weights", "message"),
+    [
+        ("deepseek_v3", "lora", "DeepseekV3ForCausalLM's fused experts, which cannot be merged"),
+        ("gpt2", "lora", "GPT2LMHeadModel has no plain linear layers .* learner.weights=full"),
+        ("mamba", "lora", "no adapter for MambaForCausalLM: .*out_proj"),
+        ("mixtral", "full", "keeps weights on disk in another layout .* learner.weights=lora"),
+    ],
+)
+def test_what_could_not_be_served_is_refused_at_load(
+    family: str, weights: str, message: str, tmp_path: Path
+) -> None:
+    tiny_model(family).save_pretrained(tmp_path)
+    with pytest.raises(LearnerError, match=message):
+        model.load(tmp_path, CONFIG.model_copy(update={"weights": weights}), fused=True)
