@@ -110,9 +110,9 @@ def update_share(agent: str, iteration: int, bias: str, *, by_problem: bool) -> 
         agent: Whose update.
         iteration: Of it.
         bias: Points too much, as an expression.
-        by_problem: Whether advantages are relative to the problem's mean score.
+        by_problem: Whether advantages are relative to the mean of the problem's scores at a turn.
     """
-    group = "PARTITION BY problem_id" if by_problem else ""
+    group = "PARTITION BY problem_id, turn_index" if by_problem else ""
     return f"""
 WITH rows AS (
     SELECT advantage, {bias} AS bias, weight / sum(weight) OVER () AS w,
@@ -120,12 +120,10 @@ WITH rows AS (
            {bias} - avg({bias}) OVER ({group}) AS b
     {TRAINED} AND agent = {quoted(agent)} AND iteration = {iteration}
         AND score IS NOT NULL AND advantage IS NOT NULL
-), centred AS (
-    SELECT advantage, bias, w, s - sum(w * s) OVER () AS s, b - sum(w * b) OVER () AS b FROM rows
 ), scaled AS (
     SELECT advantage, bias, w,
            coalesce(b * sum(w * s * advantage) OVER () / nullif(sum(w * s * s) OVER (), 0), 0) AS b
-    FROM centred
+    FROM rows
 )
 SELECT coalesce(sum(w * b * advantage) / nullif(sum(w * advantage * advantage), 0), 0) AS estimate,
        count(*) AS actions, coalesce(sum(w * b) FILTER (WHERE bias > 0), 0) AS pull

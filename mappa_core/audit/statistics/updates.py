@@ -2,15 +2,16 @@
 
 Advantages are linear in the scores up to the normaliser, so each splits into what the bias made
 of it and the rest. For one agent's update with scores s, estimated bias b and centring C (by
-problem where the baseline is the group's, by batch otherwise),
+problem and turn where the baseline is the group's, by batch otherwise),
 
     A = k C(s),   A_bias = k C(b),   share = sum w A_bias A / sum w A^2
 
 k is what the estimator scales by, and is read off the advantages (least squares): 1 / sd for
-REINFORCE++, a constant where nothing normalises, for GRPO its mean over the problems.
+REINFORCE++, a constant where nothing normalises, for GRPO its mean over the problems. C takes the
+mean with the action's own episode in it: k / (k - 1) less than without, where groups are of k.
 
-A bias that all of a problem's actions share is taken away by the group baseline: its share is
-zero, and what is left of it is what differs within a problem.
+A bias that all of a group's actions share is taken away by the group baseline: its share is zero,
+and what is left of it is what differs within a group.
 """
 
 from collections.abc import Iterator
@@ -65,7 +66,7 @@ def update_shares(frame: Frame, bias: Floats, *, by_problem: bool) -> Iterator[U
     Args:
         frame: Actions with scores, advantages and weights.
         bias: (N,) points the coach gave too much.
-        by_problem: Whether the advantages are relative to the problem's mean score.
+        by_problem: Whether advantages are relative to the mean of the problem's scores at a turn.
     """
     for rows in _updates(frame, ~np.isnan(frame.score)):
         yield _update_share(frame.take(rows), bias[rows], by_problem=by_problem)
@@ -77,7 +78,7 @@ def other_updates(frame: Frame, other: Floats, *, by_problem: bool) -> Iterator[
     Args:
         frame: The run's actions.
         other: (N,) the other coach's scores of the same rows, NaN where there is none.
-        by_problem: Whether advantages are relative to the problem's mean score.
+        by_problem: Whether advantages are relative to the mean of the problem's scores at a turn.
     """
     for rows in _updates(frame, ~np.isnan(frame.score) & ~np.isnan(other)):
         yield _other_update(frame.take(rows), other[rows], by_problem=by_problem)
@@ -95,7 +96,7 @@ def _updates(frame: Frame, usable: Mask) -> Iterator[Mask]:
 def _update_share(rows: Frame, bias: Floats, *, by_problem: bool) -> UpdateBias:
     weight = rows.weight / max(rows.weight.sum(), 1e-300)
     groups = _groups(rows, by_problem=by_problem)
-    scores, part = _centred(rows.score, groups, weight), _centred(bias, groups, weight)
+    scores, part = _centred(rows.score, groups), _centred(bias, groups)
     variance = float((weight * scores**2).sum())
     scale = float((weight * scores * rows.advantage).sum()) / variance if variance > 0 else 0.0
     of_bias = scale * part
@@ -124,19 +125,20 @@ def _other_update(rows: Frame, other: Floats, *, by_problem: bool) -> OtherUpdat
 
 
 def advantages(scores: Floats, groups: Ints, weight: Floats) -> Floats:
-    """(score - baseline - mean) / deviation over one update; all 0 where nothing varies."""
+    """(score - baseline) / root mean square over one update; all 0 where nothing varies."""
     share = weight / weight.sum() if weight.sum() > 0 else np.full(len(weight), 1 / len(weight))
-    centred = _centred(scores, groups, share)
+    centred = _centred(scores, groups)
     deviation = float(np.sqrt((share * centred**2).sum()))
     return centred / deviation if deviation > ROUNDING else np.zeros_like(centred)
 
 
 def _groups(rows: Frame, *, by_problem: bool) -> Ints:
-    return rows.problem.codes if by_problem else np.zeros(len(rows), dtype=np.int64)
+    if not by_problem:
+        return np.zeros(len(rows), dtype=np.int64)
+    turns = int(rows.turn.max(initial=0)) + 1
+    return np.unique(rows.problem.codes * turns + rows.turn, return_inverse=True)[1]
 
 
-def _centred(values: Floats, groups: Ints, weight: Floats) -> Floats:
-    """Subtract the group's mean, then the batch's weighted mean."""
-    _, index = np.unique(groups, return_inverse=True)
-    centred = values - (np.bincount(index, weights=values) / np.bincount(index))[index]
-    return centred - (weight * centred).sum()
+def _centred(values: Floats, groups: Ints) -> Floats:
+    """Subtract the group's mean."""
+    return values - (np.bincount(groups, weights=values) / np.bincount(groups))[groups]

@@ -173,6 +173,14 @@ def test_a_bias_that_a_group_baseline_takes_away_has_no_share() -> None:
     assert (within.share, within.pull) == (0.0, 0.0)
 
 
+def test_turns_of_a_problem_are_not_compared() -> None:
+    frame = make_frame([7, 5, 4, 2], problem=["1"] * 4, turn=[0, 0, 1, 1], advantage=[1, -1, 1, -1])
+    (later,) = update_shares(frame, np.array([3.0, 3.0, 0.0, 0.0]), by_problem=True)
+    assert later.share == 0.0
+    (one,) = update_shares(frame, np.array([3.0, 0.0, 0.0, 0.0]), by_problem=True)
+    assert one.share == pytest.approx(0.75)
+
+
 @pytest.mark.parametrize("scale", [3.25**-0.5, 0.1], ids=["normalised", "as it is"])
 def test_share_of_the_advantage_by_hand(scale: float) -> None:
     # Scores 7, 5, 4, 2: mean 4.5, variance 3.25; the bias makes 1.5 of each distance.
