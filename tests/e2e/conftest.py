@@ -17,8 +17,10 @@ from tests.tiny_model import save_tiny_model
 MakeServices = Callable[..., Services]
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def prefect() -> Iterator[None]:
+    # No longer than these tests: its clients' web sockets draw from `random` every 20 seconds, in a
+    # thread, which hypothesis takes for a strategy that does.
     with prefect_test_harness(server_startup_timeout=120):
         yield
 
@@ -83,4 +85,8 @@ def elsewhere(
 @pytest.fixture
 def make_remote(make_services: MakeServices) -> MakeServices:
     """Services without a learner."""
-    return lambda config: replace(make_services(config), learner=None)
+
+    def make(config: TrainConfig) -> Services:
+        return replace(make_services(config), learner=None)
+
+    return make
