@@ -1,7 +1,7 @@
 """Identity as a function of content: the same thing gets the same id, in any process.
 
 Seeds are derived the same way, from everything that should change them and nothing else:
-two runs with one configuration and one seed sample the same tokens.
+two runs with one configuration and one seed draw with the same random numbers.
 """
 
 import hashlib

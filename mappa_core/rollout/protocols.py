@@ -38,8 +38,8 @@ class Engine(Protocol):
     async def generate(self, request: GenerationRequest) -> Completion:
         """Sample one action from the loaded version of the request's agent.
 
-        The same request gives the same tokens (exactly so in float32). A dead engine is
-        restarted, its policies are loaded again and the request is repeated.
+        The same request gives the same tokens, but for ties that the rounding of a batch decides.
+        A dead engine is restarted, its policies are loaded again and the request is repeated.
 
         Raises:
             EngineError: It cannot be brought back, or serves another version than asked for.

@@ -12,7 +12,10 @@ BASE = "base"
 """The name the base (or merged) weights are served under."""
 
 _KEPT_VARIABLES = frozenset(
-    ("PATH", "HOME", "LANG", "TMPDIR", "XDG_CACHE_HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "USER")
+    (
+        *("PATH", "HOME", "LANG", "TMPDIR", "XDG_CACHE_HOME", "LD_LIBRARY_PATH", "LD_PRELOAD"),
+        *("USER", "VLLM_BATCH_INVARIANT"),
+    )
 )
 _KEPT_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "OMP_", "KMP_")
 _CPU_VARIABLES = {

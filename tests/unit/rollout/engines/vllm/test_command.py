@@ -19,12 +19,14 @@ def test_secrets_and_proxies_do_not_reach_the_server() -> None:
             "HTTPS_PROXY": "http://u:secret@proxy",
             "https_proxy": "http://u:secret@proxy",
             "VLLM_API_KEY": "secret",
+            "VLLM_BATCH_INVARIANT": "1",
         },
         device="cpu",
     )
     assert not [name for name, value in environment.items() if "secret" in value]
     assert environment["PATH"] == "/usr/bin"
     assert environment["CUDA_VISIBLE_DEVICES"] == "1"
+    assert environment["VLLM_BATCH_INVARIANT"] == "1"
     assert environment["VLLM_NO_USAGE_STATS"] == "1"
     assert environment["HF_HUB_OFFLINE"] == "1"
 
