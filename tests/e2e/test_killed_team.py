@@ -27,7 +27,7 @@ from mappa_core.store.connection import for_psql
 from mappa_core.store.store import Store
 from tests.conftest import NewDatabase
 
-# Four to six runs' worth of starting servers; 8 minutes on two idle cores.
+# Starts `mappa train` five times: eleven minutes on two cores that had other work as well.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 AGENTS = ("problem_solver", "code_executor", "verifier")
@@ -66,6 +66,10 @@ class Home:
     folder: Path
     model: Path
 
+    @property
+    def errors(self) -> Path:
+        return self.folder / "stderr"
+
     def start(self, url: str, resume: UUID | None = None) -> subprocess.Popen[bytes]:
         """`mappa train` as a person starts it."""
         words = ["--config", "quickstart", f"model={self.model}", *SMALL]
@@ -74,29 +78,30 @@ class Home:
             for name, value in os.environ.items()
             if name not in ("MLFLOW_TRACKING_URI", "PREFECT_API_URL")
         }
-        return subprocess.Popen(
-            [
-                str(Path(sys.executable).with_name("mappa")),
-                "train",
-                *(words if resume is None else ["--resume", str(resume)]),
-            ],
-            env=kept | {"MAPPA_HOME": str(self.folder), "MAPPA_DATABASE_URL": url},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=(self.folder / "stderr").open("ab"),
-        )
+        with self.errors.open("ab") as errors:
+            return subprocess.Popen(
+                [
+                    str(Path(sys.executable).with_name("mappa")),
+                    "train",
+                    *(words if resume is None else ["--resume", str(resume)]),
+                ],
+                env=kept | {"MAPPA_HOME": str(self.folder), "MAPPA_DATABASE_URL": url},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+            )
 
     def finish(self, url: str, resume: UUID | None = None) -> None:
         with self.start(url, resume) as process:
             process.wait(1200)
-        assert process.returncode == 0, (self.folder / "stderr").read_text()[-2000:]
+        assert process.returncode == 0, self.errors.read_text()[-2000:]
 
     def kill_after(self, rows: int, url: str, resume: UUID | None = None) -> set[UUID]:
         """Start, kill once the store has so many rows; returns those that it had before."""
         with self.start(url, resume) as process:
             seen: set[UUID] = set()
             while len(seen) < rows:
-                assert process.poll() is None, (self.folder / "stderr").read_text()[-2000:]
+                assert process.poll() is None, self.errors.read_text()[-2000:]
                 time.sleep(0.02)
                 seen = rows_of(url)
             servers = psutil.Process(process.pid).children(recursive=True)
