@@ -48,7 +48,8 @@ def _promote(run: str, agent: str | None, override: str | None, as_json: bool) -
     from mappa_cli.servers import prefect_server
 
     with prefect_server(settings):
-        from flows.promote import promote, summary
+        from flows.promote import promote
+        from mappa_core.app.promotion import summary
 
         case = run_flow(promote(run, agent, override))
     if as_json:

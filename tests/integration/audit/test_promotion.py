@@ -1,7 +1,7 @@
 """What a promotion knows of the coach: an audit of the moment, not the one that is stored."""
 
-from flows.promote import considered
 from mappa_core.app.databases import Records
+from mappa_core.app.promotion import considered
 from mappa_core.audit.run_audit import audit_run
 from mappa_core.audit.store import AuditStore
 from mappa_core.evaluate.registration import register_policies
