@@ -181,9 +181,10 @@ class AlgorithmConfig(Section):
         default=None, gt=0, description="Its half-width upwards, where that differs (DAPO, GSPO)."
     )
     loss_over: Literal["samples", "tokens", "budget"] = Field(
-        default="samples",
-        description="Mean over each action's tokens then over actions; over tokens; or sum of an "
-        "action's tokens over loss_budget_tokens, then mean over actions (Dr. GRPO).",
+        default="tokens",
+        description="Mean over each action's tokens then over actions, which favours short ones "
+        "(biased, see learning.md); over all tokens (DAPO); or sum of an action's tokens over "
+        "loss_budget_tokens, then mean over actions (Dr. GRPO).",
     )
     loss_budget_tokens: Positive = Field(
         default=4096, description="What budget divides by, whatever an action's length."

@@ -141,9 +141,9 @@ def test_shares_of_a_budget_are_shares() -> None:
 
 def test_weights_over_samples_and_over_tokens() -> None:
     actions = [action(0, 9.0, length=1), action(1, 3.0, length=3)]
-    over_tokens = GROUP.model_copy(update={"loss_over": "tokens"})
-    assert [e.weight for e in assign_credit(actions, GROUP).entries] == [0.5, 0.5]
-    assert [e.weight for e in assign_credit(actions, over_tokens).entries] == [0.25, 0.75]
+    over_samples = GROUP.model_copy(update={"loss_over": "samples"})
+    assert [e.weight for e in assign_credit(actions, over_samples).entries] == [0.5, 0.5]
+    assert [e.weight for e in assign_credit(actions, GROUP).entries] == [0.25, 0.75]
 
 
 def test_normalising_over_tokens_lets_long_actions_set_the_mean() -> None:
