@@ -88,18 +88,8 @@ def assign_credit(
 
     lengths = rewards.lengths.tolist()
     parts = advantages.split(lengths) if kept else ()
-    shares = _shares(lengths, algorithm)
-    entries = [
-        UpdateEntry(
-            action_id=action.action_id,
-            score_id=action.score_id,
-            advantage=None,
-            weight=0.0,
-            left_out=reason,
-        )
-        for action, reason in zip(actions, reasons, strict=True)
-    ]
-    for i, part, share in zip(kept, parts, shares, strict=True):
+    entries = [_left_out_entry(*each) for each in zip(actions, reasons, strict=True)]
+    for i, part, share in zip(kept, parts, _shares(lengths, algorithm), strict=True):
         entries[i] = replace(entries[i], advantage=float(part.mean()), weight=share)
     return Credit(
         samples=tuple(
@@ -120,6 +110,16 @@ def _left_out(
     episodes = {action.episode_id for action, reason in pairs if reason is None}
     alone = compares and len(episodes) == 1
     return ["no_peer" if alone and reason is None else reason for reason in reasons]
+
+
+def _left_out_entry(action: ScoredAction, reason: str | None) -> UpdateEntry:
+    return UpdateEntry(
+        action_id=action.action_id,
+        score_id=action.score_id,
+        advantage=None,
+        weight=0.0,
+        left_out=reason,
+    )
 
 
 def _own_reason(action: ScoredAction, algorithm: AlgorithmConfig) -> str | None:
