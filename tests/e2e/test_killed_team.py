@@ -155,7 +155,7 @@ def ended(url: str) -> Ended:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Likeness:
+class Differences:
     """Two runs of one configuration side by side."""
 
     actions: int
@@ -169,7 +169,7 @@ class Likeness:
     """The last step before which every token was the same."""
 
 
-def likeness(left: Ended, right: Ended) -> Likeness:
+def differences(left: Ended, right: Ended) -> Differences:
     places = sorted(left.actions.keys() | right.actions.keys(), key=str)
     same = {
         place
@@ -177,7 +177,7 @@ def likeness(left: Ended, right: Ended) -> Likeness:
         if left.actions[place].token_ids == right.actions[place].token_ids
     }
     other = min((place[1] for place in places if place not in same), default=max(ITERATIONS) + 1)
-    return Likeness(
+    return Differences(
         actions=len(places),
         same_tokens=len(same),
         largest_logprob=max(
@@ -234,7 +234,7 @@ def test_a_killed_run_loses_nothing_and_learns_the_same(
     with capsys.disabled():
         sys.stdout.write(f"\nMAPPA_KILL_SEED={seed}: killed at rows {points} of {runs[0].rows}\n")
         for (one, left), (two, right) in combinations(zip(names, runs, strict=True), 2):
-            found = likeness(left, right)
+            found = differences(left, right)
             sys.stdout.write(f"{one} / {two}: {found}\n")
             # A rounding that flips one token changes the rest of its episode, four actions at most.
             first = sum(place[1] == 1 for place in left.actions)
