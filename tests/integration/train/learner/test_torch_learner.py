@@ -23,8 +23,8 @@ from tests.full_disk import largest_file
 from tests.integration.train.learner.conftest import MakeLearner
 from tests.integration.train.learner.samples import BASE, actions, samples
 
-ALGORITHM = AlgorithmConfig()
-FROM_SAMPLER = AlgorithmConfig(mismatch=MismatchConfig(importance="none"))
+ALGORITHM = AlgorithmConfig(loss_over="samples")
+FROM_SAMPLER = AlgorithmConfig(loss_over="samples", mismatch=MismatchConfig(importance="none"))
 FILES = {"adapter_config.json", "adapter_model.safetensors", "optimizer.safetensors"}
 
 
