@@ -6,7 +6,8 @@ These variables are read; an empty one is as one that is not set:
     MLFLOW_TRACKING_URI   MLflow server, or database, to use instead of one in MAPPA_HOME
     MAPPA_OUTAGE_SECONDS  how long a run waits for a database that went away; default 600 (its old
                           name, MAPPA_PATIENCE_SECONDS, is read too)
-    MAPPA_SANDBOXFUSION_URL   SandboxFusion server for sandbox.backend=sandbox-fusion
+    MAPPA_SANDBOXFUSION_URL   SandboxFusion server for sandbox.backend=sandbox-fusion, or several
+                          with commas between them
     PREFECT_API_URL       Prefect server to use instead of one started for the command
     GOOGLE_API_KEY        key of the Gemini API
     VERTEX_PROJECT        project of Vertex AI; VERTEX_LOCATION its region, default global;

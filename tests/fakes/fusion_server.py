@@ -1,8 +1,8 @@
 """A server with SandboxFusion's documented `POST /run_code`, as the real one runs Python.
 
-Started as a process of its own: `python fusion_server.py`, which prints its port. Like the real
-one it makes a temporary folder, runs the code as a plain subprocess, reports a time limit without
-an exit code, leaves out files that are not there, and validates its input with 422.
+Started as a process of its own: `python fusion_server.py [PORT]`, which prints its port. Like the
+real one it makes a temporary folder, runs the code as a plain subprocess, reports a time limit
+without an exit code, leaves out files that are not there, and validates its input with 422.
 """
 
 import base64
@@ -85,7 +85,7 @@ def _run(command: list[str], folder: Path, seconds: float) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", int((sys.argv[1:] or ["0"])[0])), Handler)
     sys.stdout.write(f"{server.server_address[1]}\n")
     sys.stdout.flush()
     server.serve_forever()

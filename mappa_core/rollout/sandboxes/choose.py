@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -10,6 +10,7 @@ from mappa_core.core.errors import SandboxError, SandboxUnavailable
 from mappa_core.rollout.config import Runtime
 from mappa_core.rollout.protocols import Sandbox
 from mappa_core.rollout.sandboxes import docker, probe, sandbox_fusion
+from mappa_core.rollout.sandboxes.fusion_servers import FusionServers
 from mappa_core.rollout.sandboxes.local import LocalSandbox
 from mappa_core.rollout.sandboxes.packages import DATA_SCIENCE, importable
 
@@ -40,7 +41,10 @@ class Options:
     packages: bool
     """Whether programs may import the data-science packages."""
     fusion_url: str | None
+    """A server's address, or those of several, separated by commas."""
     image: str
+    passes: probe.Probe = probe.holds
+    """What each of several servers has to pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +61,18 @@ class Backend:
 
 
 def _sandbox_fusion(options: Options) -> StartableSandbox:
-    if options.fusion_url is None:
+    urls = (options.fusion_url or "").replace(",", " ").split()
+    if not urls:
         raise SandboxUnavailable(
             "sandbox.backend=sandbox-fusion needs the server's address in MAPPA_SANDBOXFUSION_URL"
         )
-    return sandbox_fusion.FusionSandbox(
-        options.fusion_url, options.concurrency, packages=options.packages
-    )
+    servers = [
+        sandbox_fusion.FusionSandbox(url, options.concurrency, packages=options.packages)
+        for url in dict.fromkeys(urls)
+    ]
+    if len(servers) == 1:
+        return servers[0]
+    return FusionServers(servers, options.concurrency, options.passes)
 
 
 def _docker(options: Options) -> StartableSandbox:
@@ -111,7 +120,8 @@ async def choose_sandbox(
         backend: `auto` for the first backend that passes its probe, or a backend's name.
         concurrency: Runs at once.
         runtime: What programs may import.
-        fusion_url: Where SandboxFusion is; `auto` passes it over where there is none.
+        fusion_url: Where SandboxFusion is, several addresses with commas between them; `auto`
+            passes it over where there is none.
         image: What Docker makes containers of.
 
     Raises:
@@ -126,8 +136,8 @@ async def choose_sandbox(
     automatic = backend == "auto"
     objections: dict[str, str] = {}
     for candidate in _candidates(backend, options):
-        sandbox = candidate.make(options)
         passes = probe.holds if automatic else candidate.probe_if_named
+        sandbox = candidate.make(replace(options, passes=passes))
         objection = await _objection(sandbox, passes)
         if objection is None:
             if sandbox_fusion.NAME in objections:  # the one whose address was set up on purpose

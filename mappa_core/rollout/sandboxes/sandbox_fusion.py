@@ -76,7 +76,8 @@ class FusionSandbox(RemoteSandbox):
             )
         except httpx.InvalidURL as error:
             raise SandboxUnavailable(f"MAPPA_SANDBOXFUSION_URL={url}: {error}") from None
-        self._url = url
+        self.url = url
+        """The server's address."""
 
     async def start(self) -> None:
         """Check that the server answers, and learn what holds there.
@@ -113,26 +114,26 @@ class FusionSandbox(RemoteSandbox):
                 response = await self._post(body)
         except TimeoutError:
             raise SandboxError(
-                f"{self._url} did not answer in {ours:.0f} s; the program "
+                f"{self.url} did not answer in {ours:.0f} s; the program "
                 "may have run, so it is not sent again"
             ) from None
         if response.is_error:
             said = " ".join(response.text.split())[:200]
-            raise SandboxError(f"{self._url} answered {response.status_code}: {said}")
+            raise SandboxError(f"{self.url} answered {response.status_code}: {said}")
         if len(response.content) > _ANSWER_SLACK_BYTES + 2 * limits.workspace_bytes:
-            raise SandboxError(f"{self._url} answered {len(response.content)} bytes")
+            raise SandboxError(f"{self.url} answered {len(response.content)} bytes")
         try:
             return _Answer.model_validate_json(response.content)
         except ValidationError:
-            raise SandboxError(f"{self._url} does not speak SandboxFusion's protocol") from None
+            raise SandboxError(f"{self.url} does not speak SandboxFusion's protocol") from None
 
     async def _post(self, body: Mapping[str, object]) -> httpx.Response:
         try:
             return await self._client.post("/run_code", json=body, timeout=None)
         except httpx.ConnectError as error:
-            raise SandboxError(f"{self._url} cannot be reached: {error}") from None
+            raise SandboxUnavailable(f"{self.url} cannot be reached: {error}") from None
         except httpx.HTTPError as error:
-            raise SandboxError(f"{self._url} broke off: {error or type(error).__name__}") from None
+            raise SandboxError(f"{self.url} broke off: {error or type(error).__name__}") from None
 
 
 def _opened(answer: _Answer, limits: Limits) -> Reply:
