@@ -19,7 +19,7 @@ from psycopg.conninfo import make_conninfo
 from sqlalchemy import Connection, text
 
 from mappa_core.core.errors import ArchiveError, DiskFull, StoreError, UserError
-from mappa_core.store import schema, tables
+from mappa_core.store import roles, schema, tables
 from mappa_core.store.connection import boundary, connect, normalised, transaction_at
 from mappa_core.store.places import installed_programs
 
@@ -32,13 +32,6 @@ SELECT nspname FROM pg_namespace LEFT JOIN pg_class ON relnamespace = pg_namespa
 WHERE nspname = 'audit' AND (NOT :migrated OR relkind <> 'v')
    OR nspname = 'mappa' AND NOT :migrated AND relkind IS NOT NULL
 LIMIT 1
-"""
-_CREATE_AUDITOR = """
-DO $$ BEGIN
-    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'mappa_auditor') THEN
-        CREATE ROLE mappa_auditor NOLOGIN;
-    END IF;
-EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$
 """
 _REVISION = re.compile(r"^COPY mappa\.alembic_version .*\n(.+)$", re.MULTILINE)
 
@@ -97,7 +90,7 @@ def _aside(url: str) -> Generator[None]:
     exists = text("SELECT to_regnamespace(:name) IS NOT NULL")
     with transaction_at(url) as connection:
         _check_database(connection)
-        connection.execute(text(_CREATE_AUDITOR))
+        roles.create(connection)
         moved = [name for name in SCHEMAS if connection.scalar(exists, {"name": name})]
         for name in moved:
             _drop(connection, f"{name}{_ASIDE}")

@@ -15,12 +15,13 @@ from sqlalchemy import Connection
 
 from mappa_core.core.errors import SchemaMismatch
 from mappa_core.core.package_files import package_folder
+from mappa_core.store import roles
 from mappa_core.store.connection import transaction_at
 from mappa_core.store.tables import SCHEMA
 
 
 def upgrade(url: str) -> None:
-    """Bring the database at `url` to the newest revision, in one transaction.
+    """Bring the database at `url` to the newest revision, and grant `roles`, in one transaction.
 
     Raises:
         SchemaMismatch: It was made by a newer version of MAPPA.
@@ -28,7 +29,11 @@ def upgrade(url: str) -> None:
     """
     try:
         with transaction_at(url) as connection:
+            earlier = revision_of(connection)
             command.upgrade(migration_config(connection), "head")
+            if earlier != head_revision() or not roles.are_granted(connection):
+                roles.create(connection)
+                roles.grant(connection)
     except CommandError as error:
         raise _too_new() from error
 

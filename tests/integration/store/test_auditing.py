@@ -207,9 +207,10 @@ def test_candidates_are_the_scored_actions(audit: AuditStore) -> None:
 
 
 def test_a_whole_audit_needs_the_views_alone(filled_url: str) -> None:
-    """As `mappa_auditor`: every read of an audit, and every query a finding names."""
+    """Where the tables cannot be read: every read of an audit, and every query a finding names."""
     execute(
         filled_url,
+        "REVOKE SELECT ON ALL TABLES IN SCHEMA mappa FROM mappa_auditor",
         "ALTER DATABASE "
         + filled_url.rsplit("/", 1)[1].split("?")[0]
         + " SET role = 'mappa_auditor'",

@@ -202,7 +202,6 @@ def test_an_auditor_reads_every_view(auditor: psycopg.Connection[Row], view: str
 @pytest.mark.parametrize(
     "statement",
     [
-        b"SELECT * FROM mappa.coach_score",
         b"UPDATE mappa.coach_score SET score = 10",
         b"DELETE FROM audit.action_scores",
         b"UPDATE audit.coach_bias SET n = 0",
