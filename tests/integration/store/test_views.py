@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.rows import DictRow, dict_row
 
 from mappa_core.coach.scoring import score_id
 from mappa_core.core import ids
@@ -36,14 +37,14 @@ VIEWS = (
 )
 AUDITED = ("anchor_scores", "anchors", "corrected_scores", "findings", "human_labels", "runs")
 """What audits write, read in `test_auditing`."""
-Row = dict[str, object]
+Row = DictRow
 # A view of several tables takes no writes from anybody.
 REFUSED = (psycopg.errors.InsufficientPrivilege, psycopg.errors.ObjectNotInPrerequisiteState)
 
 
 @pytest.fixture
 def connection(filled_url: str) -> Iterator[psycopg.Connection[Row]]:
-    with psycopg.connect(for_psql(filled_url), row_factory=psycopg.rows.dict_row) as connection:
+    with psycopg.Connection[Row].connect(for_psql(filled_url), row_factory=dict_row) as connection:
         yield connection
 
 
