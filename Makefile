@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 # Plain `make` says what there is.
-.PHONY: help setup train test test-slow test-wheel test-docker check lint types imports format up down clean
+.PHONY: help setup train test test-slow test-nightly test-wheel test-docker check lint types imports format up down clean
 help:
 	@sed -n 's/^# //p' Makefile
 
@@ -41,6 +41,15 @@ test: $(VENV)/.dev
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow
+
+# All slow tests on a machine by night: one process, Ctrl-C heard whoever starts it (a shell's
+# background job ignores it, and tests interrupt runs with it), and how long it took.
+test-nightly: $(VENV)/.dev
+	@begun=$$(date +%s); \
+	env --default-signal=INT $(BIN)/python -m pytest -m slow --durations=0 --durations-min=10; \
+	code=$$?; \
+	echo "nightly: all slow tests took $$(( ($$(date +%s) - begun + 30) / 60 )) min"; \
+	exit $$code
 
 # Builds the wheel and installs it, with what it asks for, into an environment of its own.
 test-wheel: $(VENV)/.dev

@@ -1,47 +1,70 @@
-"""The README's picture: what the terminal shows of a finished run, as SVG.
+"""The README's figures: what the terminal shows of a finished run, as SVG, and a table of seeds.
 
-python docs/picture.py RUN > docs/quickstart.svg
+python docs/picture.py     writes docs/quickstart.svg and prints README's table
+
+Both are made from docs/quickstart.json, which `mappa bench quickstart` writes.
 """
 
 import re
 import sys
 from io import StringIO
+from pathlib import Path
 
-from rich.console import CONSOLE_SVG_FORMAT, Console
+from rich._export_format import CONSOLE_SVG_FORMAT
+from rich.console import Console
 
+from mappa_cli.benches.quickstart import PRESET, RepeatedResult, SeedResult, read_result
 from mappa_cli.printing.evaluations import comparison_table, gain
 from mappa_cli.printing.runs import iterations_table
-from mappa_core.app.config import TrainConfig
-from mappa_core.core.records.runs import Run
-from mappa_core.core.settings import Settings
-from mappa_core.evaluate.comparison import compare
-from mappa_core.evaluate.report import successes_of
-from mappa_core.store.opening import opened_store
-from mappa_core.store.store import Store
 
+DOCS = Path(__file__).parent
 COLUMNS = 64
 # Without the fonts that Rich would have every reader fetch from elsewhere.
 FORMAT = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
 
 
-def picture(store: Store, run: Run) -> str:
-    """An SVG of the run's before and after, and of its iterations."""
-    config = TrainConfig.model_validate(run.config)
-    before, after = (
-        successes_of(store.episodes.list_episodes(run.id, "held_out", step))
-        for step in (0, config.rollout.iterations)
-    )
-    drawn = {"resamples": config.evaluation.bootstrap, "seed": config.seed}
-    comparison = compare(before, after, **drawn)
+def picture(result: SeedResult) -> str:
+    """Draw a run's before and after, and its iterations."""
     console = Console(record=True, width=COLUMNS, file=StringIO(), force_terminal=True)
-    console.print(f"$ mappa train --config configs/{config.name}.yaml", highlight=False)
-    console.print(comparison_table(comparison))
-    console.print(gain(comparison), highlight=False)
-    console.print(f"$ mappa show {run.name}", highlight=False)
-    console.print(iterations_table(store.episodes.list_episodes(run.id)))
-    return console.export_svg(title=run.name, code_format=FORMAT)
+    console.print(f"$ mappa train --config {PRESET}", highlight=False)
+    console.print(comparison_table(result.held_out))
+    console.print(gain(result.held_out), highlight=False)
+    console.print(f"$ mappa show {result.run}", highlight=False)
+    console.print(iterations_table(result.iterations))
+    return console.export_svg(title=result.run, code_format=FORMAT)
+
+
+def description(result: SeedResult) -> str:
+    """Say the picture's figures in words, for those who do not see it."""
+    held_out = result.held_out
+    before, after = (round(rate * held_out.episodes) for rate in (held_out.before, held_out.after))
+    return (
+        f"A real run: before {before} of {held_out.episodes} right ({held_out.before:.1%}), after "
+        f"{after} ({held_out.after:.1%}); gain {100 * held_out.difference:+.1f}, 95 % interval "
+        f"{100 * held_out.low:+.1f} to {100 * held_out.high:+.1f}"
+    )
+
+
+def seeds_table(found: RepeatedResult) -> str:
+    """List every seed's figures in Markdown."""
+    lines = [
+        "| seed | right before | after | gain, points | 95 % interval |",
+        "|---|---|---|---|---|",
+    ]
+    for one in found.results:
+        held_out = one.held_out
+        before, after = (
+            round(rate * held_out.episodes) for rate in (held_out.before, held_out.after)
+        )
+        lines.append(
+            f"| {one.seed} | {before} of {held_out.episodes} | {after} of {held_out.episodes} | "
+            f"{100 * held_out.difference:+.1f} | "
+            f"{100 * held_out.low:+.1f} to {100 * held_out.high:+.1f} |"
+        )
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    with opened_store(Settings()) as opened:
-        sys.stdout.write(picture(opened, opened.runs.get_run(sys.argv[1])))
+    stored = read_result(DOCS / "quickstart.json")
+    (DOCS / "quickstart.svg").write_text(picture(stored.results[0]))
+    sys.stdout.write(f"{description(stored.results[0])}\n\n{seeds_table(stored)}\n")

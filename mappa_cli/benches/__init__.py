@@ -1,4 +1,4 @@
-"""`mappa bench`: figures as ratios within one run on this machine.
+"""`mappa bench`: figures on this machine, as ratios within one run where it can be so.
 
 rollout         generated tokens/s of whole rollouts over the bare engine's, on the same requests
 orchestration   share of the wall time in which engine, sandbox, coach and learner all rest
@@ -9,6 +9,7 @@ sandbox         what a run costs on each backend
 audit           `mappa audit` of a small run and of a million actions
 estimators      bias of every estimator's gradient against exact ones
 families        how each model family is read, against its own forward
+quickstart      what `make train` reaches on held-out problems, for several seeds
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 Bench: TypeAlias = "Callable[[Sequence[str], Settings], BenchReport]"
 NAMES = (
     *("rollout", "orchestration", "learner", "store", "coach", "sandbox", "audit"),
-    *("estimators", "families"),
+    *("estimators", "families", "quickstart"),
 )
 """Each is a module here with a function `bench_NAME` of overrides and settings."""
 

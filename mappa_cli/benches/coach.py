@@ -6,11 +6,12 @@ throughput   scores at a model's latency (1 s) and 64 calls at once, over the id
 latency      of one score at a time, above the server's
 faults       30 % of the calls fail in every way: what ends unscored, and whether all totals agree
              with the server's own log
-memory       what is held after each round of scores
+memory       what is held more after each round of new scores, once all is full that it remembers
 """
 
 import asyncio
 import gc
+import itertools
 import json
 import math
 import statistics
@@ -27,7 +28,8 @@ from mappa_cli.benches.report import BenchReport, Figure, aimed
 from mappa_core.coach.budget import Budget
 from mappa_core.coach.config import BudgetConfig, CoachModelConfig, PricesConfig
 from mappa_core.coach.evidence import CoachPrompt, build_prompt
-from mappa_core.coach.llm_coach import LlmCoach
+from mappa_core.coach.llm_coach import REMEMBERED, LlmCoach
+from mappa_core.coach.protocols import Coach
 from mappa_core.coach.providers.gemini import gemini_provider
 from mappa_core.coach.replies import REPLY_SCHEMA
 from mappa_core.coach.rubrics import load_rubrics
@@ -48,6 +50,8 @@ MODEL_SECONDS = 1.0
 MODEL_REPEATS = 3
 IDEAL_AIM = 0.9
 FLAT_BYTES = 2_000_000
+HELD_SCORES, HELD_ROUNDS = 512, 4
+"""Rounds of new cases in which nothing more may be held; a score is some 5,000 bytes."""
 AGENT = "problem_solver"
 TEAM, RUBRIC = "mathchat", "paper-1"
 PATH = "/v1beta/models/stand-in:generateContent"
@@ -72,7 +76,8 @@ async def _measured() -> BenchReport:
         ours = min([await _seconds(address, cases) for _ in range(REPEATS)])
         latency, allowed, peer = await _clients(address, cases)
         added = await _added(address)
-        held = await _memory(address)
+        async with _coach(address) as coach:
+            held = await growth(coach, REMEMBERED, HELD_SCORES, HELD_ROUNDS)
     async with _stand_in(fault_share=0.0, latency_seconds=MODEL_SECONDS) as address:
         slow = min([await _seconds(address, cases[:MODEL_SCORES]) for _ in range(MODEL_REPEATS)])
     async with _stand_in(fault_share=FAULT_SHARE) as address, _coach(address) as coach:
@@ -93,7 +98,7 @@ async def _measured() -> BenchReport:
         Figure(name="over google-genai's client by itself", value=peer / ours, unit="ratio"),
         Figure(name="added to the latency of one call", value=added * 1000, unit="ms"),
         Figure(
-            name="growth of memory over 4 rounds of 100 scores",
+            name=f"growth of memory over {HELD_ROUNDS} rounds of {HELD_SCORES} new scores",
             value=held,
             unit="bytes",
             aim=f"< {FLAT_BYTES}",
@@ -208,19 +213,36 @@ async def _added(address: str) -> float:
     return statistics.median(took) - LATENCY_SECONDS
 
 
-async def _scores(coach: LlmCoach, cases: Sequence[CoachCase]) -> list[CoachScore | Unscored]:
+async def _scores(coach: Coach, cases: Sequence[CoachCase]) -> list[CoachScore | Unscored]:
     return await asyncio.gather(*(coach.score(case) for case in cases))
 
 
-async def _memory(address: str) -> int:
-    """Bytes held more after the last round than after the first."""
-    held: list[int] = []
-    async with _coach(address) as coach:
-        tracemalloc.start()
-        for _ in range(5):
-            # The same cases, so that what is remembered on purpose stays the same.
-            await _scores(coach, [_case(number) for number in range(100)])
+async def growth(coach: Coach, remembered: int, scores: int, rounds: int) -> int:
+    """Bytes that a coach holds more after each of some rounds of new scores than before, at most.
+
+    It is first asked about as many cases as it remembers, so that what it keeps on purpose is full,
+    and never about one case twice, so that no answer comes from there.
+
+    Args:
+        coach: Who is asked.
+        remembered: Scores that it keeps on purpose.
+        scores: Of each round.
+        rounds: Measured ones.
+
+    Raises:
+        CoachError: An answer was none of a call.
+    """
+    numbers, held = itertools.count(1), list[int]()
+    tracemalloc.start()
+    try:
+        for count in (remembered, *(rounds + 1) * (scores,)):
+            given = await _scores(coach, [_case(next(numbers)) for _ in range(count)])
+            if any(score.attempts == 0 for score in given):
+                raise CoachError("a score of the memory's rounds was remembered, not asked for")
+            del given
             gc.collect()
             held.append(tracemalloc.get_traced_memory()[0])
+    finally:
         tracemalloc.stop()
-    return max(0, held[-1] - held[0])
+    # The first round after filling up is not compared: buffers and connections grow to their size.
+    return max(0, *(one - held[1] for one in held[2:]))

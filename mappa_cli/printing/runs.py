@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from statistics import mean
 from uuid import UUID
 
@@ -10,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mappa_cli.printing.console import make_table
+from mappa_core.core.records.episodes import Phase
 from mappa_core.core.records.provenance import resumed_otherwise
 from mappa_core.core.records.runs import EpisodeSummary, Run, RunStatus
 from mappa_core.store.store import Store
@@ -75,20 +77,52 @@ def print_run(console: Console, store: Store, run: Run) -> None:
     said = [f"{name}: {value}" for name, value in facts if value]
     console.print("\n".join([*said, *resumed_otherwise(run.provenance)]), soft_wrap=True)
     summaries = store.episodes.list_episodes(run.id)
-    console.print(iterations_table(summaries))
+    console.print(iterations_table(iteration_lines(summaries)))
     console.print(_episodes_table(summaries))
 
 
-def iterations_table(summaries: Sequence[EpisodeSummary]) -> Table:
-    """How many episodes of each iteration came out right, and how they were scored."""
-    rows: list[tuple[str, ...]] = []
-    for phase, iteration in sorted({(s.phase, s.iteration) for s in summaries}):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationLine:
+    """One iteration's episodes in a line."""
+
+    phase: Phase
+    iteration: int
+    """Held out: updates so far."""
+    episodes: int
+    right: int
+    mean_score: float | None
+    """Over episodes, in [0, 10]; None where nothing was scored."""
+
+
+def iteration_lines(summaries: Sequence[EpisodeSummary]) -> tuple[IterationLine, ...]:
+    """Sum up the episodes of each iteration, by phase and number."""
+    lines: list[IterationLine] = []
+    keys: set[tuple[Phase, int]] = {(s.phase, s.iteration) for s in summaries}
+    for phase, iteration in sorted(keys):
         of_it = [s for s in summaries if (s.phase, s.iteration) == (phase, iteration)]
         scores = [s.mean_score for s in of_it if s.mean_score is not None]
-        right = sum(bool(s.success) for s in of_it)
-        score = f"{mean(scores):.2f}" if scores else "-"
-        rows.append((phase, str(iteration), str(len(of_it)), str(right), score))
+        lines.append(
+            IterationLine(
+                phase=phase,
+                iteration=iteration,
+                episodes=len(of_it),
+                right=sum(bool(s.success) for s in of_it),
+                mean_score=mean(scores) if scores else None,
+            )
+        )
+    return tuple(lines)
+
+
+def iterations_table(lines: Sequence[IterationLine]) -> Table:
+    """How many episodes of each iteration came out right, and how they were scored."""
     columns = ("phase", "iteration", "episodes", "right", "mean score")
+    rows = [
+        (
+            *(each.phase, str(each.iteration), str(each.episodes), str(each.right)),
+            "-" if each.mean_score is None else f"{each.mean_score:.2f}",
+        )
+        for each in lines
+    ]
     return make_table("iterations", columns, rows, numbers=columns)
 
 

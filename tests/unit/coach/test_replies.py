@@ -185,8 +185,14 @@ SEEDS = (
     f"Reasons.\nSCORE {MARKER}: 6",
     '{"score": 4, "rationale": "unsigned"}',
 )
-PIECES = (*'{}[]":,.-+eE0123456789\n\t\\`>*_', "Score:", "NaN", "Infinity", "null", "true", "\x00")
-PIECES += (
+PIECES = (
+    *'{}[]":,.-+eE0123456789\n\t\\`>*_',
+    "Score:",
+    "NaN",
+    "Infinity",
+    "null",
+    "true",
+    "\x00",
     "\ud800",
     "```",
     "```json",
@@ -210,17 +216,30 @@ def mutated(source: random.Random) -> str:
     return raw
 
 
-NUMBER = re.compile(r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+SCORED = re.compile(
+    # The word, in a line perhaps the case's marker; then a number, in the decoration of either.
+    rf"(?:score|rating)(?:\s+{MARKER})?[\s*_\"]*[:=][\s*_`\"'()\[\]]*([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?",
+    re.IGNORECASE,
+)
 
 
 def check(reply: CoachScore | Unreadable, raw: str) -> None:
-    """A score is in range, has reasons, and is one of the numbers in the reply."""
+    """A score is in range, has reasons, and is a number that the reply gives as a score."""
     if isinstance(reply, Unreadable):
         assert reply.why
         return
     assert 0.0 <= reply.value <= 10.0
     assert reply.rationale
-    assert reply.value in {float(number) for number in NUMBER.findall(raw)}, (reply, raw)
+    assert reply.value in {float("".join(found)) for found in SCORED.findall(raw)}, (reply, raw)
+
+
+def test_the_check_of_the_fuzz_fails_on_what_a_reply_does_not_say() -> None:
+    marked = structured(score=7.25, criteria=[{"name": "a", "mark": 3}])
+    check(CoachScore(value=7.25, rationale="because"), marked)
+    # A mark, another number of the reply, none of its numbers, and no reasons.
+    for value, rationale in ((3, "because"), (0.25, "because"), (5, "because"), (7.25, "")):
+        with pytest.raises(AssertionError):
+            check(CoachScore(value=value, rationale=rationale), marked)
 
 
 def fuzz(count: int, seed: int) -> int:

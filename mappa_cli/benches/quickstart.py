@@ -1,0 +1,189 @@
+"""`mappa bench quickstart`: what the quickstart reaches, seed by seed, and what is kept of it.
+
+    mappa bench quickstart seeds=1,2,3 file=docs/quickstart.json
+
+A finished run of the quickstart's preset with a seed is taken as it is; for a seed that has none,
+one is played. `homes=A,B` looks for finished runs in other homes than MAPPA_HOME. README's figures
+and picture are made from the file by docs/picture.py.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from mappa_cli.benches.report import BenchReport, Figure, machine
+from mappa_cli.printing.runs import IterationLine, iteration_lines
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.config_files import load_config
+from mappa_core.core.errors import ConfigError, OutsideError
+from mappa_core.core.records.runs import Run, RunStatus
+from mappa_core.core.settings import Settings
+from mappa_core.evaluate.comparison import Comparison, compare
+from mappa_core.evaluate.report import successes_of
+from mappa_core.store.opening import opened_store
+from mappa_core.store.store import Store
+
+PRESET = Path("configs/quickstart.yaml")
+NEWEST = 1000
+"""Runs of a home that are looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedResult:
+    """One finished run of the preset."""
+
+    seed: int
+    run: str
+    """Its name."""
+    code_version: str
+    minutes: float
+    """From its start to its end, base and trained team's measurement included."""
+    held_out: Comparison
+    iterations: tuple[IterationLine, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepeatedResult:
+    """The preset's runs of several seeds, as they are stored."""
+
+    machine: str
+    results: tuple[SeedResult, ...]
+    """By seed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    seeds: tuple[int, ...] = (1, 2, 3)
+    homes: tuple[Path, ...] = ()
+    file: Path | None = None
+
+
+def bench_quickstart(overrides: Sequence[str], settings: Settings) -> BenchReport:
+    """Take or play one run of the preset for each seed, and store what they reached.
+
+    Raises:
+        ConfigError: An override other than `seeds=1,2,3`, `homes=DIR,DIR` or `file=FILE`.
+        OutsideError: A run failed.
+    """
+    options = _options(overrides)
+    found = RepeatedResult(
+        machine=machine(),
+        results=tuple(_result(seed, options.homes, settings) for seed in options.seeds),
+    )
+    if options.file is not None:
+        text = TypeAdapter(RepeatedResult).dump_json(found, indent=1).decode()
+        options.file.write_text(f"{text}\n")
+    return BenchReport(bench="quickstart", figures=tuple(_figures(found)))
+
+
+def read_result(file: Path) -> RepeatedResult:
+    """Read what `file=` stored.
+
+    Raises:
+        ConfigError: It is not there, or something else.
+    """
+    try:
+        return TypeAdapter(RepeatedResult).validate_json(file.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise ConfigError(f"{file} holds no result of bench quickstart: {error}") from error
+
+
+def finished(store: Store, wanted: TrainConfig) -> SeedResult | None:
+    """Find the newest run that completed with exactly this configuration; None without one."""
+    for run in store.runs.list_runs(NEWEST):
+        if run.status is RunStatus.COMPLETED and run.measures is None and _is(run, wanted):
+            return _read(store, run, wanted)
+    return None
+
+
+def _is(run: Run, wanted: TrainConfig) -> bool:
+    # Another preset's run, or one that an earlier version could be asked for, may not even load.
+    if run.seed != wanted.seed or run.config.get("name") != wanted.name:
+        return False
+    return not TrainConfig.model_validate(run.config).same_experiment(wanted)
+
+
+def _read(store: Store, run: Run, config: TrainConfig) -> SeedResult:
+    before, after = (
+        successes_of(store.episodes.list_episodes(run.id, "held_out", step))
+        for step in (0, config.rollout.iterations)
+    )
+    drawn = {"resamples": config.evaluation.bootstrap, "seed": config.seed}
+    if run.ended_at is None:
+        raise OutsideError(f"run {run.name} completed and the store does not say when")
+    return SeedResult(
+        seed=run.seed,
+        run=run.name,
+        code_version=run.code_version,
+        minutes=round((run.ended_at - run.started_at).total_seconds() / 60, 1),
+        held_out=compare(before, after, **drawn),
+        iterations=iteration_lines(store.episodes.list_episodes(run.id)),
+    )
+
+
+def _result(seed: int, homes: Sequence[Path], settings: Settings) -> SeedResult:
+    wanted = load_config(PRESET, (f"seed={seed}",))
+    found = _look(wanted, homes, settings)
+    if found is None:
+        _play(seed, settings)
+        found = _look(wanted, (), settings)
+    if found is None:
+        raise OutsideError(f"the run of seed {seed} ended and {settings.home} does not have it")
+    return found
+
+
+def _look(wanted: TrainConfig, homes: Sequence[Path], settings: Settings) -> SeedResult | None:
+    places = [Settings.model_validate({"MAPPA_HOME": home}) for home in homes] or [settings]
+    for place in places:
+        with opened_store(place) as store:
+            found = finished(store, wanted)
+        if found is not None:
+            return found
+    return None
+
+
+def _play(seed: int, settings: Settings) -> None:
+    """Train as a person would, in a process of its own; its progress is shown on stderr."""
+    typed = ["train", "--config", str(PRESET), f"seed={seed}"]
+    command = [sys.executable, "-c", "from mappa_cli.main import main; main()", *typed]
+    where = os.environ | {"MAPPA_HOME": str(settings.home)}
+    code = subprocess.run(command, stdout=sys.stderr, env=where, check=False).returncode
+    if code:
+        raise OutsideError(f"`mappa {' '.join(typed)}` ended with {code}: see what it said above")
+
+
+def _options(overrides: Sequence[str]) -> _Options:
+    given = dict[str, str]()
+    for override in overrides:
+        key, _, value = override.partition("=")
+        given[key] = value
+    if not {*given} <= {"seeds", "homes", "file"} or not all(given.values()):
+        raise ConfigError("bench quickstart takes seeds=1,2,3, homes=DIR,DIR and file=FILE")
+    seeds = given.get("seeds", "1,2,3").split(",")
+    if not all(seed.isdecimal() for seed in seeds):
+        raise ConfigError(f"seeds={given['seeds']} are no numbers: write them as seeds=1,2,3")
+    homes = tuple(Path(home) for home in given["homes"].split(",")) if "homes" in given else ()
+    if lacking := [str(home) for home in homes if not home.is_dir()]:
+        raise ConfigError(f"homes: there is no folder {' or '.join(lacking)}")
+    file = Path(given["file"]) if "file" in given else None
+    if file is not None and not file.parent.is_dir():
+        raise ConfigError(f"file={file}: there is no folder {file.parent}, make it first")
+    return _Options(seeds=tuple(sorted(map(int, {*seeds}))), homes=homes, file=file)
+
+
+def _figures(found: RepeatedResult) -> Iterator[Figure]:
+    for one in found.results:
+        compared, of = one.held_out, f"seed {one.seed}"
+        yield Figure(name=f"{of}: right before", value=100 * compared.before, unit="%")
+        yield Figure(name=f"{of}: right after", value=100 * compared.after, unit="%")
+        yield Figure(name=f"{of}: gain", value=100 * compared.difference, unit="points")
+        name = f"{of}: lower end of its 95 % interval"
+        yield Figure(
+            name=name, value=100 * compared.low, unit="points", aim="> 0", met=compared.low > 0
+        )
+        yield Figure(name=f"{of}: a run", value=one.minutes, unit="min")
