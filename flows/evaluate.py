@@ -23,7 +23,7 @@ from mappa_core.core.errors import NotFound
 from mappa_core.core.records.runs import Run
 from mappa_core.core.settings import Settings
 from mappa_core.core.text import counted
-from mappa_core.evaluate.comparison import Evaluation, HeldOut, evaluation
+from mappa_core.evaluate.evaluation import Evaluation, HeldOut, evaluation
 from mappa_core.evaluate.report import report
 from mappa_core.evaluate.steps import last_step
 from mappa_core.store.opening import opened_store
@@ -50,7 +50,10 @@ async def evaluate_held_out(run_id: UUID, step: int, config: TrainConfig) -> Hel
 
 @flow(name="evaluate", flow_run_name="evaluate {run_name}", persist_result=False)
 async def evaluate(
-    run_name: str, config: TrainConfig | None = None, step: int | None = None
+    run_name: str,
+    config: TrainConfig | None = None,
+    step: int | None = None,
+    by: tuple[str, ...] = (),
 ) -> Evaluation:
     """Compare a stored run's base team with its team after `step` updates (default: the last).
 
@@ -60,10 +63,12 @@ async def evaluate(
         run_name: Name, id or a prefix of either.
         config: How to measure; default as the run was configured.
         step: Updates the policies had had; default the last.
+        by: Attributes of problems to break it down by, beside task type and contest.
 
     Raises:
         NotFound: No such run, or it has no policy at that step.
-        ConfigError: Another team or model, or more episodes than Prefect records.
+        ConfigError: Another team or model, an attribute that no problem has, or more episodes than
+            Prefect records.
         RunBusy: Another process trains it, or evaluates it in the same way.
     """
     config = config or await asyncio.to_thread(_config_of, run_name)
@@ -81,16 +86,19 @@ async def evaluate(
                 else f"run {run.name} has not finished an update yet: nothing to compare"
             )
         async with open_evaluation(port, run, config, (0, after)) as opened:
-            return await _evaluated(port, opened, after, config)
+            return await _evaluated(port, opened, after, config, by)
 
 
-async def _evaluated(port: Services, run: Run, after: int, config: TrainConfig) -> Evaluation:
+async def _evaluated(
+    port: Services, run: Run, after: int, config: TrainConfig, by: tuple[str, ...]
+) -> Evaluation:
     found = evaluation(
         run.name,
         await evaluate_held_out(run.id, 0, config),
         await evaluate_held_out(run.id, after, config),
         resamples=config.evaluation.bootstrap,
         seed=config.seed,
+        by=by,
     )
     await asyncio.to_thread(port.tracker.log, run.mlflow_run_id or "", after, found.metrics())
     return found

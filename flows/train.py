@@ -37,7 +37,8 @@ from mappa_core.core.errors import CoachError
 from mappa_core.core.records.runs import IterationFigures, Run
 from mappa_core.core.records.updates import Update
 from mappa_core.core.settings import Settings
-from mappa_core.evaluate.comparison import Comparison, evaluation
+from mappa_core.evaluate.comparison import Comparison
+from mappa_core.evaluate.evaluation import evaluation
 from mappa_core.evaluate.registration import register_policies
 from mappa_core.rollout.config import EngineConfig
 from mappa_core.rollout.protocols import Engine, SleepingEngine

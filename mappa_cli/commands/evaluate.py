@@ -1,6 +1,7 @@
 """`mappa evaluate`: a run's trained team beside its base, on held-out problems."""
 
 import json
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -11,6 +12,7 @@ from mappa_cli.commands.running import stored_run, watched
 from mappa_cli.printing.console import open_console
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import with_overrides
+from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
 
 
@@ -20,21 +22,37 @@ def evaluate_command(
     step: Annotated[
         int | None, typer.Option("--step", help="Updates the policies had had; default the last.")
     ] = None,
+    by: Annotated[
+        list[str] | None,
+        typer.Option("--by", help="Also compare by an attribute of problems, e.g. year."),
+    ] = None,
+    gain: Annotated[
+        float | None,
+        typer.Option("--gain", help="Say what it takes to find a gain of so many points."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Compare a run's trained team with its base on held-out problems."""
     from mappa_core.app.checks import check_same_weights
 
+    if gain is not None and not 0 < gain < 100:
+        raise ConfigError(f"--gain {gain:g} is in points: more than 0 and less than 100")
     stored = stored_run(run)
     config = with_overrides(TrainConfig.model_validate(stored.config), overrides or ())
     check_same_weights(stored, config, "an evaluation")
     with watched(config, Settings(), open_console(stderr=True), trains=False):
         from flows.evaluate import evaluate as evaluate_flow
 
-        found = run_flow(evaluate_flow(stored.name, config, step))
-    from mappa_cli.printing.evaluations import evaluation_json, print_evaluation
+        found = run_flow(evaluate_flow(stored.name, config, step, tuple(by or ())))
+    from mappa_cli.printing.evaluations import evaluation_json, power_table, print_evaluation
+    from mappa_core.evaluate.power import plans_of
 
+    plans = {} if gain is None else plans_of(found, gain / 100)
     if as_json:
-        typer.echo(json.dumps(evaluation_json(found)))
-    else:
-        print_evaluation(open_console(), found)
+        planned = {"power": {name: asdict(each) for name, each in plans.items()}} if plans else {}
+        typer.echo(json.dumps({**evaluation_json(found), **planned}))
+        return
+    console = open_console()
+    print_evaluation(console, found)
+    if plans:
+        console.print(power_table(plans))

@@ -52,7 +52,7 @@ _HELD_OUT = {
 }
 """Keys that decide what a held-out episode of given weights is like."""
 
-_LATER = {"rollout": ("agent_tokens",), "problems": ("sample",)}
+_LATER = {"rollout": ("agent_tokens",), "problems": ("sample", "skip_unusable")}
 """Those that came later: left out at their defaults, so that stored evaluations are found again."""
 
 

@@ -120,3 +120,11 @@ def _measured(outcome: Outcome) -> Iterator[Fact]:
     if outcome.detail is not None:
         said += f"; {outcome.detail}"
     yield Fact(name="the team's submission, measured against hidden labels", text=said)
+    shown = [
+        f"{figure.name} {figure.value:.3g} (a constant prediction: {figure.constant:.3g})"
+        for figure in outcome.figures or ()
+        if figure.value is not None
+    ]
+    if shown:
+        text = ", ".join(shown)
+        yield Fact(name="the same submission in figures that all tasks of its kind have", text=text)

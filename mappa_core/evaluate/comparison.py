@@ -15,9 +15,6 @@ from uuid import UUID
 
 import numpy as np
 
-from mappa_core.core.records.runs import EpisodeSummary
-from mappa_core.evaluate.report import Report, skills_of, successes_of
-
 Verdict = Literal["better", "worse", "cannot tell"]
 
 FEWEST_CHANGED = 6
@@ -114,79 +111,3 @@ def _interval(differences: np.ndarray, resamples: int, seed: int) -> tuple[float
     drawn = generator.integers(len(differences), size=(resamples, len(differences)))
     low, high = np.quantile(differences[drawn].mean(axis=1), [0.025, 0.975])
     return float(low), float(high)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOut:
-    """What was measured of one policy step."""
-
-    report: Report
-    episodes: Sequence[EpisodeSummary]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
-    """A team before and after training, on the same held-out problems with the same seeds."""
-
-    run: str
-    """Under this name the episodes are in the store."""
-    before: Report
-    after: Report
-    success: Comparison
-    skill: Comparison | None
-    """Where tasks are measured and not only right or wrong."""
-    strata: Mapping[str, Comparison]
-    """Success by task type; empty where there is one."""
-
-    def metrics(self) -> dict[str, float]:
-        """For the tracker and for scripts."""
-        found = {**self.after.metrics(), **self.success.metrics()}
-        if self.skill is not None:
-            found |= self.skill.metrics("held_out/skill")
-        return found
-
-
-def evaluation(
-    run: str, before: HeldOut, after: HeldOut, *, resamples: int, seed: int
-) -> Evaluation:
-    """Compare two policy steps of one run on the same held-out problems, paired.
-
-    Args:
-        run: Its name.
-        before: The earlier step.
-        after: The later one.
-        resamples: Bootstrap resamples.
-        seed: Of the resampling.
-
-    Raises:
-        ValueError: They were measured on different problems.
-    """
-    skills = skills_of(before.episodes), skills_of(after.episodes)
-    strata = [_by_type(each.episodes) for each in (before, after)]
-    return Evaluation(
-        run=run,
-        before=before.report,
-        after=after.report,
-        success=compare(
-            successes_of(before.episodes),
-            successes_of(after.episodes),
-            resamples=resamples,
-            seed=seed,
-        ),
-        skill=compare(*skills, resamples=resamples, seed=seed) if all(skills) else None,
-        strata={
-            kind: compare(strata[0].get(kind, {}), found, resamples=resamples, seed=seed)
-            for kind, found in sorted(strata[1].items())
-            if len(strata[1]) > 1
-        },
-    )
-
-
-def _by_type(
-    episodes: Sequence[EpisodeSummary],
-) -> Mapping[str, Mapping[UUID, Sequence[bool]]]:
-    """Success of each problem's episodes, by task type."""
-    return {
-        kind: successes_of([one for one in episodes if one.task_type == kind])
-        for kind in {one.task_type for one in episodes}
-    }

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from mappa_core.core.records.episodes import Outcome
+from mappa_core.grading.figures import figures
 from mappa_core.grading.metrics import METRICS, Metric, Table
 from mappa_core.grading.skill import constant_value, skill
 
@@ -71,11 +72,12 @@ def grade(submission: bytes | None, labels: bytes, key: GradingKey) -> Outcome:
     metric = METRICS[key.metric]
     ids, truth = _labels(labels, key, metric)
     constant = constant_value(metric, truth)
-    value, reason = None, None
+    predicted, value, reason = None, None, None
     try:
-        value = _measured(submission, key, metric, ids, truth)
+        predicted = _predicted(submission, key, metric, ids)
+        value = _measured(metric, truth, predicted)
     except Invalid as objection:
-        reason = str(objection)
+        predicted, reason = None, str(objection)
     return Outcome(
         success=value is not None and metric.better(value, constant),
         answer=None if value is None else f"{metric.name} {value:.6g}",
@@ -85,16 +87,21 @@ def grade(submission: bytes | None, labels: bytes, key: GradingKey) -> Outcome:
         charged=constant if value is None else value,
         skill=skill(metric, value, constant),
         detail=reason,
+        figures=figures(metric, truth, predicted),
     )
 
 
-def _measured(
-    submission: bytes | None, key: GradingKey, metric: Metric, ids: Sequence[str], truth: Table
-) -> float:
+def _predicted(
+    submission: bytes | None, key: GradingKey, metric: Metric, ids: Sequence[str]
+) -> Table:
+    """Shape (N, K): what the submission says of the hidden rows, in the order of `ids`."""
     if submission is None:
         raise Invalid("there is no submission.csv")
     cells = _in_order(_read(submission, key, len(ids)), key, ids)
-    predicted = np.column_stack([_column(cells[name], metric, name) for name in key.targets])
+    return np.column_stack([_column(cells[name], metric, name) for name in key.targets])
+
+
+def _measured(metric: Metric, truth: Table, predicted: Table) -> float:
     # What overflows is no finite value, which is said below.
     with np.errstate(all="ignore"):
         value = float(metric.measure(truth, predicted))

@@ -46,6 +46,11 @@ class ProblemsConfig(Section):
     drop_overlap: bool = Field(
         default=False, description="Leave held-out problems out of training instead of refusing."
     )
+    skip_unusable: bool = Field(
+        default=False,
+        description="Leave out tasks that cannot be played or graded, and name them in one line, "
+        "instead of refusing the start (dsbench).",
+    )
     train_size: Positive = Field(default=400, description="How many problems training draws from.")
     held_out_size: Positive = Field(default=64, description="How many problems are held out.")
     sample: Literal["first", "seeded"] = Field(

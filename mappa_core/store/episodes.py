@@ -108,11 +108,11 @@ class Episodes(Repository):
         Only those of one phase and one iteration (held out: policy step) where they are given.
         """
         columns = EPISODE.c
-        measured = OUTCOME.c["success", "answer", "metric", "value", "skill"]
+        measured = OUTCOME.c["success", "answer", "metric", "value", "skill", "figures"]
         asked = {columns.phase: phase, columns.iteration: iteration}
         query = (
             select(columns.id, columns.phase, columns.iteration, columns.problem_id)
-            .add_columns(PROBLEM.c.task_type, *measured)
+            .add_columns(PROBLEM.c.task_type, PROBLEM.c.attributes, *measured)
             .add_columns(func.avg(COACH_SCORE.c.score).label("mean_score"))
             .select_from(EPISODE)
             .join(PROBLEM)

@@ -30,13 +30,23 @@ class Runs(Repository):
     def add_manifest(
         self, connection: Connection, run_id: UUID, split: Phase, problems: Sequence[Problem]
     ) -> None:
-        """Add the problems that a run draws from, in their order; a repeat changes nothing."""
+        """Add the problems that a run draws from, in their order; a repeat changes nothing.
+
+        A problem of an earlier version, of which nothing else is known, gets its attributes.
+        """
         drawn = [
             {"run_id": run_id, "split": split, "position": position, "problem_id": problem.id}
             for position, problem in enumerate(problems)
         ]
         rows = [row_of(PROBLEM, problem) for problem in problems]
         insert(connection, {PROBLEM: rows, RUN_PROBLEM: drawn})
+        for problem in sorted(problems, key=lambda problem: problem.id):
+            if problem.attributes:
+                connection.execute(
+                    update(PROBLEM)
+                    .where(PROBLEM.c.id == problem.id, PROBLEM.c.attributes == {})
+                    .values(attributes=dict(problem.attributes))
+                )
 
     @transaction
     def link_run(

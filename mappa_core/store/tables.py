@@ -101,6 +101,7 @@ PROBLEM = Table(
     Column("level", Integer, nullable=False),
     Column("statement", AnyText, nullable=False),
     Column("answer", AnyText, nullable=False),
+    Column("attributes", AnyJson, nullable=False, server_default=text("'{}'::jsonb")),
 )
 
 RUN_PROBLEM = Table(
@@ -257,6 +258,7 @@ OUTCOME = Table(
     Column("charged", Double),
     Column("skill", Double),
     Column("detail", AnyText),
+    Column("figures", AnyJson),
     CheckConstraint("skill BETWEEN 0 AND 1", name="skill_range"),
 )
 

@@ -9,7 +9,14 @@ import pytest
 
 from mappa_core.core import ids
 from mappa_core.core.errors import NotFound, StoreError
-from mappa_core.core.records.episodes import Episode, FinishReason, Outcome, Phase, StopReason
+from mappa_core.core.records.episodes import (
+    Episode,
+    Figure,
+    FinishReason,
+    Outcome,
+    Phase,
+    StopReason,
+)
 from mappa_core.core.records.runs import Run, RunStatus
 from mappa_core.core.records.scores import (
     CoachRequest,
@@ -44,6 +51,10 @@ RIGHT = Outcome(
     charged=2.5,
     skill=0.75,
     detail="stale",
+    figures=(
+        Figure(name="r2", value=0.75, constant=0.0),
+        Figure(name="rmse_over_sd", value=None, constant=1.0),
+    ),
 )
 WRONG = Outcome(success=False, answer=None, method="math-verify")
 
@@ -457,6 +468,21 @@ class TestFigures:
             (failed.id, "train", 1, None, None),
         ]
         assert {summary.task_type for summary in summaries} == {"addition"}
+
+    def test_a_summary_has_what_is_known_of_the_problem_and_the_figures(
+        self, store: Store, run: Run, play: Callable[..., Episode]
+    ) -> None:
+        """Also of a problem that an earlier version added without its attributes."""
+        play(phase="held_out")
+        (before,) = store.episodes.list_episodes(run.id)
+        assert (before.attributes, before.figures) == ({}, RIGHT.figures)
+        known = replace(make_problem(), attributes={"contest": "aime", "year": 2024})
+        store.runs.add_manifest(run.id, "held_out", [known])
+        (after,) = store.episodes.list_episodes(run.id)
+        assert after.attributes == {"contest": "aime", "year": 2024}
+        assert store.episodes.get_episode(str(after.id)).problem == known
+        store.runs.add_manifest(run.id, "train", [replace(known, attributes={"year": 1})])
+        assert store.episodes.list_episodes(run.id)[0].attributes["year"] == 2024
 
     def test_held_out_episodes_in_rollout_order(
         self, store: Store, run: Run, play: Callable[..., Episode]

@@ -17,7 +17,7 @@ from mappa_core.core.errors import ConfigError, RunBusy, TrackerError
 from mappa_core.core.records.episodes import Episode
 from mappa_core.core.records.runs import RunStatus
 from mappa_core.core.records.scores import ScoreEntry
-from mappa_core.evaluate.comparison import Evaluation
+from mappa_core.evaluate.evaluation import Evaluation
 from mappa_core.store import claims
 from mappa_core.store.connection import for_psql
 from mappa_core.store.store import Store

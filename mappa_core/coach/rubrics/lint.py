@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from mappa_core.coach.rubrics import Rubric, RubricSet, TaskType
 from mappa_core.coach.rubrics.arithmetic import VALUES
+from mappa_core.core.records.episodes import MEASURED
 
 METRICS: Mapping[str, str | None] = {
     **dict.fromkeys(VALUES),
@@ -48,7 +49,7 @@ def _findings(rubric: Rubric) -> Iterator[str]:
     yield from _alike(rubric)
     yield from _mentions(rubric)
     for name, kind in rubric.task_types.items():
-        yield from (f"task type {name}: {what}" for what in _task_type(kind))
+        yield from (f"task type {name}: {what}" for what in _task_type(name, kind))
 
 
 def _bands(rubric: Rubric) -> Iterator[str]:
@@ -79,13 +80,14 @@ def _alike(rubric: Rubric) -> Iterator[str]:
             yield f"task types differ in their {what}"
 
 
-def _task_type(kind: TaskType) -> Iterator[str]:
+def _task_type(name: str, kind: TaskType) -> Iterator[str]:
     if not kind.examples:
         yield "it has no worked example"
     if any(not kind.floor <= example.score <= kind.cap for example in kind.examples):
         yield "a worked example lies outside floor and cap"
     if kind.metric is not None:
         yield from _scale(kind, kind.metric)
+        yield from _unseen(name, kind.metric)
 
 
 def _scale(kind: TaskType, metric: str) -> Iterator[str]:
@@ -101,6 +103,14 @@ def _scale(kind: TaskType, metric: str) -> Iterator[str]:
         yield "the caps of its scale do not fall"
     if bounds != sorted(set(bounds), reverse=kind.better == "higher"):
         yield "the bounds of its scale are not in order, best first"
+
+
+def _unseen(task_type: str, metric: str) -> Iterator[str]:
+    """What a cap names and the evidence of its kind of task never holds."""
+    shown = MEASURED.get(task_type, ())
+    if metric in VALUES and metric not in shown:
+        said = ", ".join(sorted({*shown} & {*VALUES})) or "nothing that a cap may name"
+        yield f"metric {metric} is not in the coach's evidence, which has {said}"
 
 
 def _mentions(rubric: Rubric) -> Iterator[str]:

@@ -1,8 +1,10 @@
 """What happens in an episode: a problem, what an agent sees, what it does, how it ends."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Literal, TypeAlias
 from uuid import UUID
 
@@ -50,6 +52,8 @@ class Problem:
     """The words the agents read."""
     answer: str
     """The expected answer, as text."""
+    attributes: Mapping[str, str | int] = field(default_factory=dict[str, str | int], hash=False)
+    """What else is known of it, by name, e.g. contest, year and number; not part of what it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +152,33 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One measure of a submission that is comparable over all tasks of its kind."""
+
+    name: str
+    """One of `MEASURED` for the kind of task."""
+    value: float | None
+    """None where nothing could be measured."""
+    constant: float
+    """What a constant prediction gets on the same labels: the charge for a failure."""
+
+    @property
+    def charged(self) -> float:
+        """The value, or what a failure is charged in its place."""
+        return self.constant if self.value is None else self.value
+
+
+MEASURED: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "classification": ("accuracy", "balanced_accuracy", "f1", "roc_auc"),
+        "regression": ("rmse_over_sd", "mae_over_mad", "r2", "rmse_percent_of_range"),
+        "extraction": ("jaccard",),
+    }
+)
+"""Figures of each submission, whatever its task's own metric, by kind of task."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """The truth about an episode, computed by us and never by the coach."""
 
@@ -166,6 +197,9 @@ class Outcome:
     """In [0, 1]: 0 for a constant prediction, worse or none, 1 for a perfect one."""
     detail: str | None = None
     """Why nothing could be measured, or what to mind about the measurement."""
+    figures: tuple[Figure, ...] | None = None
+    """What is comparable over tasks; None where nothing is measured, or was by an earlier
+    version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

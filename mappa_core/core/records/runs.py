@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
-from mappa_core.core.records.episodes import Message, Phase
+from mappa_core.core.records.episodes import Figure, Message, Phase
 from mappa_core.core.records.provenance import Provenance
 
 
@@ -109,6 +109,10 @@ class EpisodeSummary:
     skill: float | None
     mean_score: float | None
     """Over its actions' training scores, in [0, 10]; None where nothing was scored."""
+    attributes: Mapping[str, str | int] = field(default_factory=dict[str, str | int])
+    """The problem's."""
+    figures: tuple[Figure, ...] | None = None
+    """The outcome's."""
 
     @property
     def failed(self) -> bool:

@@ -9,7 +9,8 @@ search in the raw Kaggle text is wrong for a third of the tasks.
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil
 from pathlib import Path
 from typing import Annotated, Literal
@@ -20,6 +21,8 @@ from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
 from mappa_core.core import ids
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import Problem
+from mappa_core.core.text import counted
+from mappa_core.grading.figures import kind_of
 from mappa_core.grading.metrics import METRICS
 from mappa_core.grading.submissions import GradingKey, Invalid, check_labels, parse_key
 from mappa_core.rollout.config import ProblemsConfig
@@ -40,6 +43,9 @@ from mappa_core.rollout.problems.tasks import (
 Names = Annotated[
     tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
 ]
+
+
+_log = logging.getLogger(__name__)
 
 
 class _Metadata(BaseModel):
@@ -84,14 +90,44 @@ def open_problems(config: ProblemsConfig, workspace_mib: int | None) -> TaskProb
             _check_room(name, folder, workspace_mib)
         return _task(name, prompts, folder)
 
+    train_names, held_out_names = _names(config.train_files), _names(config.held_out_files)
+    tasks = _usable([*train_names, *held_out_names], task, skip=config.skip_unusable)
     train, held_out = (
-        stratified([task(name) for name in _names(paths)], size, config.seed)
-        for paths, size in (
-            (config.train_files, config.train_size),
-            (config.held_out_files, config.held_out_size),
+        stratified([tasks[name] for name in names if name in tasks], size, config.seed)
+        for names, size in (
+            (train_names, config.train_size),
+            (held_out_names, config.held_out_size),
         )
     )
+    if not train or not held_out:
+        raise ConfigError(
+            f"no {'held-out' if train else 'training'} task is left to play: see problems.folder"
+        )
     return TaskProblems(train, held_out)
+
+
+def _usable(names: Sequence[str], task: Callable[[str], Task], *, skip: bool) -> Mapping[str, Task]:
+    """The tasks that can be played and graded, by name; what is wrong with the others in one line.
+
+    Raises:
+        ConfigError: There are others, and they are not to be skipped.
+    """
+    tasks: dict[str, Task] = {}
+    refused: dict[str, str] = {}
+    for name in dict.fromkeys(names):
+        try:
+            tasks[name] = task(name)
+        except ConfigError as error:
+            refused[name] = str(error)
+    if refused:
+        named = "; ".join(refused.values())
+        if not skip:
+            raise ConfigError(
+                f"{named} ({counted(len(refused), 'task')} of {len(refused) + len(tasks)}; "
+                "problems.skip_unusable=true plays the others)"
+            )
+        _log.warning("%s left out: %s", counted(len(refused), "task"), named)
+    return tasks
 
 
 def _prompts(path: Path) -> Mapping[str, CleanedPrompt]:
@@ -128,6 +164,11 @@ def _task(name: str, prompts: Mapping[str, CleanedPrompt], folder: Path) -> Task
         )
     if prompt.metric not in METRICS:
         raise ConfigError(f"task {name} is measured by {prompt.metric}, which is not known here")
+    if kind_of(METRICS[prompt.metric]) != prompt.task_type:
+        raise ConfigError(
+            f"task {name} is called {prompt.task_type} and measured by {prompt.metric}, a "
+            f"metric of {kind_of(METRICS[prompt.metric])}: mend its cleaned prompt"
+        )
     data, answers = folder / "data_resplit" / name, folder / "answers" / name / "test_answer.csv"
     wanted = [prompt.id_column, *prompt.target_column]
     _check_header(data / TRAIN, prompt.target_column)

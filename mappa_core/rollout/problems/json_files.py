@@ -3,8 +3,10 @@
 Answers may be text or numbers; 142.0 means 142. An answer in prose is kept as it is: it will match
 no boxed answer, so such a problem counts as unsolved.
 
-A problem's task type is its contest and, where the row names its place, the third of the contest it
-is in: `aime early` is problems 1 to 5. AIME and AMC papers get harder from problem to problem.
+What a row or its file's name says of contest, year, paper (I or II), number and difficulty are the
+problem's attributes. A problem's task type is its contest and, where the row names its place, the
+third of the contest it is in: `aime early` is problems 1 to 5. AIME and AMC papers get harder from
+problem to problem.
 
 Two transcriptions of one contest rarely agree to the letter: spaces, a drawing, a clause differ.
 Among the 933 AIME problems of 1983-2024 no two are more similar than 0.7; the 18 that
@@ -14,9 +16,9 @@ Among the 933 AIME problems of 1983-2024 no two are more similar than 0.7; the 1
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, StringConstraints, TypeAdapter, ValidationError
 
@@ -35,7 +37,11 @@ LENGTHS = {"aime": 15, "amc": 25}
 """Problems of one paper, by contest."""
 THIRDS = ("early", "middle", "late")
 
-_PAGE = re.compile(r"_Problems/Problem_(\d+)$")
+_PAGE = re.compile(r"(?P<year>\d{4})_(?P<words>\w+)_Problems/Problem_(?P<number>\d+)$")
+"""The address of a problem's page, e.g. .../2023_AIME_II_Problems/Problem_7."""
+_PAPER = re.compile(r"(?:^|_)(?P<paper>I{1,2}|\d+[AB])(?:_|$)")
+_YEAR = re.compile(r"(?:^|_)(?P<year>(?:19|20)\d{2})$")
+"""At the end of a file's name that has no other: aime_2025, and not AIME_1983_2024."""
 _DRAWING = re.compile(r"\[asy\].*?(?:\[/asy\]|\Z)", re.DOTALL | re.IGNORECASE)
 _WORD = re.compile(r"[^\W\d_]+|\d+")
 _DEGREES = re.compile(r"\^\s*(?:\{\s*)?\\(?:circ|degree)(?:\s*\})?|°")
@@ -63,17 +69,39 @@ class _Row(BaseModel):
     answer: Annotated[Text, BeforeValidator(_answer_text)]
     problem_number: int | None = None
     """Its place in the contest, from 1."""
+    year: int | None = None
+    part: str | None = None
+    """The paper of its year: I or II."""
     url: str | None = None
     """The page of the problem, which names year, contest and place."""
 
-    @property
-    def number(self) -> int | None:
-        """The place in the contest, from 1; None where the row does not say."""
-        paged = _PAGE.search(self.url or "")
-        return int(paged[1]) if self.problem_number is None and paged else self.problem_number
+    def attributes(self, path: Path) -> Mapping[str, str | int]:
+        """What is known of it, by name; what neither row nor file name says is left out."""
+        contest, paged = contest_of(path), _PAGE.search(self.url or "")
+        paper = _PAPER.search(paged["words"]) if paged else None
+        named = _YEAR.search(path.stem)
+        if named and _YEAR.search(path.stem[: named.start()]):
+            named = None
+        number = _first_said(self.problem_number, paged and int(paged["number"]))
+        third = third_of(contest, number)
+        said = {
+            "contest": contest,
+            "year": _first_said(
+                self.year, paged and int(paged["year"]), named and int(named["year"])
+            ),
+            "paper": _first_said(self.part, paper and paper["paper"]),
+            "number": number,
+            "difficulty": THIRDS[third - 1] if third else None,
+        }
+        return {name: value for name, value in said.items() if value is not None}
 
 
 _ROWS = TypeAdapter(list[_Row])
+Said = TypeVar("Said")
+
+
+def _first_said(*said: Said | None) -> Said | None:
+    return next((one for one in said if one is not None), None)
 
 
 def open_problems(config: ProblemsConfig, workspace_mib: int | None) -> FixedProblems:  # noqa: ARG001
@@ -149,19 +177,25 @@ def _first(error: ValidationError) -> str:
 
 
 def _problem(path: Path, row: _Row) -> Problem:
-    dataset = path.stem.lower().split("_")[0]
-    level = _third(dataset, row.number)
+    contest, attributes = contest_of(path), row.attributes(path)
+    difficulty = attributes.get("difficulty")
     return Problem(
         id=ids.problem_id(row.prompt),
-        dataset=dataset,
-        task_type=f"{dataset} {THIRDS[level - 1]}" if level else dataset,
-        level=level,
+        dataset=contest,
+        task_type=f"{contest} {difficulty}" if difficulty else contest,
+        level=THIRDS.index(str(difficulty)) + 1 if difficulty else 0,
         statement=row.prompt,
         answer=row.answer,
+        attributes=attributes,
     )
 
 
-def _third(contest: str, number: int | None) -> int:
+def contest_of(path: Path) -> str:
+    """The contest that a problem file is of: the first word of its name."""
+    return path.stem.lower().split("_")[0]
+
+
+def third_of(contest: str, number: int | None) -> int:
     """The third of its contest that a problem is in, 1 to 3; 0 where that is not known.
 
     Problems of AIME and AMC are set in order of difficulty.

@@ -9,6 +9,7 @@ from mappa_core.coach.rubrics import load_rubrics
 from mappa_core.core.records.episodes import Outcome, Turn
 from mappa_core.core.records.scores import Duty, LabelVisibility
 from mappa_core.core.records.tools import ToolStatus
+from mappa_core.grading.submissions import GradingKey, grade
 from tests.builders import make_episode, make_problem, make_run
 from tests.unit.core.test_file_trail import DUTIES, GOOD, turn
 
@@ -119,3 +120,19 @@ def test_names_of_files_that_were_read_or_removed_are_part_of_the_marker():
     first = turn(0, "engineer", "xt", "q")
     assert marker(first) != marker(turn(0, "engineer", "xt", "r"))
     assert marker(first) != marker(turn(0, "engineer", "xt", "q", "z"))
+
+
+def test_every_figure_that_a_packaged_cap_names_is_in_the_evidence():
+    """Of tasks of each kind, whatever metric they are scored by."""
+    labels = {"classification": b"id,y\n1,a\n2,b\n3,b\n", "regression": b"id,y\n1,1\n2,3\n3,9\n"}
+    metrics = {"classification": "accuracy", "regression": "smape"}
+    for kind, metric in metrics.items():
+        key = GradingKey(metric=metric, id_column="id", targets=("y",), labels_sha256="0")
+        facts = told(GOOD, grade(labels[kind], labels[kind], key))
+        shown = facts["the same submission in figures that all tasks of its kind have"]
+        for rubric in load_rubrics("dsbench", "paper-1").rubrics.values():
+            named = rubric.task_types[kind].metric
+            assert named is None or f"{named} " in shown
+    assert "rmse_over_sd 0 (a constant prediction: 1)" in shown
+    nothing = grade(None, labels["regression"], key)
+    assert not any("figures" in name for name in told(GOOD, nothing))

@@ -54,6 +54,14 @@ def test_equals_are_judged_by_the_same_words() -> None:
         ),
         (lambda r: r["task_types"]["regression"].update(metric="sum_squared_error"), "test set"),
         (lambda r: r["task_types"]["regression"].update(metric="wit"), "not known"),
+        (
+            lambda r: r["task_types"]["regression"].update(metric="spearman"),
+            "spearman is not in the coach's evidence, which has mae_over_mad, r2, rmse_over_sd",
+        ),
+        (
+            lambda r: r["task_types"].update(forecast=r["task_types"]["regression"]),
+            "task type forecast: metric rmse_over_sd is not in the coach's evidence",
+        ),
         (lambda r: r["task_types"]["regression"].pop("otherwise"), "below the last step"),
         (lambda r: r["task_types"]["regression"]["scale"].reverse(), "do not fall"),
         (lambda r: r["task_types"]["regression"].update(better="higher"), "not in order"),

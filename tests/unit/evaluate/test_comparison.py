@@ -13,13 +13,13 @@ from rich.console import Console
 
 from mappa_cli.printing.evaluations import evaluation_json, print_evaluation
 from mappa_core.core import ids
-from mappa_core.evaluate.comparison import (
-    FEWEST_CHANGED,
-    Comparison,
-    HeldOut,
-    compare,
-    evaluation,
-)
+from mappa_core.core.errors import ConfigError
+from mappa_core.core.records.episodes import Figure
+from mappa_core.core.records.runs import EpisodeSummary
+from mappa_core.evaluate.comparison import FEWEST_CHANGED, Comparison, compare
+from mappa_core.evaluate.evaluation import HeldOut, evaluation
+from mappa_core.evaluate.fair import fair_figures
+from mappa_core.evaluate.power import plans_of
 from mappa_core.evaluate.report import report
 from tests.builders import make_summary
 
@@ -145,7 +145,8 @@ def test_each_task_type_is_compared_by_itself() -> None:
     after = measured(9, ("aime", False), ("aime", True), ("amc", True), ("amc", True))
     found = evaluation("run", before, after, resamples=200, seed=1)
     assert {
-        kind: (each.problems, each.before, each.after) for kind, each in found.strata.items()
+        kind: (each.success.problems, each.success.before, each.success.after)
+        for kind, each in found.strata["task_type"].items()
     } == {"aime": (2, 0.0, 0.5), "amc": (2, 0.5, 1.0)}
     shown = evaluation_json(found)["by_task_type"]
     assert isinstance(shown, dict)
@@ -153,9 +154,86 @@ def test_each_task_type_is_compared_by_itself() -> None:
     assert shown["amc"]["verdict"] == "cannot tell"
     console = Console(width=120, record=True, file=StringIO())
     print_evaluation(console, found)
-    assert re.search(r"aime\W+2\W+0\.0%\W+50\.0%\W+50\.0\W", console.export_text())
+    assert re.search(r"aime\W+2\W+2\W+0\.0%\W+50\.0%\W+50\.0%", console.export_text())
 
 
 def test_one_task_type_is_no_table_of_its_own() -> None:
     one = measured(0, ("aime", False), ("aime", True))
     assert evaluation("run", one, one, resamples=200, seed=1).strata == {}
+
+
+def known(*found: tuple[dict[str, str | int], str]) -> HeldOut:
+    """One problem per pair: its attributes, and the successes of its samples as `1` and `0`."""
+    episodes = [
+        replace(
+            make_summary(ids.problem_id(str(at)), success=mark == "1", answer=mark),
+            task_type="competition",
+            attributes=attributes,
+        )
+        for at, (attributes, marks) in enumerate(found)
+        for mark in marks
+    ]
+    return HeldOut(report=report(1, episodes, ()), episodes=episodes)
+
+
+AIME: dict[str, str | int] = {"contest": "aime", "year": 2024}
+OLD_AIME: dict[str, str | int] = {"contest": "aime", "year": 1983}
+AMC: dict[str, str | int] = {"contest": "amc"}
+
+
+def test_aime_is_measured_beside_amc_and_any_other_attribute_on_request() -> None:
+    before = known((AIME, "0010"), (OLD_AIME, "0000"), (AMC, "0110"))
+    after = known((AIME, "1010"), (OLD_AIME, "0100"), (AMC, "1111"))
+    contests = evaluation("run", before, after, resamples=200, seed=1).strata
+    assert set(contests) == {"contest"}
+    aime = contests["contest"]["aime"]
+    assert (aime.samples, aime.success.before, aime.success.after) == (4, 0.125, 0.375)
+    assert (aime.before.pass_at[4], aime.after.pass_at[4]) == (0.5, 1.0)
+    found = evaluation("run", before, after, resamples=200, seed=1, by=["year"])
+    assert list(found.strata["year"]) == ["1983", "2024", "unknown"]
+    assert evaluation_json(found)["by_year"]
+    with pytest.raises(ConfigError, match="has a paper: they have contest, task_type, year"):
+        evaluation("run", before, after, resamples=200, seed=1, by=["paper"])
+
+
+def test_each_benchmark_is_planned_by_itself() -> None:
+    before = known(*[(AIME, "0")] * 12, *[(AMC, "1")] * 30)
+    found = evaluation("run", before, before, resamples=50, seed=1)
+    plans = plans_of(found, 0.3, simulations=25)
+    assert {name: (each.problems, each.samples) for name, each in plans.items()} == {
+        "all": (42, 1),
+        "aime": (12, 1),
+        "amc": (30, 1),
+    }
+    assert plans["aime"].chance < 0.8
+    assert plans["aime"].problems_needed in (24, 48)
+    # It is solved always: there is nothing to gain.
+    assert plans["amc"].chance == 0.0
+    assert (plans["amc"].samples_needed, plans["amc"].problems_needed) == (None, None)
+
+
+def played(problem: int, kind: str, name: str, value: float | None, constant: float = 0.5):
+    """One episode of a task; without a value it handed in nothing."""
+    return replace(
+        make_summary(ids.problem_id(str(problem)), success=value is not None, answer=None),
+        task_type=kind,
+        figures=(Figure(name=name, value=value, constant=constant),),
+    )
+
+
+def failed(problem: int, kind: str) -> EpisodeSummary:
+    found = make_summary(ids.problem_id(str(problem)), success=None, answer=None)
+    return replace(found, task_type=kind)
+
+
+def test_fair_metrics_charge_failures_and_know_that_less_error_is_better() -> None:
+    spoilt = [played(at, "regression", "rmse_percent_of_range", None, 40.0) for at in range(8)]
+    mended = [played(at, "regression", "rmse_percent_of_range", 10.0, 40.0) for at in range(8)]
+    before = [*spoilt, played(9, "classification", "accuracy", 0.9)]
+    after = [*mended, failed(9, "classification")]
+    right, error = fair_figures(before, after, resamples=200, seed=1)
+    assert (right.task_type, right.name, right.charged) == ("classification", "accuracy", (0, 1))
+    assert (right.comparison.before, right.comparison.after) == (0.9, 0.5)
+    assert (error.comparison.before, error.comparison.after) == (40.0, 10.0)
+    assert (error.charged, error.comparison.verdict, error.verdict) == ((8, 0), "worse", "better")
+    assert fair_figures([failed(1, "x")], [failed(1, "x")], resamples=200, seed=1) == ()

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from mappa_core.core.errors import ConfigError
+from mappa_core.core.records.episodes import MEASURED
 from mappa_core.grading.metrics import METRICS
-from mappa_core.grading.submissions import parse_key
+from mappa_core.grading.submissions import grade, parse_key
 from mappa_core.rollout.config import ProblemsConfig
 from mappa_core.rollout.problems import problem_source
 from mappa_core.rollout.protocols import TaskSource
@@ -56,6 +57,8 @@ class Layout:
         held_out: list[str],
         size: int = 8,
         workspace_mib: int | None = None,
+        *,
+        skip_unusable: bool = False,
     ) -> TaskSource:
         (self.root / "prompts.json").write_text(json.dumps(self.prompts))
         for file, names in (("train.json", train), ("eval.json", held_out)):
@@ -69,6 +72,7 @@ class Layout:
             held_out_files=(self.root / "eval.json",),
             train_size=size,
             held_out_size=size,
+            skip_unusable=skip_unusable,
         )
         found = problem_source(config, workspace_mib)
         assert isinstance(found, TaskSource)
@@ -149,6 +153,9 @@ def test_data_that_leaves_no_room_to_work_in_is_refused_at_the_start(layout: Lay
 def test_what_cannot_be_graded_is_refused(layout: Layout):
     with pytest.raises(ConfigError, match="task stranger has no cleaned prompt"):
         layout.source(["a", "stranger"], ["c"])
+    layout.prompts["b"]["task_type"] = "classification"  # pyright: ignore
+    with pytest.raises(ConfigError, match="called classification and measured by mcrmse"):
+        layout.source(["a", "b"], ["c"])
     layout.prompts["a"]["metric"] = "vibes"  # pyright: ignore
     with pytest.raises(ConfigError, match="measured by vibes"):
         layout.source(["a"], ["c"])
@@ -163,6 +170,68 @@ def test_the_same_data_under_another_name_is_not_held_out(layout: Layout):
         layout.source(["a"], ["a-again"])
     with pytest.raises(ConfigError, match="shares data"):
         layout.source(["a"], ["a"])
+
+
+def test_all_that_is_unusable_is_named_in_one_line_and_skipped_on_request(
+    layout: Layout, caplog: pytest.LogCaptureFixture
+):
+    layout.add("d", ["y"])
+    (layout.root / "answers/d/test_answer.csv").write_text("Id,y\n7,1\n8,1\n")
+    with pytest.raises(ConfigError) as refused:
+        layout.source(["a", "stranger", "d"], ["c"])
+    (line,) = str(refused.value).splitlines()
+    assert "task stranger has no cleaned prompt" in line
+    assert "y is the same in every row" in line
+    assert "(2 tasks of 4; problems.skip_unusable=true plays the others)" in line
+    source = layout.source(["a", "stranger", "d"], ["c"], skip_unusable=True)
+    assert [problem.statement.split()[-1] for problem in source.train()] == ["a"]
+    (record,) = caplog.records
+    assert record.getMessage().startswith("2 tasks left out: task stranger")
+    with pytest.raises(ConfigError, match="no training task is left to play"):
+        layout.source(["stranger", "d"], ["c"], skip_unusable=True)
+
+
+METRICS_PLAYED = (
+    ("roc_auc", "classification", ("0", "1", "0", "1"), ("0.2", "0.9", "0.7", "0.6")),
+    ("accuracy", "classification", ("oak", "elm", "oak", "ash"), ("oak", "elm", "oak", "oak")),
+    ("log_loss", "classification", ("0", "1", "0", "1"), ("0.1", "0.8", "0.3", "0.9")),
+    ("map_at_3", "classification", ("a", "b", "a", "c"), ("a b", "b c a", "c a", "b c")),
+    ("qwk", "classification", ("3", "5", "4", "6"), ("3", "5.2", "4", "4.6")),
+    ("f1", "classification", ("0", "1", "1", "0"), ("0", "1", "1", "1")),
+    ("rmse", "regression", ("1.5", "2", "4", "9"), ("1", "2", "4", "8")),
+    ("rmsle", "regression", ("10", "20", "40", "90"), ("11", "22", "38", "70")),
+    ("smape", "regression", ("1", "2", "4", "9"), ("1.5", "2", "4", "8")),
+    ("jaccard", "extraction", ("so good", "bad", "so bad", "fine"), ("good", "bad", "bad", "it")),
+)
+
+
+@pytest.mark.parametrize(("metric", "kind", "labels", "said"), METRICS_PLAYED)
+def test_tasks_of_every_kind_of_metric_are_read_played_and_graded(
+    layout: Layout, metric: str, kind: str, labels: tuple[str, ...], said: tuple[str, ...]
+):
+    layout.add("played", ["y"], metric=metric, kind=kind)
+    data, answers = (layout.root / part / "played" for part in ("data_resplit", "answers"))
+    rows = [f"{10 + number},{number}" for number in range(len(labels))]
+    (data / "train.csv").write_text(
+        "Id,x,y\n" + "\n".join(f"{row},{y}" for row, y in zip(rows, labels, strict=True))
+    )
+    (data / "test.csv").write_text("Id,x\n" + "\n".join(rows))
+    (answers / "test_answer.csv").write_text(
+        "Id,y\n" + "\n".join(f"{10 + n},{y}" for n, y in enumerate(labels))
+    )
+    source = layout.source(["played"], ["c"])
+    (problem,) = source.train()
+    key, hidden = parse_key(problem.answer), source.labels(problem)
+    # Rows in another order: they are matched by id.
+    submission = "Id,y\n" + "\n".join([f"{10 + n},{y}" for n, y in enumerate(said)][::-1])
+    outcome = grade(submission.encode(), hidden, key)
+    assert outcome.detail is None
+    assert outcome.success
+    assert 0 < (outcome.skill or 0) < 1
+    assert tuple(figure.name for figure in outcome.figures or ()) == MEASURED[kind]
+    sample = source.files(problem)["sample_submission.csv"]
+    untouched = grade(sample, hidden, key)
+    assert (untouched.detail, untouched.success) == (None, False)
 
 
 def test_a_broken_line_is_named(layout: Layout):
@@ -184,7 +253,8 @@ def test_every_published_task_can_be_read_and_measured(tmp_path: Path):
     made = Layout(tmp_path)
     for name, row in rows.items():
         targets = row["target_column"]
-        made.add(name, [targets] if isinstance(targets, str) else targets)  # pyright: ignore
+        names = [targets] if isinstance(targets, str) else targets
+        made.add(name, names, row["metric"], row["task_type"])  # pyright: ignore
     assert {row["metric"] for row in rows.values()} <= METRICS.keys()
     lists = [
         [json.loads(line)["metadata"]["task_id"] for line in (DATA / file).read_text().splitlines()]
@@ -192,5 +262,7 @@ def test_every_published_task_can_be_read_and_measured(tmp_path: Path):
     ]
     train = [name for name in lists[0] if name in rows]
     assert set(lists[0]) - set(train) == {"liverpool-ion-switching"}
-    source = made.source(train, lists[1], size=100)
+    with pytest.raises(ConfigError, match=r"ion-switching has no .* \(1 task of 72; problems.skip"):
+        made.source(*lists, size=100)
+    source = made.source(*lists, size=100, skip_unusable=True)
     assert (len(source.train()), len(source.held_out())) == (63, 8)

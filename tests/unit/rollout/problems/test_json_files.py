@@ -249,6 +249,21 @@ def test_a_stratum_is_the_contest_and_the_third_of_it(tmp_path: Path) -> None:
     ]
 
 
+def test_what_is_known_of_a_problem_is_kept_as_its_attributes(tmp_path: Path) -> None:
+    train = write(tmp_path / "AIME_1983_2024.json", aime(1990, 12), aime(2001, 3, part="II"))
+    page = "https://artofproblemsolving.com/wiki/index.php/2022_AIME_I_Problems/Problem_10"
+    held_out = write(tmp_path / "aime_2025.json", row("Bare."), row("Paged.") | {"url": page})
+    problems = source(train, held_out)
+    assert [one.attributes for one in (*problems.train(), *problems.held_out())] == [
+        {"contest": "aime", "year": 1990, "number": 12, "difficulty": "late"},
+        {"contest": "aime", "year": 2001, "paper": "II", "number": 3, "difficulty": "early"},
+        {"contest": "aime", "year": 2025},
+        {"contest": "aime", "year": 2022, "paper": "I", "number": 10, "difficulty": "middle"},
+    ]
+    (bare,) = source(train, write(tmp_path / "amc.json", row("Bare, too."))).held_out()
+    assert bare.attributes == {"contest": "amc"}
+
+
 def test_a_seeded_sample_is_of_the_whole_file_and_stratified(tmp_path: Path) -> None:
     rows = [aime(year, number) for year in range(1983, 1993) for number in range(1, 16)]
     train = write(tmp_path / "AIME_1983_2024.json", *rows)
