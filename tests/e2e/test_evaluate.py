@@ -16,7 +16,7 @@ from mappa_core.app.services import use
 from mappa_core.core.errors import ConfigError, RunBusy, TrackerError
 from mappa_core.core.records.episodes import Episode
 from mappa_core.core.records.runs import RunStatus
-from mappa_core.core.records.scores import ScoreEntry
+from mappa_core.core.records.scores import CoachCase, CoachScore, ScoreEntry, Unscored
 from mappa_core.evaluate.evaluation import Evaluation
 from mappa_core.store import claims
 from mappa_core.store.connection import for_psql
@@ -33,7 +33,7 @@ class Silent(AlphabetCoach):
         super().__init__()
         self.asked = 0
 
-    async def score(self, case):
+    async def score(self, case: CoachCase) -> CoachScore | Unscored:
         self.asked += 1
         return await super().score(case)
 

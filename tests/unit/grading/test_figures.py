@@ -1,9 +1,11 @@
 """Figures of submissions, against scikit-learn, for every way in which a prediction is written."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from sklearn import metrics as sk
 
 from mappa_core.core.records.episodes import MEASURED, Outcome
@@ -16,7 +18,7 @@ SCORES = [0.1, 0.6, 0.7, 0.4, 0.9, 0.2, 0.8, 0.3]
 SAID = [str(int(score > 0.5)) for score in SCORES]
 
 
-def csv(**columns: Sequence[object]) -> bytes:
+def csv(**columns: Sequence[object] | NDArray[Any]) -> bytes:
     rows = zip(*columns.values(), strict=True)
     lines = [f"{row},{','.join(map(str, cells))}" for row, cells in enumerate(rows)]
     return "\n".join([f"id,{','.join(columns)}", *lines]).encode()
@@ -52,7 +54,7 @@ def test_two_labels_however_they_are_predicted(metric: str, said: list[object]):
     assert found == {
         "accuracy": pytest.approx(sk.accuracy_score(TRUE, SAID)),
         "balanced_accuracy": pytest.approx(sk.balanced_accuracy_score(TRUE, SAID)),
-        "f1": pytest.approx(sk.f1_score(TRUE, SAID, pos_label="1")),
+        "f1": pytest.approx(sk.f1_score([int(one) for one in TRUE], [int(one) for one in SAID])),
         "roc_auc": pytest.approx(sk.roc_auc_score([int(label) for label in TRUE], order)),
     }
 
