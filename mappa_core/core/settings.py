@@ -8,6 +8,8 @@ These variables are read; an empty one is as one that is not set:
                           name, MAPPA_PATIENCE_SECONDS, is read too)
     MAPPA_SANDBOXFUSION_URL   SandboxFusion server for sandbox.backend=sandbox-fusion, or several
                           with commas between them
+    MAPPA_PROBLEMS        folder in which relative names of problem files are looked for; default:
+                          where the command runs, which for a worker's run is an empty folder
     PREFECT_API_URL       Prefect server to use instead of one started for the command
     GOOGLE_API_KEY        key of the Gemini API
     VERTEX_PROJECT        project of Vertex AI; VERTEX_LOCATION its region, default global;
@@ -69,6 +71,7 @@ class Settings(BaseSettings):
     sandbox_image: str = Field(
         default="mappa-sandbox:local", validation_alias="MAPPA_SANDBOX_IMAGE"
     )
+    problems: Path | None = Field(default=None, validation_alias="MAPPA_PROBLEMS")
     prefect_api_url: str | None = Field(default=None, validation_alias="PREFECT_API_URL")
     vertex_project: str | None = Field(default=None, validation_alias="VERTEX_PROJECT")
     vertex_location: str = Field(default="global", validation_alias="VERTEX_LOCATION")

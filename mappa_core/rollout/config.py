@@ -1,7 +1,7 @@
 """How episodes are played: problems, rollout, engine, sandbox."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
 from pydantic import Field
 
@@ -61,6 +61,23 @@ class ProblemsConfig(Section):
     seed: int = Field(
         default=0, ge=0, description="Seed of the split; the same for every run by default."
     )
+
+    def within(self, base: Path | None) -> Self:
+        """The same, with files of relative names in `base`; None leaves them as they are."""
+        if base is None:
+            return self
+        alone = {
+            name: base / path
+            for name, path in (("prompts_file", self.prompts_file), ("folder", self.folder))
+            if path is not None
+        }
+        return self.model_copy(
+            update={
+                **alone,
+                "train_files": tuple(base / file for file in self.train_files),
+                "held_out_files": tuple(base / file for file in self.held_out_files),
+            }
+        )
 
 
 class RolloutConfig(Section):

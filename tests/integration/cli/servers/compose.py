@@ -3,15 +3,20 @@
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+LOGINS = ("POSTGRES", "SERVICES", "WORKER")
 ROOT = Path(__file__).parents[4]
 
 
 def compose(
-    *arguments: str, password: str | None, files: tuple[str, ...] = ()
+    *arguments: str,
+    password: str | None,
+    files: tuple[str, ...] = (),
+    variables: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run `docker-compose ARGUMENTS`; `files` come on top of the project's, relative to it."""
     command = shutil.which("docker-compose")
@@ -20,9 +25,9 @@ def compose(
             pytest.fail("docker-compose is missing: apt-get install docker-compose")
         pytest.skip("docker-compose is not installed")
     kept = {name: os.environ[name] for name in ("PATH", "DOCKER_HOST") if name in os.environ}
-    environment = {**kept, "HOME": "/nonexistent"}
+    environment = {**kept, "HOME": "/nonexistent", **(variables or {})}
     if password is not None:
-        environment["POSTGRES_PASSWORD"] = password
+        environment |= {f"{whose}_PASSWORD": password for whose in LOGINS}
     named = [part for file in ("docker-compose.yml", *files) for part in ("--file", file)]
     return subprocess.run(
         [command, *named, *arguments],

@@ -1,12 +1,14 @@
 """The compose file as docker-compose reads it: complete, and closed to the outside."""
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.integration.cli.servers.compose import compose
+from tests.integration.cli.servers.compose import ROOT, compose
 
 ONE_SHOT = {"migrate", "deploy"}
 
@@ -46,3 +48,57 @@ def test_the_password_is_asked_for_and_in_no_image(services: dict[str, Any]) -> 
     builds = [service["build"] for service in services.values() if "build" in service]
     assert builds
     assert "letmein" not in json.dumps(builds)
+
+
+WORKERS = {"worker": "sandbox", "gpu-worker": "gpu-sandbox"}
+"""Each worker and the server that runs its agents' programs."""
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+def test_a_worker_has_keys_problem_files_and_a_sandbox_of_its_own(
+    services: dict[str, Any], worker: str
+) -> None:
+    service, sandbox = services[worker], services[WORKERS[worker]]
+    environment = service["environment"]
+    assert environment["MAPPA_SANDBOXFUSION_URL"] == f"http://{WORKERS[worker]}:8080"
+    assert set(sandbox["networks"]) < set(service["networks"])
+    assert "environment" not in sandbox or set(sandbox["environment"]) == {"HOST"}
+    (mounted,) = [each for each in service["volumes"] if "/data:" in str(each)]
+    assert str(mounted).endswith(f"{environment['MAPPA_PROBLEMS']}/data:ro")
+
+
+def test_keys_reach_workers_and_nothing_else(tmp_path: Path) -> None:
+    keys = tmp_path / "worker.env"
+    keys.write_text("GOOGLE_API_KEY=a-key-of-mine\n")
+    resolved = compose(
+        "--profile", "gpu", "config", password="letmein", variables={"WORKER_ENV_FILE": str(keys)}
+    )
+    assert resolved.returncode == 0, resolved.stderr
+    found = yaml.safe_load(resolved.stdout)["services"]
+    assert {name for name in found if "a-key-of-mine" in json.dumps(found[name])} == set(WORKERS)
+
+
+def test_no_process_beside_postgres_is_its_administrator(services: dict[str, Any]) -> None:
+    users = {
+        name: set(re.findall(r"postgresql\+\w+://(\w+):", json.dumps(service)))
+        for name, service in services.items()
+    }
+    assert {name: logins for name, logins in users.items() if logins} == {
+        "migrate": {"mappa_owner"},
+        "prefect": {"prefect"},
+        "mlflow": {"mlflow"},
+        **{name: {"mappa_worker"} for name in ("deploy", *WORKERS)},
+    }
+
+
+def test_a_worker_has_the_memory_that_its_pools_deployments_state(services: dict[str, Any]) -> None:
+    stated = 0
+    for deployment in yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]:
+        if deployment["entrypoint"] != "flows.train.train":
+            continue
+        (needed,) = re.findall(r"(\d+) GB of memory", deployment["description"])
+        pool = deployment["work_pool"]["name"]
+        worker = services["worker" if pool == "cpu" else "gpu-worker"]
+        assert int(needed) * 10**9 <= int(worker["mem_limit"].removesuffix("g")) * 2**30, deployment
+        stated += 1
+    assert stated >= 4
