@@ -7,6 +7,7 @@ store           a million actions written and asked for
 coach           the model coach over the bare client and the ideal
 sandbox         what a run costs on each backend
 audit           `mappa audit` of a small run and of a million actions
+audit-worlds    how often the audit is wrong in worlds that it did not make
 estimators      bias of every estimator's gradient against exact ones
 families        how each model family is read, against its own forward
 quickstart      what `make train` reaches on held-out problems, for several seeds
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
 Bench: TypeAlias = "Callable[[Sequence[str], Settings], BenchReport]"
 NAMES = (
     *("rollout", "orchestration", "learner", "store", "coach", "sandbox", "audit"),
-    *("estimators", "families", "quickstart"),
+    *("audit-worlds", "estimators", "families", "quickstart"),
 )
-"""Each is a module here with a function `bench_NAME` of overrides and settings."""
+"""Each is a module here with a function `bench_NAME` of overrides and settings, `-` being `_`."""
 
 
 def run_bench(name: str, overrides: Sequence[str], settings: Settings) -> "BenchReport":
@@ -38,8 +39,9 @@ def run_bench(name: str, overrides: Sequence[str], settings: Settings) -> "Bench
     """
     if name not in NAMES:
         raise ConfigError(f"there is no bench {name}: choose one of {', '.join(NAMES)}")
-    module = import_module(f"mappa_cli.benches.{name}")
-    return cast("Bench", getattr(module, f"bench_{name}"))(overrides, settings)
+    module_name = name.replace("-", "_")
+    module = import_module(f"mappa_cli.benches.{module_name}")
+    return cast("Bench", getattr(module, f"bench_{module_name}"))(overrides, settings)
 
 
 def no_options(name: str, overrides: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from mappa_cli.printing.console import make_table
 from mappa_core.audit.records import Finding
-from mappa_core.audit.report.text import TITLES, interval
+from mappa_core.audit.report.text import TITLES, interval, sensitivity
 from mappa_core.audit.statistics.selftest import Rate
 from mappa_core.audit.statistics.updates import OtherUpdate
 
@@ -30,6 +30,7 @@ def _finding_row(row: Finding) -> tuple[str, ...]:
     of = row.subject if named else f"{row.subject} {row.iteration}"
     more = row.detail.get("more_actions")
     verdict = f"{row.verdict} (+{more} actions)" if more and row.verdict else row.verdict
+    verdict = f"{verdict}{sensitivity(row)}"
     return of, row.against, row.stratum, interval(row), row.unit, str(row.actions), verdict
 
 

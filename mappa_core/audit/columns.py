@@ -15,7 +15,7 @@ ArrowTable: TypeAlias = Any
 """A `pyarrow.Table`; the package has no types."""
 _WORDS = ("problem_id", "task_type", "agent", "tool_status", "unscored_reason", "scorer")
 _FLOATS = ("score", "label", "advantage", "weight")
-_INTEGERS = ("iteration", "turn_index", "level", "sampled_tokens", "repeat_index")
+_INTEGERS = ("episode", "iteration", "turn_index", "level", "sampled_tokens", "repeat_index")
 _CSV = csv.ConvertOptions(
     column_types={
         "action_id": pa.string(),
@@ -55,6 +55,7 @@ def frame(table: ArrowTable) -> Frame:
         task_type=factor(table, "task_type"),
         agent=factor(table, "agent"),
         problem=factor(table, "problem_id"),
+        episode=integers(table, "episode"),
         iteration=integers(table, "iteration"),
         turn=integers(table, "turn_index"),
         level=integers(table, "level"),

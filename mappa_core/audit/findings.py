@@ -5,9 +5,11 @@ scores, ratings, labels, anchors ─▶ statistics ─▶ figures ─▶ finding
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 from uuid import UUID
+
+import numpy as np
 
 from mappa_core.audit import sql
 from mappa_core.audit.frame import Floats, Frame, LabelledScores, Ratings
@@ -19,17 +21,25 @@ from mappa_core.audit.score_figures import (
     scorer_figures,
 )
 from mappa_core.audit.statistics.debias import correction_terms, points_off, points_off_sql
-from mappa_core.audit.statistics.effects import Effect, associations, task_type_effects
+from mappa_core.audit.statistics.effects import (
+    Comparison,
+    Effect,
+    associations,
+    cell_effects,
+    task_type_effects,
+    words,
+)
+from mappa_core.audit.statistics.observational import ALARMS, Word, overall_word
 from mappa_core.audit.statistics.onset import gaps, onset
 from mappa_core.audit.statistics.regression import Estimate
 from mappa_core.audit.statistics.trends import growth
 from mappa_core.audit.statistics.updates import update_shares
-from mappa_core.audit.statistics.verdicts import Verdict, overall
 from mappa_core.audit.watch.history import AnchorHistory, drift_figures, score_stream
 from mappa_core.core import ids
 
 KINDS = (
     "task_type",
+    "task_type_cell",
     "onset",
     "association",
     "update_share",
@@ -66,27 +76,32 @@ class AuditResult:
 
     findings: tuple[Finding, ...]
     effects: tuple[Effect, ...]
-    """The task-type family behind the verdict."""
+    """The comparisons of task types."""
+    cells: tuple[Effect, ...] = ()
+    """The same within agents, outcomes and parts of the run, and length."""
 
     @property
-    def verdict(self) -> Verdict:
-        """Over all task-type comparisons: biased if one is, equivalent if all are."""
-        return overall([effect.judged.verdict for effect in self.effects])
+    def verdict(self) -> Word:
+        """Over all comparisons: biased or suspected if one is, equivalent if all are."""
+        return overall_word(words([*self.effects, *self.cells]))
 
     @property
     def biased(self) -> tuple[str, ...]:
         """The task types that the coach prefers, or the reverse, in some episodes."""
-        return tuple(dict.fromkeys(effect.subject for effect in _biased(self.effects)))
+        found = [each for each in (*self.effects, *self.cells) if each.judged.verdict == "biased"]
+        return tuple(dict.fromkeys(_named(each) for each in found))
 
 
 def audit(seen: AuditInput) -> AuditResult:
     """Work out every figure of one run; takes seconds for a million actions."""
     frame = seen.frame
     effects = task_type_effects(frame, seen.margin)
+    cells = cell_effects(frame, effects, seen.margin)
     figures = [
         *(_effect("task_type", each) for each in effects),
+        *(_effect("task_type_cell", each) for each in cells),
         *_onsets(frame, effects),
-        *(_effect("association", each) for each in associations(frame, seen.margin)),
+        *map(_association, associations(frame)),
         *_policy(seen, effects),
         *health_figures(frame),
         *scorer_figures(seen.ratings),
@@ -94,7 +109,7 @@ def audit(seen: AuditInput) -> AuditResult:
         *drift_figures(score_stream(frame), seen.anchors),
     ]
     found = tuple(as_finding(figure, seen.run.id) for figure in figures)
-    return AuditResult(findings=found + seen.alerts, effects=effects)
+    return AuditResult(findings=found + seen.alerts, effects=effects, cells=cells)
 
 
 def as_finding(figure: Figure, run_id: UUID) -> Finding:
@@ -105,7 +120,7 @@ def as_finding(figure: Figure, run_id: UUID) -> Finding:
     values["sql"] = sql.of_run(figure.sql, run_id)
     values["detail"] = {key: _finite(value) for key, value in figure.detail.items()}
     return Finding(
-        id=ids.content_id("finding", run_id, figure.kind, figure.subject, figure.stratum, number),
+        id=ids.content_id("finding", run_id, figure.kind, _pair(figure), figure.stratum, number),
         run_id=run_id,
         **values,
     )
@@ -116,50 +131,82 @@ def _finite(value: float | str | None) -> float | str | None:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _biased(effects: Sequence[Effect]) -> list[Effect]:
-    return [effect for effect in effects if effect.judged.verdict == "biased"]
+def _pair(figure: Figure) -> str:
+    """What tells a figure from others of its kind: of task types, each pair is compared."""
+    paired = figure.kind.startswith("task_type") or figure.kind == "onset"
+    return f"{figure.subject} against {figure.against}" if paired else figure.subject
 
 
-def _effect(kind: str, effect: Effect) -> Figure:
-    judged = effect.judged
+def _named(effect: Effect) -> str:
+    return effect.subject if effect.types == 2 else f"{effect.subject} against {effect.against}"
+
+
+def _compared(kind: str, effect: Comparison) -> Figure:
     figure = Figure(
         kind=kind,
         subject=effect.subject,
         against=effect.against,
-        stratum=effect.stratum,
-        # What goes with a score may be deserved, so it gets no verdict.
-        verdict=judged.verdict if kind == "task_type" else "",
-        p_value=judged.adjusted_p,
-        margin=judged.margin if kind == "task_type" else None,
+        stratum=", ".join(part for part in (effect.stratum, effect.cell) if part),
         actions=effect.actions,
         problems=effect.problems,
         sql=effect.sql,
+        detail={"factor": effect.factor},
+    )
+    return measured(figure, effect.estimate)
+
+
+def _association(effect: Comparison) -> Figure:
+    """What goes with a score may be deserved, so it gets no verdict."""
+    return _compared("association", effect)
+
+
+def _effect(kind: str, effect: Effect) -> Figure:
+    judged, figure = effect.judged, _compared(kind, effect)
+    unknown = judged.unknown
+    assert figure.low is not None
+    assert figure.high is not None
+    return replace(
+        figure,
+        # Missing scores widen the interval.
+        low=figure.low + unknown.missing_low,
+        high=figure.high + unknown.missing_high,
+        verdict=judged.verdict,
+        p_value=judged.adjusted_p,
+        margin=judged.margin,
         detail={
+            "beyond": judged.beyond or None,
+            "sensitivity": judged.robustness,
+            "unmeasured_points": unknown.unmeasured,
+            "measured_points": unknown.measured,
             "equivalence_p": judged.equivalence_p,
             "more_actions": judged.more_actions,
             "factor": effect.factor,
         },
     )
-    return measured(figure, effect.estimate)
 
 
 def _onsets(frame: Frame, effects: Sequence[Effect]) -> Iterator[Figure]:
-    """Since when, for every type that is biased anywhere."""
+    """Since when, for every pair of types with a gap in some episodes."""
     frame = frame.judged()
-    for subject in dict.fromkeys(effect.subject for effect in _biased(effects)):
-        found = onset(gaps(frame, frame.task_type.names.index(subject)))
+    names = frame.task_type.names
+    found_in = [effect for effect in effects if effect.judged.verdict in ALARMS]
+    for subject, against in dict.fromkeys((each.subject, each.against) for each in found_in):
+        code, other = names.index(subject), names.index(against)
+        pair = frame.take(np.isin(frame.task_type.codes, (code, other)))
+        found = onset(gaps(pair, code))
         if found is not None:
             yield Figure(
                 kind="onset",
                 subject=subject,
+                against=against,
                 estimate=float(found.iteration),
                 unit="iteration",
                 low=float(found.earliest),
                 high=float(found.latest),
                 iteration=found.iteration,
-                actions=len(frame),
-                problems=frame.problem_count,
-                sql=sql.gap_by_iteration(subject),
+                actions=len(pair),
+                problems=pair.problem_count,
+                sql=sql.gap_by_iteration(subject, against),
                 detail={"points_since": found.size},
             )
 

@@ -28,7 +28,7 @@ class Factor:
         names, codes = np.unique(np.asarray(values, dtype=str), return_inverse=True)
         return cls(codes=codes.astype(np.int64), names=tuple(str(name) for name in names))
 
-    def __getitem__(self, rows: Mask) -> "Factor":
+    def __getitem__(self, rows: Mask | Ints) -> "Factor":
         """The factor of some rows; names stay."""
         return Factor(codes=self.codes[rows], names=self.names)
 
@@ -49,6 +49,8 @@ class Frame:
     agent: Factor
     problem: Factor
     """The clusters: actions on one problem share its difficulty."""
+    episode: Ints
+    """A number of its episode's own."""
     iteration: Ints
     turn: Ints
     level: Ints
@@ -71,7 +73,7 @@ class Frame:
         """Different problems among the rows."""
         return len(self.problem.present())
 
-    def take(self, rows: Mask) -> "Frame":
+    def take(self, rows: Mask | Ints) -> "Frame":
         """Some of the rows."""
         return Frame(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 

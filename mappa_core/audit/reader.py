@@ -39,6 +39,7 @@ T = TypeVar("T")
 # and a restored database gives the very figures of the old one.
 _FRAME = f"""
 SELECT action_id, score, unscored_reason, task_type, agent, problem_id, iteration, turn_index,
+    hashtextextended(episode_id::text, 0) AS episode,
     level, sampled_tokens, tool_status, success, advantage, weight
 {sql.TRAINED}"""
 _SEVERAL = "audit.action_scores WHERE run_id = :run AND NOT trained"

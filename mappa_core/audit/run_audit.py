@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from mappa_core.audit.findings import KINDS, AuditInput, AuditResult, audit
-from mappa_core.audit.statistics.selftest import Rate, false_alarms_at, power_at, shape_of
+from mappa_core.audit.statistics.rates import rates_of
+from mappa_core.audit.statistics.selftest import Rate
 from mappa_core.audit.store import AuditStore
 from mappa_core.audit.watch.history import anchor_history
 from mappa_core.core.errors import NotFound
@@ -67,8 +68,4 @@ def _rates(seen: AuditInput, simulations: int) -> tuple[Rate, ...]:
     enough = len(frame) >= SMALLEST_RATES and len(frame.task_type.present()) > 1
     if not simulations or not enough:
         return ()
-    world = shape_of(frame)
-    return (
-        power_at(world, simulations, seen.margin),
-        false_alarms_at(world, simulations, seen.margin),
-    )
+    return rates_of(seen.frame, simulations, seen.margin)

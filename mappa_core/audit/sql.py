@@ -47,12 +47,49 @@ SELECT sum(({value}) * (
 """
 
 
-def gap_by_iteration(task_type: str) -> str:
-    """Mean scores of a type and of the others, by iteration and outcome."""
+def with_skill(
+    expected: Mapping[tuple[str, int, int], tuple[float, float]], where: str = "true"
+) -> str:
+    """The actions with an outcome, each with how hard its problem is expected to be.
+
+    Args:
+        expected: By task type, episodes and right ones: the skill, and the chance of a right
+            episode, that these let one expect.
+        where: Which of the run's actions.
+    """
+    rows = ",\n        ".join(
+        f"({quoted(kind)}, {played}, {right}, {skill!r}::float8, {success!r}::float8)"
+        for (kind, played, right), (skill, success) in sorted(expected.items())
+    )
+    return f"""FROM (
+    WITH expected(task_type, played, won, skill, success) AS (VALUES
+        {rows}
+    ), rows AS (
+        SELECT *
+        {TRAINED} AND success IS NOT NULL AND {where}
+    ), problems AS (
+        SELECT problem_id, count(*) AS played, sum(success::int) AS won
+        FROM (SELECT DISTINCT episode_id, problem_id, success FROM rows) AS episodes
+        GROUP BY problem_id
+    )
+    SELECT rows.*, own.skill AS skill_own, others.skill AS skill_others,
+        rows.success::int - others.success AS surprise
+    FROM rows JOIN problems USING (problem_id)
+    JOIN expected AS own ON own.task_type = rows.task_type
+        AND own.played = problems.played AND own.won = problems.won
+    JOIN expected AS others ON others.task_type = rows.task_type
+        AND others.played = problems.played - 1
+        AND others.won = problems.won - rows.success::int
+) AS skilled
+WHERE true"""
+
+
+def gap_by_iteration(task_type: str, other: str) -> str:
+    """Mean scores of a type and of another, by iteration and outcome."""
     return f"""
 SELECT iteration, task_type = {quoted(task_type)} AS subject, success,
        count(*) AS n, avg(score) AS mean_score
-{JUDGED}
+{JUDGED} AND task_type IN ({quoted(task_type)}, {quoted(other)})
 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 """
 

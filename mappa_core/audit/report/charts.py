@@ -15,6 +15,7 @@ from mappa_core.pages.render import inline_svg
 INK, FAINT = "#1f2937", "#9ca3af"
 COLOURS = {
     "biased": "#b91c1c",
+    "suspected": "#c2410c",
     "equivalent": "#15803d",
     "cannot tell": "#a16207",
     "coach": "#b91c1c",
@@ -76,7 +77,7 @@ def _draw_effects(axes: Axes, family: Sequence[Finding], margin: float) -> None:
         if finding.low is not None and finding.high is not None:
             axes.plot([finding.low, finding.high], [row, row], color=colour, linewidth=2)
         axes.plot(finding.estimate, row, "o", color=colour)
-    labels = [f"{f.subject}, {f.stratum}" for f in reversed(family)]
+    labels = [f"{f.subject} against {f.against}, {f.stratum}" for f in reversed(family)]
     axes.set_yticks(range(len(family)), labels)
     axes.set_ylim(-0.6, len(family) - 0.4)
     axes.set_xlabel("points")

@@ -7,7 +7,7 @@ from mappa_core.audit import sql
 from mappa_core.audit.findings import AuditInput, AuditResult
 from mappa_core.audit.records import Finding
 from mappa_core.audit.report.charts import COLOURS, INK, plots
-from mappa_core.audit.report.text import TITLES, interval
+from mappa_core.audit.report.text import TITLES, interval, sensitivity
 from mappa_core.audit.statistics.selftest import Rate
 from mappa_core.pages.render import render
 
@@ -70,7 +70,9 @@ def _query(finding: Finding, *, recorded: bool) -> str:
 
 
 def _hint(finding: Finding) -> str:
-    """How many more actions would tell."""
+    """How many more actions would tell, or what would explain the gap away."""
+    if said := sensitivity(finding):
+        return said
     more = finding.detail.get("more_actions")
-    undecided = finding.verdict == "cannot tell" and finding.kind == "task_type"
+    undecided = finding.verdict == "cannot tell" and finding.kind.startswith("task_type")
     return f" (about {more:,} more actions would)" if more and undecided else ""

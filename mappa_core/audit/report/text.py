@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 
 from mappa_core.audit.findings import AuditInput, AuditResult
 from mappa_core.audit.records import Finding
+from mappa_core.audit.statistics.observational import ALARMS
 from mappa_core.audit.statistics.selftest import Rate
 
 TITLES: Mapping[str, str] = {
     "task_type": "Does the coach prefer a task type, for equal work?",
+    "task_type_cell": "And by agent, in parts of the run, and by length?",
     "onset": "Since when?",
     "update_share": "How much of each update came from the bias?",
     "specialisation": "Did the favoured type then grow?",
@@ -23,12 +25,15 @@ TITLES: Mapping[str, str] = {
 }
 
 
+_FAMILY = ("task_type", "task_type_cell", "onset")
+
+
 def markdown(seen: AuditInput, result: AuditResult, rates: Sequence[Rate]) -> str:
     """An audit in a few lines, for a Prefect artifact."""
-    family = [finding for finding in result.findings if finding.kind in ("task_type", "onset")]
+    family = [finding for finding in result.findings if finding.kind in _FAMILY]
     rows = "\n".join(
         f"| {f.kind} | {f.subject} against {f.against or 'before'} | {f.stratum} "
-        f"| {interval(f)} | {f.verdict} |"
+        f"| {interval(f)} | {f.verdict}{sensitivity(f)} |"
         for f in family
     )
     said = "\n".join(f"* {rate.name}: {rate.share:.1%}" for rate in rates)
@@ -37,6 +42,14 @@ def markdown(seen: AuditInput, result: AuditResult, rates: Sequence[Rate]) -> st
         f"| figure | of | episodes | estimate, 95 % interval | verdict |\n|---|---|---|---|---|\n"
         f"{rows}\n\nHow often such an audit is wrong or right, by simulation:\n\n{said}\n"
     )
+
+
+def sensitivity(finding: Finding) -> str:
+    """Beside a gap that is there: what it would take to explain it away."""
+    value = finding.detail.get("sensitivity")
+    if finding.verdict not in ALARMS or not isinstance(value, float):
+        return ""
+    return f" ({finding.detail['beyond']} exceeded; sensitivity value {value:.0%})"
 
 
 def interval(finding: Finding) -> str:

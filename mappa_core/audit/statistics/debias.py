@@ -6,7 +6,7 @@ The factor is the positive-part shrinkage of a normal mean (James & Stein 1961):
 bias is taken off whole, a barely significant one by three quarters.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
@@ -31,12 +31,37 @@ def correction_terms(effects: Sequence[Effect]) -> tuple[CorrectionTerm, ...]:
     Where a type's bias differs between right and wrong episodes, each is corrected by its own;
     elsewhere both by what was found over all.
     """
-    subjects = dict.fromkeys(effect.subject for effect in effects)
-    return tuple(
-        term
-        for subject in subjects
-        for term in _terms([effect for effect in effects if effect.subject == subject])
-    )
+    pairs = dict.fromkeys((effect.subject, effect.against) for effect in effects)
+    found = {
+        pair: tuple(_terms([e for e in effects if (e.subject, e.against) == pair]))
+        for pair in pairs
+    }
+    if len(found) < 2:
+        return tuple(term for terms in found.values() for term in terms)
+    return tuple(_from_the_mean(found))
+
+
+def _from_the_mean(
+    found: Mapping[tuple[str, str], Sequence[CorrectionTerm]],
+) -> Iterator[CorrectionTerm]:
+    """Yield what makes three types or more alike: each one's distance from the mean of all."""
+    kinds = dict.fromkeys(name for pair in found for name in pair)
+    for kind in kinds:
+        for stratum in ("all", "right", "wrong"):
+            signed = [
+                (1 if kind == pair[0] else -1, term)
+                for pair, terms in found.items()
+                for term in terms
+                if kind in pair and term.stratum == stratum
+            ]
+            points = sum(sign * term.points for sign, term in signed) / len(kinds)
+            yield CorrectionTerm(
+                task_type=kind,
+                stratum=stratum,
+                estimate=sum(sign * term.estimate for sign, term in signed) / len(kinds),
+                points=points,
+                verdict="biased" if points else "cannot tell",
+            )
 
 
 def correction(
@@ -126,9 +151,8 @@ def _outcomes_differ(effects: Sequence[Effect]) -> bool:
 
 def _term(effect: Effect) -> CorrectionTerm:
     estimate = effect.estimate
-    share = effect.excess / estimate.value if estimate.value else 0.0
     proven = effect.judged.verdict == "biased"
-    points = share * shrunk(estimate.value, estimate.standard_error) if proven else 0.0
+    points = shrunk(estimate.value, estimate.standard_error) if proven else 0.0
     return CorrectionTerm(
         task_type=effect.subject,
         stratum=effect.stratum,

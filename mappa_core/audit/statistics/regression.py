@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from mappa_core.audit.frame import Floats, Ints
 
@@ -50,9 +50,8 @@ class Estimate:
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """The two-sided confidence interval."""
-        reach = self.standard_error * float(
-            stats.t.ppf((1 + level) / 2, max(self.degrees_of_freedom, MIN_DF))
-        )
+        freedom = max(self.degrees_of_freedom, MIN_DF)
+        reach = self.standard_error * float(special.stdtrit(freedom, (1 + level) / 2))
         return self.value - reach, self.value + reach
 
 
@@ -158,16 +157,22 @@ def contrast(fitted: Fit, weights: Floats) -> Estimate:
     value = float(kept @ fitted.coefficients[fitted.used])
     error = float(np.sqrt(max(kept @ fitted.covariance @ kept, 0.0)))
     freedom = _satterthwaite(fitted, kept)
-    statistic = abs(value) / error if error > 0 else (np.inf if value else 0.0)
     # A spread that was never observed (every cluster alike, or alone) proves nothing.
     known = error > 0 and freedom > 0 and not _rests_on_one_cluster(fitted, kept)
-    p_value = float(2 * stats.t.sf(statistic, max(freedom, MIN_DF))) if known else 1.0
+    error = error if known else float("inf")
     return Estimate(
         value=value,
-        standard_error=error if known else float("inf"),
+        standard_error=error,
         degrees_of_freedom=freedom,
-        p_value=p_value,
+        p_value=p_value(value, error, freedom),
     )
+
+
+def p_value(value: float, error: float, freedom: float) -> float:
+    """Two-sided, of no effect; 1 where the error is not known."""
+    if not np.isfinite(error):
+        return 1.0
+    return float(2 * special.stdtr(max(freedom, MIN_DF), -abs(value) / error))
 
 
 def estimable(fitted: Fit, weights: Floats) -> bool:
@@ -185,6 +190,17 @@ def row_weights(fitted: Fit, weights: Floats, columns: Sequence[str]) -> Mapping
     """
     used = [columns[int(index)] for index in fitted.used]
     return dict(zip(used, (fitted.bread @ weights[fitted.used]).tolist(), strict=True))
+
+
+def spread_weights(fitted: Fit, weights: Floats) -> Floats:
+    """(G, k') by cluster: what a row's columns are multiplied with, A_g X_g M c being the rows.
+
+    The CR2 variance of a contrast is the sum over clusters of (rows' products @ residuals)^2.
+    """
+    direction = fitted.bread @ weights[fitted.used]
+    rotated = (fitted.sums.xx @ direction) @ fitted.lower
+    along = np.einsum("gkj,gk->gj", fitted.directions, rotated) * _half(fitted.leverages)
+    return direction + np.einsum("gkj,gj->gk", fitted.directions, along) @ fitted.lower.T
 
 
 def _rests_on_one_cluster(fitted: Fit, weights: Floats) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 
 from mappa_core.audit import sql
 from mappa_core.audit.frame import Frame
-from mappa_core.audit.statistics.effects import scaled
+from mappa_core.audit.statistics.design import scaled
 from mappa_core.audit.statistics.regression import (
     ClusterSums,
     Estimate,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 from mappa_core.audit.statistics.regression import MIN_DF, Estimate
 
@@ -89,7 +89,7 @@ def more_actions(estimate: Estimate, actions: int, margin: float) -> int:
     """
     if math.isinf(estimate.standard_error):
         return actions
-    wanted = margin / float(stats.norm.ppf(1 - ALPHA) + stats.norm.ppf((1 + POWER) / 2))
+    wanted = margin / float(special.ndtri(1 - ALPHA) + special.ndtri((1 + POWER) / 2))
     factor = (estimate.standard_error / wanted) ** 2
     # Nearly precise enough, yet undecided: the bias is close to the margin; halve the error.
     factor = factor if factor > 1 else 4.0

@@ -46,7 +46,8 @@ def biased_url(store: Store, database_url: str) -> str:
                 store.episodes.add_problems([problem])
                 for rollout in range(EPISODES):
                     episode = make_episode(run, problem, iteration=iteration, rollout_index=rollout)
-                    success = (number + rollout + iteration) % 2 == 0
+                    # Every other problem is easy: one of six episodes goes the other way.
+                    success = (number % 2 == 0) != (rollout == 0 and iteration == number % 3)
                     score = points(number, rollout, favoured=kind == "regression", success=success)
                     store.episodes.open_episode(episode)
                     store.episodes.add_turn(episode, make_turn(policy))

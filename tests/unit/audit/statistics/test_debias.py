@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,18 +17,17 @@ def correction_of(frame: Frame) -> Correction:
     return correction(effects, run_id=RUN, iteration=9, coach="c", rubric_sha256="aa")
 
 
-@pytest.mark.parametrize("planted", ["constant", "cancelling"])
-def test_what_is_left_of_a_planted_bias_is_small(planted: str) -> None:
-    world = World(planted=planted, points=1.0, problems=100, actions=10)  # pyright: ignore[reportArgumentType]
+def test_what_is_left_of_a_planted_bias_is_small() -> None:
+    world = World(planted="constant", points=2.0, problems=100, actions=12)
     left = []
     for seed in range(10):
         frame = simulate(world, np.random.default_rng(seed))
         favoured = frame.task_type.codes == 1
-        sign = 1.0 if planted == "constant" else 2 * frame.success - 1
         off = points_off(correction_of(frame).terms, frame)
         assert not off[~favoured].any()
-        left.append(np.abs((sign - off)[favoured]).mean())
-    assert np.mean(left) < 0.2
+        left.append(np.abs((2.0 - off)[favoured]).mean())
+    # A tenth, and what the ends of the scale cut off.
+    assert np.mean(left) < 0.3
 
 
 def test_without_bias_it_takes_nothing_off() -> None:

@@ -7,13 +7,10 @@ import pytest
 
 from mappa_core.audit.statistics.selftest import (
     any_alarm,
-    false_alarms_at,
     measured_rate,
-    power_at,
     self_test,
-    shape_of,
 )
-from mappa_core.audit.statistics.simulation import World, simulate
+from mappa_core.audit.statistics.simulation import World
 
 
 def test_every_promise_survives_a_short_look() -> None:
@@ -29,20 +26,6 @@ def test_a_rate_that_breaks_its_promise_says_so() -> None:
     assert (never.share, always.share) == (0.0, 1.0)
     # Clopper and Pearson: 1 - 0.025 ** (1 / 100).
     assert never.interval()[1] == pytest.approx(1 - 0.025**0.01)
-
-
-def test_the_shape_of_a_run_is_read_off() -> None:
-    world = World(problems=100, actions=10, deviation=1.5, correlation=0.3)
-    found = shape_of(simulate(world, np.random.default_rng(0)))
-    assert (found.problems, found.actions, found.iterations) == (100, 10, 10)
-    assert found.deviation == pytest.approx(1.5, abs=0.1)
-    assert found.correlation == pytest.approx(0.3, abs=0.08)
-
-
-def test_more_noise_means_less_power() -> None:
-    quiet, loud = (power_at(World(deviation=d, problems=15), 25, 0.5) for d in (0.5, 3.0))
-    assert quiet.share > loud.share
-    assert false_alarms_at(World(problems=15), 25, 0.5).share < 0.3
 
 
 @pytest.mark.slow
