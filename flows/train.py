@@ -30,6 +30,7 @@ from flows.runs import open_run
 from flows.update import update_task
 from mappa_core.app.checks import check_correction, check_reading, check_run
 from mappa_core.app.config import TrainConfig
+from mappa_core.app.exam import check_exam
 from mappa_core.app.services import Services, open_services, services
 from mappa_core.coach.protocols import BudgetedCoach
 from mappa_core.core.concurrency import all_ended, result_of
@@ -62,6 +63,9 @@ async def train(config: TrainConfig, resume: str | None = None) -> Comparison:
         check_run(config, port.team, port.problems)
         check_reading(port.coaches, port.team, port.problems)
         await asyncio.to_thread(check_correction, config.audit, port.audit, port.coach.identity)
+        if resume is None and port.audit is not None:
+            tell = port.progress.on_notice
+            await check_exam(port.coach, port.team, config, port.audit, tell)
         async with open_run(port, config, resume) as run:
             port.progress.on_run_started(run)
             if isinstance(port.coach, BudgetedCoach):

@@ -17,7 +17,7 @@ from rich.text import Text
 from mappa_cli.commands.options import Json, check_file
 from mappa_cli.commands.rescore import RescoreRequest
 from mappa_cli.printing.console import open_console
-from mappa_core.audit.records import Finding
+from mappa_core.audit.records import Exam, Finding
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mappa_core.app.config import TrainConfig
     from mappa_core.audit.probes.probing import ProbeResult
     from mappa_core.audit.run_audit import RunAudit
+    from mappa_core.coach.forecast import Forecast
 
 BIASED = 3
 """Exit code of a biased verdict."""
@@ -204,42 +205,66 @@ def _self_test(simulations: int | None, margin: float, *, as_json: bool) -> None
 def _before(
     config: Path | None, changes: list[str], margin: float, *, yes: bool, as_json: bool
 ) -> None:
-    from mappa_cli.printing.audits import before_tables
+    from mappa_cli.printing.audits import before_tables, exam_table
     from mappa_core.app.config_files import load_config
+    from mappa_core.app.exam import said
 
-    found = asyncio.run(_probed(load_config(config, changes), margin, ask=not yes))
+    exam, found = asyncio.run(_examined(load_config(config, changes), margin, ask=not yes))
     if as_json:
-        typer.echo(json.dumps(found.as_json()))
+        typer.echo(json.dumps({"exam": _exam_json(exam), **found.as_json()}))
     else:
         console = open_console()
+        console.print(exam_table(exam))
         for table in before_tables(found):
             console.print(table)
+        console.print(said(exam), soft_wrap=True)
         console.print(_verdict(found.verdict))
-    if found.verdict == "biased":
+    if found.verdict == "biased" or not exam.passed:
         raise typer.Exit(BIASED)
 
 
-async def _probed(config: "TrainConfig", margin: float, *, ask: bool) -> "ProbeResult":
+async def _examined(
+    config: "TrainConfig", margin: float, *, ask: bool
+) -> "tuple[Exam, ProbeResult]":
+    """Let a coach sit its exam, unless it has, and ask it what should not matter."""
     from mappa_core.app.checks import check_reading, coached_team
+    from mappa_core.app.databases import opened_audit
+    from mappa_core.app.exam import examined
+    from mappa_core.audit.exam.sitting import set_paper
     from mappa_core.audit.probes.cases import questions
     from mappa_core.audit.probes.probing import expected, probe_coach
-    from mappa_core.coach.forecast import lines
     from mappa_core.coach.opening import open_probe_coaches
     from mappa_core.rollout.problems import problem_source
     from mappa_core.rollout.teams import load_team
 
-    team = load_team(config.team, config.prompts)
+    team, settings = load_team(config.team, config.prompts), Settings()
     source = problem_source(config.problems)
     check_reading([config.coach.backend], team, source)
     wanted = questions(team, source.train(), config.coach.visibility)
-    async with open_probe_coaches(config.coach, Settings(), coached_team(team)) as coach:
-        calls = expected(wanted, coach, config.coach)
-        if calls.calls:
-            for line in lines([(f"{config.coach.backend} {config.coach.model}", calls)]):
-                typer.echo(line, err=True)
-            if ask:
-                typer.confirm("go on?", abort=True, err=True)
-        return await probe_coach(wanted, coach, margin)
+    paper = set_paper(team, coached_team(team), config.coach)
+    with opened_audit(settings) as audit:
+        async with open_probe_coaches(config.coach, settings, coached_team(team)) as coach:
+            exam = audit.exam(paper.id)
+            calls = expected(wanted, coach, config.coach)
+            _confirm(config, calls if exam else calls + paper.expected, ask=ask)
+            exam = exam or await examined(coach.coach, paper, config, audit)
+            return exam, await probe_coach(wanted, coach, margin)
+
+
+def _confirm(config: "TrainConfig", calls: "Forecast", *, ask: bool) -> None:
+    """Say what a coach that costs money takes, and ask whether to go on."""
+    from mappa_core.coach.forecast import lines
+
+    if not calls.calls:
+        return
+    for line in lines([(f"{config.coach.backend} {config.coach.model}", calls)]):
+        typer.echo(line, err=True)
+    if ask:
+        typer.confirm("go on?", abort=True, err=True)
+
+
+def _exam_json(exam: Exam) -> dict[str, object]:
+    return {**asdict(exam), "id": str(exam.id)}
 
 
 def _as_json(finding: Finding) -> dict[str, object]:

@@ -26,7 +26,7 @@ where to look next:
   {mappa} serve   the Prefect and MLflow pages"""
 
 
-def train_command(
+def train_command(  # noqa: PLR0913 (one argument per option)
     overrides: Overrides = None,
     config: Annotated[
         Path | None, typer.Option("--config", help="A preset, e.g. configs/quickstart.yaml.")
@@ -49,12 +49,18 @@ def train_command(
         str | None,
         typer.Option("--like", help="With --dry-run: predict costs by how this run went."),
     ] = None,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", help="Let the coach sit its exam, and train whatever comes out."),
+    ] = False,
 ) -> None:
     """Train a team and compare it with its base on held-out problems."""
     if sum(each is not None for each in (config, resume, fork)) > 1:
         raise ConfigError("--config, --resume and --fork are three ways to start: take one")
     if (step is not None and fork is None) or (like is not None and not dry_run):
         raise ConfigError("--step needs --fork, and --like needs --dry-run")
+    if yes and (resume is not None or dry_run):
+        raise ConfigError("--yes is for a new run: --resume and --dry-run sit no exam")
     settings, changes = Settings(), overrides or ()
     if resume is not None:
         if dry_run:
@@ -69,7 +75,7 @@ def train_command(
         typer.echo(as_yaml(resolved.model_dump(mode="json")))
         _print_forecast(resolved, settings, like)
     else:
-        _train(resolved, None, settings)
+        _train(consented(resolved, settings, yes=yes, asks=sys.stdin.isatty()), None, settings)
 
 
 def forked_config(
@@ -103,6 +109,30 @@ def forked_config(
         check_same_weights(source, forked, "a fork")
         check_fork(source, forked.start.step, store, check_weights)
     return forked
+
+
+def consented(config: TrainConfig, settings: Settings, *, yes: bool, asks: bool) -> TrainConfig:
+    """Say in the configuration what was agreed to of the coach's exam.
+
+    Where `asks`, a person is asked about an exam that costs money, once for each coach.
+    """
+    if config.coach.exam == "never":
+        return config
+    if yes:
+        return with_overrides(config, ["coach.exam=advise"])
+    from mappa_core.app.exam import asks_unasked, missing_paper
+
+    if not asks or asks_unasked(config):
+        return config
+    from mappa_core.coach.forecast import lines
+
+    paper = missing_paper(config, settings)
+    if paper is None:
+        return config
+    for line in lines([(f"exam of the coach {config.coach.model}", paper.expected)]):
+        typer.echo(line, err=True)
+    sits = typer.confirm("let it sit its exam first?", default=True, err=True)
+    return with_overrides(config, [f"coach.exam={'require' if sits else 'never'}"])
 
 
 def _resumed(name: str, overrides: Sequence[str]) -> tuple[TrainConfig, str]:

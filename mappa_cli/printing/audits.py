@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from mappa_cli.printing.console import make_table
-from mappa_core.audit.records import Finding
+from mappa_core.audit.records import Exam, Finding
 from mappa_core.audit.report.text import TITLES, interval, sensitivity
 from mappa_core.audit.statistics.selftest import Rate
 from mappa_core.audit.statistics.updates import OtherUpdate
@@ -61,6 +61,16 @@ def update_table(name: str, updates: Sequence[OtherUpdate]) -> Table:
         for update in updates
     ]
     return make_table(f"had {name} been the coach", columns, rows)
+
+
+def exam_table(exam: Exam) -> Table:
+    """How often a coach put work of known worth in its order, by kind of pair and by agent."""
+    columns = ("pairs", "in order", "90 % interval", "n")
+    rows = [
+        (line.of, f"{line.share:.0%}", f"{line.low:.0%} to {line.high:.0%}", str(line.pairs))
+        for line in exam.lines
+    ]
+    return make_table("Work whose order is known", columns, rows)
 
 
 def before_tables(found: "ProbeResult") -> Iterator[Table]:

@@ -24,6 +24,7 @@ RESUMABLE = {
         "tokens_per_minute",
         "unscored_limit",
         "base_url",
+        "exam",
     ),
     "audit": ("stop_on",),
     "learner": ("deployment",),

@@ -3,6 +3,6 @@
 reader ─▶ frame ─▶ statistics ─▶ findings ─▶ store, report       `mappa audit RUN`: run_audit
                                     ▲
 anchors, running sums ─▶ watch ─────┘                            while a run trains: watch.monitor
-questions ─▶ coach ─▶ probes                                     before: `mappa audit --before`
+exam, questions ─▶ coach ─▶ mark, probes                         before: `mappa audit --before`
 simulation ─▶ selftest                                           how often the audit is wrong
 """

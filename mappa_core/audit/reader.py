@@ -22,6 +22,7 @@ from mappa_core.audit.records import (
     AuditedRun,
     Candidate,
     Correction,
+    Exam,
     Finding,
     HumanLabel,
     Picked,
@@ -247,6 +248,12 @@ class AuditReader(Repository):
         if not rows:
             raise NotFound(f"no correction {id_or_run}: make one with `mappa audit RUN --debias`")
         return record_of(Correction, rows[0])
+
+    def exam(self, exam_id: UUID) -> Exam | None:
+        """A coach's exam by its id; None where it has not sat it."""
+        columns = tables.COACH_EXAM.c
+        rows = self._rows(select(tables.COACH_EXAM).where(columns.id == exam_id))
+        return record_of(Exam, rows[0]) if rows else None
 
     def _frame_columns(self, run_id: UUID, iteration: int | None) -> ArrowTable:
         only = "" if iteration is None else f"AND iteration = {int(iteration)}"

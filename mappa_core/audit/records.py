@@ -153,3 +153,57 @@ class CorrectedScore:
     correction_id: UUID
     raw: float
     corrected: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExamLine:
+    """How one kind of pair, or one agent's, came out of a coach's exam."""
+
+    of: str
+    share: float
+    """Of its pairs, those in their known order, in [0, 1]; a tie counts half."""
+    low: float
+    high: float
+    """Of the 90 % interval, clustered by problem."""
+    pairs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExamScore:
+    """What a coach gave one case of its exam."""
+
+    problem: int
+    agent: str
+    work: str
+    """What the scripted action is worth, e.g. `right` or `wrong and praised`."""
+    score: float | None
+    said: str
+    """Its rationale, or why there is no score."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exam:
+    """What a coach reached in its exam for a team."""
+
+    id: UUID
+    """Of the coach, all that it is told, how it is sampled, and the cases."""
+    coach: str
+    model: str
+    rubric_version: str
+    rubric_sha256: str
+    team: str
+    share: float
+    """The mark: of all pairs, those in their known order, in [0, 1]; chance is 0.5."""
+    low: float
+    high: float
+    """Of the 90 % interval, clustered by problem."""
+    passed: bool
+    pairs: int
+    problems: int
+    asked: int
+    """Cases."""
+    unscored: int
+    """Cases without a score."""
+    lines: tuple[ExamLine, ...]
+    """By kind of pair, then by agent."""
+    scores: tuple[ExamScore, ...]

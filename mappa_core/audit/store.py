@@ -13,6 +13,7 @@ from mappa_core.audit.records import (
     AnchorScore,
     CorrectedScore,
     Correction,
+    Exam,
     Finding,
     HumanLabel,
 )
@@ -21,13 +22,14 @@ from mappa_core.store.database import transaction
 from mappa_core.store.insert import insert
 from mappa_core.store.mapping import row_of
 
-AuditRecord: TypeAlias = Finding | Anchor | AnchorScore | Correction | CorrectedScore
+AuditRecord: TypeAlias = Finding | Anchor | AnchorScore | Correction | CorrectedScore | Exam
 _TABLES = {
     Finding: tables.AUDIT_FINDING,
     Anchor: tables.ANCHOR,
     AnchorScore: tables.ANCHOR_SCORE,
     Correction: tables.CORRECTION,
     CorrectedScore: tables.CORRECTED_SCORE,
+    Exam: tables.COACH_EXAM,
 }
 
 

@@ -126,6 +126,12 @@ class CoachConfig(CoachModelConfig):
     unscored_limit: Fraction = Field(
         default=0.1, description="Unscored share of an iteration above which the run stops."
     )
+    exam: Literal["auto", "require", "advise", "never"] = Field(
+        default="auto",
+        description="Whether the coach sits an exam first, once for all runs that ask it alike: "
+        "auto where asking costs nothing, require always, advise always and trains under a coach "
+        "that fails.",
+    )
     repeats: Positive = Field(
         default=1, description="K: scores per action; the first is trained on."
     )

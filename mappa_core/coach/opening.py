@@ -82,11 +82,12 @@ def coach_rubrics(config: CoachModelConfig, team: CoachedTeam) -> RubricSet | No
 
 def coach_provenance(config: CoachConfig, team: CoachedTeam) -> dict[str, str]:
     """Name what the coaches judge by: versions of rules, fingerprints of what models are told."""
-    second = _judged_by(config.second, team) if config.second.share else {}
-    return _judged_by(config, team) | {f"second_coach.{name}": of for name, of in second.items()}
+    second = judged_by(config.second, team) if config.second.share else {}
+    return judged_by(config, team) | {f"second_coach.{name}": of for name, of in second.items()}
 
 
-def _judged_by(config: CoachModelConfig, team: CoachedTeam) -> dict[str, str]:
+def judged_by(config: CoachModelConfig, team: CoachedTeam) -> dict[str, str]:
+    """Name what one coach judges by: a version of rules, or a fingerprint of what it is told."""
     rubrics = coach_rubrics(config, team)
     if rubrics is None:
         return {"rules": f"{team.rules} {load_rules(team.rules).version}"}

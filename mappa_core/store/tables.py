@@ -395,3 +395,19 @@ CORRECTED_SCORE = Table(
     CheckConstraint("corrected BETWEEN 0 AND 10", name="score_range"),
     Index(None, "correction_id"),
 )
+
+COACH_EXAM = Table(
+    "coach_exam",
+    METADATA,
+    _id(),
+    *(
+        Column(name, AnyText, nullable=False)
+        for name in ("coach", "model", "rubric_version", "rubric_sha256", "team")
+    ),
+    *(Column(name, Double, nullable=False) for name in ("share", "low", "high")),
+    Column("passed", Boolean, nullable=False),
+    *(Column(name, Integer, nullable=False) for name in ("pairs", "problems", "asked", "unscored")),
+    Column("lines", AnyJson, nullable=False),
+    Column("scores", AnyJson, nullable=False),
+    _now("sat_at"),
+)

@@ -35,7 +35,15 @@ VIEWS = (
     "unscored",
     "update_share",
 )
-AUDITED = ("anchor_scores", "anchors", "corrected_scores", "findings", "human_labels", "runs")
+AUDITED = (
+    "anchor_scores",
+    "anchors",
+    "coach_exams",
+    "corrected_scores",
+    "findings",
+    "human_labels",
+    "runs",
+)
 """What audits write, read in `test_auditing`."""
 Row = DictRow
 # A view of several tables takes no writes from anybody.
