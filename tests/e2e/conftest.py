@@ -48,6 +48,8 @@ def toy_config() -> TrainConfig:
                 "learning_rate": 1e-2,
                 "lora": {"rank": 4, "alpha": 8},
             },
+            # What these coaches like is nothing that an exam would pass.
+            "coach": {"exam": "never"},
             "evaluation": {"temperature": 1.0, "bootstrap": 100},
         }
     )
