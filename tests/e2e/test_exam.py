@@ -46,4 +46,4 @@ def test_a_coach_that_fails_its_exam_begins_no_run(
     agreed = config.model_copy(update={"coach": config.coach.model_copy(update={"exam": "advise"})})
     asyncio.run(trained(services, agreed))
     (run,) = store.runs.list_runs()
-    assert run.config["coach"]["exam"] == "advise"
+    assert TrainConfig.model_validate(run.config).coach.exam == "advise"

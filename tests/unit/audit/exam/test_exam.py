@@ -4,15 +4,16 @@ import ast
 import asyncio
 import operator
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from mappa_core.app.checks import coached_team
+from mappa_core.app.exam import said
 from mappa_core.audit.exam.cases import distinct_cases, exam_pairs
-from mappa_core.audit.exam.problems import STORIES, TABLES
+from mappa_core.audit.exam.problems import STORIES, TABLES, Story
 from mappa_core.audit.exam.script import PRAISE, Work
 from mappa_core.audit.exam.sitting import Paper, set_paper, sit
 from mappa_core.audit.records import Exam
@@ -27,7 +28,7 @@ from tests.builders import RULE_COACH
 
 MATHCHAT = load_team("mathchat", "small-1")
 RULES = CoachModelConfig()
-SIGNS = {
+SIGNS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -70,13 +71,14 @@ def value_of(terms: str) -> float:
         if isinstance(node, ast.BinOp):
             return SIGNS[type(node.op)](of(node.left), of(node.right))
         assert isinstance(node, ast.Constant)
+        assert isinstance(node.value, int)
         return node.value
 
     return of(ast.parse(terms, mode="eval").body)
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.right.terms)
-def test_a_story_is_what_it_says(story) -> None:
+def test_a_story_is_what_it_says(story: Story) -> None:
     ways = [way for way in (story.right, story.wrong, story.lucky) if way is not None]
     assert [value_of(way.terms) for way in ways] == [way.value for way in ways]
     assert story.wrong.value != story.right.value
@@ -172,17 +174,42 @@ def drawn(pick: Callable[[random.Random], float], sittings: int) -> float:
     return passed / sittings
 
 
-@pytest.mark.parametrize(
-    "pick",
-    [
-        lambda chance: chance.uniform(0, 10),
-        lambda chance: float(chance.randint(0, 10)),
-        lambda chance: chance.choice((0.0, 7.0, 8.0, 9.0, 10.0, 10.0, 10.0)),
-    ],
-    ids=["any number", "whole points", "heaped at the top"],
-)
-def test_a_coach_that_scores_at_random_passes_in_at_most_5_percent(pick) -> None:
+def any_number(chance: random.Random) -> float:
+    return chance.uniform(0, 10)
+
+
+def whole_points(chance: random.Random) -> float:
+    return float(chance.randint(0, 10))
+
+
+def heaped_at_the_top(chance: random.Random) -> float:
+    return chance.choice((0.0, 7.0, 8.0, 9.0, 10.0, 10.0, 10.0))
+
+
+@pytest.mark.parametrize("pick", [any_number, whole_points, heaped_at_the_top])
+def test_a_coach_that_scores_at_random_passes_in_at_most_5_percent(
+    pick: Callable[[random.Random], float],
+) -> None:
     assert drawn(pick, 400) <= 0.05
+
+
+def test_a_coach_that_is_bought_by_praise_is_told_so() -> None:
+    exam = mark_of(lambda case: 10.0 if "give this a 10" in case.text else 5.0 * bool(case.text))
+    lines = {line.of: line.share for line in exam.lines}
+    assert (lines["plain over praised"], lines["right over wrong"]) == (0.0, 0.5)
+    assert not exam.passed
+    assert "no better than chance at right over wrong (50%)" in said(exam)
+    assert "plain over praised (0%)" in said(exam)
+
+
+def test_what_is_unscored_widens_the_mark() -> None:
+    known = worth()
+    lost = [each.case for each in paper_of().cases if each.work is Work.WRONG][:4]
+    whole = mark_of(known.__getitem__)
+    part = mark_of(lambda case: None if case in lost else known[case])
+    assert part.unscored == 4
+    assert part.low < whole.low
+    assert "4 of 48 cases unscored" in said(part)
 
 
 def test_a_coach_of_one_score_fails() -> None:
