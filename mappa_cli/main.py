@@ -21,6 +21,7 @@ from mappa_cli.commands.doctor import doctor
 from mappa_cli.commands.evaluate import evaluate_command
 from mappa_cli.commands.export import export
 from mappa_cli.commands.label import label
+from mappa_cli.commands.problems import problems
 from mappa_cli.commands.promote import promote_command
 from mappa_cli.commands.report import report_command
 from mappa_cli.commands.reproduce import reproduce
@@ -56,6 +57,7 @@ _COMMANDS = {
     "Set up": {
         "doctor": doctor,
         "config": config,
+        "problems": problems,
         "db": database,
         "bench": bench,
     },

@@ -1,0 +1,81 @@
+"""MathChat on the published AIME and AMC problems under a coach that is a language model."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from mappa_core.core.records.runs import RunStatus
+from mappa_core.core.settings import Settings
+from mappa_core.store.opening import opened_store
+from tests.e2e.person import type_in
+
+DATA, COACH = "MAPPA_TEST_DATA", "MAPPA_TEST_COACH"
+SMALL = (
+    "name=competition",
+    "problems.source=json",
+    "problems.train_size=60",
+    "problems.held_out_size=4",
+    "problems.sample=seeded",
+    "problems.drop_overlap=true",
+    "rollout.iterations=2",
+    "rollout.problems=4",
+    "rollout.episodes_per_problem=2",
+    "rollout.draw=stratified",
+    "rollout.max_tokens=64",
+    "engine.max_model_length=2048",
+    "engine.kv_cache_gib=0.25",
+    "learner.micro_batch_tokens=512",
+    "coach.backend=local",
+)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(5400),
+    *(
+        pytest.mark.skipif(name not in os.environ, reason=f"{name} names no folder with {what}")
+        for name, what in ((DATA, "the published problems"), (COACH, "a model as coach"))
+    ),
+]
+
+
+def test_competition_problems_are_played_scored_learnt_from_audited_and_reported(
+    open_folder: Path, real_model: Path
+) -> None:
+    data, coach = os.environ[DATA], os.environ[COACH]
+    home = open_folder / "competition"
+    trained = type_in(
+        home,
+        "train",
+        f"model={real_model}",
+        f"coach.model={coach}",
+        f"problems.train_files=[{data}/AIME_1983_2024.json]",
+        f"problems.held_out_files=[{data}/aime_2025.json,{data}/amc_32.json]",
+        *SMALL,
+        timeout=5000,
+    )
+    sys.stdout.write(f"{trained.seconds / 60:.1f} minutes, {trained.peak_gib:.1f} GiB at most\n")
+    with opened_store(Settings.model_validate({"MAPPA_HOME": home})) as store:
+        (run,) = store.runs.list_runs()
+        assert run.status is RunStatus.COMPLETED
+        summaries = store.episodes.list_episodes(run.id)
+        scored = [entry for one in summaries for entry in store.scores.scores_of_episode(one.id)]
+    played = [one for one in summaries if one.phase == "train"]
+    assert len(played) == 2 * 4 * 2
+    for iteration in (1, 2):
+        drawn = [one for one in played if one.iteration == iteration]
+        assert {one.attributes["difficulty"] for one in drawn} == {"early", "middle", "late"}
+    held_out = {one.attributes["contest"] for one in summaries if one.phase == "held_out"}
+    assert held_out == {"aime", "amc"}
+    assert scored
+    measured = json.loads(
+        type_in(home, "evaluate", run.name, "--gain", "30", "--json", timeout=900).printed
+    )
+    assert set(measured["by_contest"]) == {"aime", "amc"}
+    assert set(measured["power"]) == {"all", "aime", "amc"}
+    audited = type_in(home, "audit", run.name, timeout=900).printed
+    assert run.name in audited
+    page = home / "report.html"
+    type_in(home, "report", run.name, "--to", str(page), timeout=900)
+    assert run.name in page.read_text()
