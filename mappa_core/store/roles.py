@@ -43,8 +43,8 @@ GRANT DELETE ON mappa.audit_finding TO mappa_run;
 
 GRANT INSERT, DELETE ON mappa.audit_finding TO mappa_auditor;
 GRANT INSERT, UPDATE ON mappa.human_label TO mappa_auditor;
-GRANT INSERT ON mappa.anchor, mappa.anchor_score, mappa.correction, mappa.corrected_score
-    TO mappa_auditor;
+GRANT INSERT ON mappa.anchor, mappa.anchor_score, mappa.correction, mappa.corrected_score,
+    mappa.coach_exam TO mappa_auditor;
 """
 
 
