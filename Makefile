@@ -1,4 +1,5 @@
 # make train   set everything up and train the quickstart team
+# make coach-model  fetch a 1.5B model that can be its coach
 # make test    the default test suite
 # make check   what CI runs: lint, types, import contracts, tests
 # make up      the services in Docker; make down stops them
@@ -9,7 +10,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 # Plain `make` says what there is.
-.PHONY: help setup train test test-slow test-nightly test-wheel test-docker check lint types imports format up down clean
+.PHONY: help setup train coach-model test test-slow test-nightly test-wheel test-docker check lint types imports format up down clean
 help:
 	@sed -n 's/^# //p' Makefile
 
@@ -33,6 +34,10 @@ $(VENV)/.dev: $(VENV)/.cpu requirements/dev.lock
 
 train: setup
 	$(BIN)/mappa train --config configs/quickstart.yaml
+
+# A language model for `mappa train --config configs/quickstart_llm_coach.yaml`: 1.1 GB to fetch.
+coach-model: setup
+	$(BIN)/mappa coach-model
 
 # Two at once, a file to one process: most tests wait rather than compute. In the order of the
 # folders the long runs come first, so that neither process waits for the other's at the end.

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
+from mappa_core.app.coach_plan import coach_need, is_local
 from mappa_core.app.databases import ping_mlflow
 from mappa_core.coach.config import CoachConfig
 from mappa_core.coach.opening import needed_key
@@ -112,15 +113,15 @@ def _mlflow(settings: Settings) -> Finding:
 
 def find_credentials(settings: Settings) -> Finding:
     """Say which of the keys that the coach's providers need are set."""
-    rows = PROVIDERS.values()
-    names = dict.fromkeys(name for row in rows for name in (row.needs, *row.also_reads))
+    rows = [row for row in PROVIDERS.values() if row.needs]
+    names = dict.fromkeys(name for row in rows for name in (row.needs, *row.also_reads) if name)
     present = [name for name in names if settings.secret(name)]
-    works = any(settings.secret(row.needs) for row in rows)
-    needs = " or ".join(dict.fromkeys(row.needs for row in rows))
+    works = any(settings.secret(row.needs) for row in rows if row.needs)
+    needs = " or ".join(dict.fromkeys(row.needs for row in rows if row.needs))
     return Finding(
         name="credentials",
         works=works,
-        found=", ".join(present) + " set" if present else "none: the rule coach needs none",
+        found=", ".join(present) + " set" if present else "none: rule and local coaches need none",
         advice="" if works else f"an LLM coach will need {needs}",
     )
 
@@ -133,6 +134,14 @@ def coach_keys(config: CoachConfig, settings: Settings) -> tuple[str, ...]:
         + ("set" if settings.secret(key) else "not set")
         for coach, key in needed
         if key is not None
+    )
+
+
+def local_coaches(config: CoachConfig, settings: Settings) -> tuple[str, ...]:
+    """Say of each local coach what its server takes and whether the weights are there."""
+    local = {coach.model: coach for coach in config.scoring if is_local(coach)}
+    return tuple(
+        f"coach local {name}: {coach_need(coach, settings)}" for name, coach in local.items()
     )
 
 

@@ -15,6 +15,7 @@ import typer
 from flows.ending import INTERRUPTED, sigterm_unwinds
 from mappa_cli.commands.audit import audit_command
 from mappa_cli.commands.bench import bench
+from mappa_cli.commands.coach_model import coach_model
 from mappa_cli.commands.config import config
 from mappa_cli.commands.db import database
 from mappa_cli.commands.doctor import doctor
@@ -60,6 +61,7 @@ _COMMANDS = {
         "problems": problems,
         "db": database,
         "bench": bench,
+        "coach-model": coach_model,
     },
 }
 

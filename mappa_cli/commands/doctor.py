@@ -27,7 +27,7 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """Say what this machine offers and how to get the rest, or what a preset would need."""
-    from mappa_cli.doctor import coach_keys, examine, gpu_bytes
+    from mappa_cli.doctor import coach_keys, examine, gpu_bytes, local_coaches
 
     if plan is not None:
         from mappa_core.app.estimate import plan_memory
@@ -39,7 +39,8 @@ def doctor(
             typer.echo(json.dumps(asdict(planned) | extra))
         else:
             _print_plan(planned)
-            for line in coach_keys(config.coach, settings):
+            lines = (*coach_keys(config.coach, settings), *local_coaches(config.coach, settings))
+            for line in lines:
                 open_console().print(line, soft_wrap=True)
         raise typer.Exit(0 if planned.fits else 1)
     findings = examine(Settings())

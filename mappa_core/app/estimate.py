@@ -5,9 +5,10 @@ and from what an H100 sustains; power follows from playing the planned compariso
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mappa_core.app.coach_plan import coach_items
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.forecast import forecast_run
 from mappa_core.coach.forecast import FILLED
@@ -131,7 +132,9 @@ def plan_memory(config: TrainConfig, settings: Settings, gpu_bytes: int | None) 
     """
     agents = len(load_team(config.team, config.prompts).agents)
     shape = shape_for(config.model, settings.models)
-    return planned(config, shape, agents, gpu_bytes or GPU_BYTES)
+    memory = gpu_bytes or GPU_BYTES
+    alone = planned(config, shape, agents, memory)
+    return replace(alone, items=(*alone.items, *coach_items(config.coach, settings.models, memory)))
 
 
 def planned(config: TrainConfig, shape: ModelShape, agents: int, gpu_bytes: float) -> MemoryPlan:

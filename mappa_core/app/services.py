@@ -13,7 +13,7 @@ from mappa_core.app.progress import Log, LogProgress, ProgressListener
 from mappa_core.audit.config import AuditConfig
 from mappa_core.audit.corrections import corrected_actions
 from mappa_core.audit.store import AuditStore
-from mappa_core.coach.opening import open_coaches
+from mappa_core.coach.opening import open_coaches, start_coaches
 from mappa_core.coach.protocols import Coach
 from mappa_core.core.outage import OutageRetry
 from mappa_core.core.records.scores import ScoredAction
@@ -200,6 +200,8 @@ async def _build(
         _open_databases, settings, progress.on_waiting, stack
     )
     coach, second = open_coaches(config.coach, settings, coached_team(team), stack)
+    progress.on_starting("coach")
+    await start_coaches(coach, second)
     progress.on_starting("engines")
     engine = await start_engine(
         _engine_setup(config, settings, team, model, tokenizer.end_token_ids), stack

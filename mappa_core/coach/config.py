@@ -8,6 +8,10 @@ from mappa_core.coach.provider_table import PROVIDERS
 from mappa_core.core.records.scores import LabelVisibility
 from mappa_core.core.section import Fraction, Positive, Section
 
+BRIEF_SPARE = 64
+"""Tokens of a local coach's brief reply beside its texts."""
+FULL_REPLY = 800
+"""Tokens that a local coach's full reply must have room for: names, marks and their form."""
 RULE = "rule"
 """The backend that asks no model."""
 if TYPE_CHECKING:
@@ -43,15 +47,38 @@ class ContextCacheConfig(Section):
     )
 
 
+class ServerConfig(Section):
+    """The vLLM server that a local coach is asked through; coaches of one model share it."""
+
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="Where it runs.")
+    dtype: Literal["bfloat16", "float32"] = Field(
+        default="bfloat16", description="Of its weights and its cache."
+    )
+    max_model_length: Positive = Field(
+        default=8192, description="Prompt plus sampled tokens, at most."
+    )
+    kv_cache_gib: float = Field(default=1.0, gt=0, description="Key-value cache on a CPU.")
+    gpu_memory_utilization: Fraction = Field(default=0.3, description="Share of a GPU it may take.")
+    calls: Positive = Field(
+        default=8, description="Computed at once, at most; others wait here and not in the server."
+    )
+    start_seconds: float = Field(default=300, gt=0, description="How long it may take to start.")
+    restarts: int = Field(default=3, ge=0, description="After it died, before the run stops.")
+
+
 class CoachModelConfig(Section):
     """One coach: which it is, how it is asked, how hard."""
 
     backend: Backend = Field(
         default=RULE,
         description="rule reads the evidence itself; gemini, vertex, anthropic and openai (any "
-        "server that speaks its protocol) ask a model.",
+        "server that speaks its protocol) ask a model; local asks one on a server that it starts.",
     )
-    model: str = Field(default="", description="The model's name, as its provider spells it.")
+    model: str = Field(
+        default="",
+        description="The model's name, as its provider spells it; for local a Hugging Face id, a "
+        "path, or a model of `mappa coach-model`.",
+    )
     base_url: str | None = Field(
         default=None, description="Another address of the provider, e.g. a local vLLM; no secrets."
     )
@@ -69,6 +96,11 @@ class CoachModelConfig(Section):
         default=None, description="Thinking of an openai coach; null leaves it to the model."
     )
     max_output_tokens: Positive = Field(default=2048, description="Of a reply, at most.")
+    rationale_characters: Positive | None = Field(
+        default=None,
+        description="local: a reply is a rationale of so many characters at most, and the score; "
+        "null asks for marks by criterion and who is to blame, too.",
+    )
     expected_reply_tokens: Positive = Field(
         default=150, description="Of a reply, on average; what a run will cost is predicted by it."
     )
@@ -79,7 +111,12 @@ class CoachModelConfig(Section):
     context_cache: ContextCacheConfig = Field(
         default=ContextCacheConfig(), description="Explicit caching of the rubric."
     )
-    attempt_seconds: float = Field(default=60.0, gt=0, description="How long one call may take.")
+    server: ServerConfig = Field(default=ServerConfig(), description="Of a local coach.")
+    attempt_seconds: float = Field(
+        default=60.0,
+        gt=0,
+        description="How long one call may take; of local, how long its server may be silent.",
+    )
     deadline_seconds: float = Field(
         default=600.0, gt=0, description="How long one score may take, retries and waits included."
     )
@@ -103,7 +140,33 @@ class CoachModelConfig(Section):
             raise ValueError(f"backend {self.backend} takes thinking_budget, not reasoning_effort")
         if self.thinking_budget is not None and effort:
             raise ValueError(f"backend {self.backend} takes reasoning_effort, not thinking_budget")
+        self._check_local(ours=row is not None and row.is_ours)
         return self
+
+    def _check_local(self, *, ours: bool) -> None:
+        if self.rationale_characters is not None and not ours:
+            raise ValueError(f"backend {self.backend} has no rationale_characters: only local")
+        if ours and self.base_url is not None:
+            raise ValueError("backend local starts its own server: for another one take openai")
+        if ours and self._longest_reply > self.max_output_tokens:
+            raise ValueError(
+                f"max_output_tokens={self.max_output_tokens} may cut a reply: it takes "
+                f"{self._longest_reply}"
+            )
+
+    @property
+    def _longest_reply(self) -> int:
+        """Tokens of a local coach's reply, at most: one a character, in scripts the model knows."""
+        if self.rationale_characters is None:
+            return FULL_REPLY
+        return self.rationale_characters * (2 if self.correction else 1) + BRIEF_SPARE
+
+    @property
+    def calls_at_once(self) -> int:
+        """How many calls are in flight, at most."""
+        row = PROVIDERS.get(self.backend)
+        ours = row is not None and row.is_ours
+        return min(self.concurrency, self.server.calls) if ours else self.concurrency
 
 
 class SecondCoachConfig(CoachModelConfig):

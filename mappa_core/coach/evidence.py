@@ -46,6 +46,12 @@ Answer with one JSON object and nothing else:
 "blamed": "<agent or file, or empty>", {correction}"score": <a number from 0 to 10>}}
 If you cannot write JSON, end with one line `SCORE <the marker>: <number>`."""
 
+ANSWERING_BRIEFLY = """\
+Answer with one JSON object and nothing else:
+{{"rationale": "<why, in at most {words} words>", {correction}"score": <a number from 0 to 10>}}"""
+CHARACTERS_PER_WORD = 7
+"""Of English, about, with the space."""
+
 STATEMENT_CHARACTERS = 12_000
 """Kept of each kind of text: both ends stay and the number left out is said."""
 SEEN_CHARACTERS = 12_000
@@ -68,9 +74,17 @@ class CoachPrompt:
     marker: str
 
 
-def system_text(rubric: Rubric, *, correction: bool) -> str:
-    """The part that is the same for all cases of one agent; providers cache it as a prefix."""
-    answering = ANSWERING.format(correction=CORRECTION if correction else "")
+def system_text(rubric: Rubric, *, correction: bool, brief: int | None = None) -> str:
+    """The part that is the same for all cases of one agent; providers cache it as a prefix.
+
+    With `brief`, the reply is a rationale of so many characters at most and the score.
+    """
+    correcting = CORRECTION if correction else ""
+    answering = (
+        ANSWERING.format(correction=correcting)
+        if brief is None
+        else ANSWERING_BRIEFLY.format(correction=correcting, words=brief // CHARACTERS_PER_WORD)
+    )
     return "\n\n".join((INSTRUCTIONS.replace("{mark}", "MARKER"), rubric.text(), answering))
 
 

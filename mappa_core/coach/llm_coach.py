@@ -10,12 +10,14 @@ from mappa_core.coach.budget import Budget, Cost, Usage, cost, estimated_tokens
 from mappa_core.coach.config import CoachModelConfig
 from mappa_core.coach.evidence import system_text
 from mappa_core.coach.pacing import CallLimit, Clock, Rates, retrying
+from mappa_core.coach.provider_table import PROVIDERS
 from mappa_core.coach.providers.provider import (
     Final,
     Passing,
     Provider,
     ProviderError,
     ProviderReply,
+    ServedProvider,
 )
 from mappa_core.coach.replies import read_reply
 from mappa_core.coach.rubrics import RubricSet
@@ -52,11 +54,13 @@ class LlmCoach:
         self._config, self._budget = config, budget
         self._clock = clock or Clock()
         self._systems = {
-            agent: system_text(rubric, correction=config.correction)
+            agent: system_text(
+                rubric, correction=config.correction, brief=config.rationale_characters
+            )
             for agent, rubric in rubrics.rubrics.items()
         }
-        self._calls = CallLimit(config.concurrency)
-        self._at_hand = asyncio.Semaphore(CASES_PER_CALL * config.concurrency)
+        self._calls = CallLimit(config.calls_at_once)
+        self._at_hand = asyncio.Semaphore(CASES_PER_CALL * config.calls_at_once)
         self._rates = Rates(config.requests_per_minute, config.tokens_per_minute)
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._known: OrderedDict[str, CoachScore] = OrderedDict()
@@ -104,6 +108,11 @@ class LlmCoach:
                 if len(self._known) > REMEMBERED:
                     self._known.popitem(last=False)
             return result
+
+    async def start(self) -> None:
+        """Bring up what is asked, where that is ours; without it the first question does."""
+        if isinstance(self._provider, ServedProvider):
+            await self._provider.start(self._systems.values())
 
     async def close(self) -> None:
         """Give connections back."""
@@ -162,7 +171,9 @@ class LlmCoach:
             return reply
 
     async def _call(self, request: CoachRequest, sample: int) -> ProviderReply:
-        seconds = self._config.attempt_seconds
+        # A provider with a server of its own knows whether that is silent or only slow.
+        row = PROVIDERS.get(self._config.backend)
+        seconds = None if row is not None and row.is_ours else self._config.attempt_seconds
         try:
             async with asyncio.timeout(seconds):
                 return await self._provider.ask(request.system, request.prompt, seed=sample)

@@ -92,7 +92,11 @@ def judged_by(config: CoachModelConfig, team: CoachedTeam) -> dict[str, str]:
     if rubrics is None:
         return {"rules": f"{team.rules} {load_rules(team.rules).version}"}
     told = {
-        agent: system_text(rubrics.rubrics[agent], correction=config.correction)
+        agent: system_text(
+            rubrics.rubrics[agent],
+            correction=config.correction,
+            brief=config.rationale_characters,
+        )
         for agent in team.agents
     }
     return {f"rubrics.{agent}": ids.fingerprint(text) for agent, text in told.items()}
@@ -111,6 +115,17 @@ def open_coaches(
     if not config.second.share:
         return coach, None
     return coach, _open_coach(config.second, settings, team, budget, stack)
+
+
+async def start_coaches(*coaches: Coach | None) -> None:
+    """Bring up the servers that coaches are asked through; the first question would do so, too.
+
+    Raises:
+        EngineError: One does not start.
+    """
+    for coach in coaches:
+        if isinstance(coach, LlmCoach):
+            await coach.start()
 
 
 def _open_coach(

@@ -17,7 +17,7 @@ class ProviderRow:
 
     module: str
     """In `coach.providers`; its `open_provider(config, settings)` makes a `provider.Provider`."""
-    needs: str
+    needs: str | None
     """The environment variable without which it cannot be asked; `mappa doctor` looks for it."""
     also_reads: tuple[str, ...] = ()
     """Further variables that doctor shows."""
@@ -29,6 +29,9 @@ class ProviderRow:
     """Which key of the configuration says how long it may think."""
     keeps_contexts: bool = False
     """Whether it takes `context_cache`."""
+    is_ours: bool = False
+    """Whether MAPPA starts and stops its server, which is late when it is silent, not when a call
+    takes long."""
 
 
 PROVIDERS: Mapping[str, ProviderRow] = MappingProxyType(
@@ -51,6 +54,7 @@ PROVIDERS: Mapping[str, ProviderRow] = MappingProxyType(
             thinking="reasoning_effort",
         ),
         "anthropic": ProviderRow(module="anthropic", needs="ANTHROPIC_API_KEY", wire="anthropic"),
+        "local": ProviderRow(module="local", needs=None, wire="openai", is_ours=True),
     }
 )
 """Every provider by the name that `coach.backend` gives it."""

@@ -23,6 +23,11 @@ from mappa_core.core.records.tools import Json
 LONGEST_REPLY = 100_000
 """Characters; what is longer is a model that runs away, not a judgement."""
 
+CRITERIA = 6
+"""Marks in a bounded reply, at most."""
+CASE_CHARACTERS = 16
+"""Of a marker."""
+
 REPLY_SCHEMA: Mapping[str, Json] = {
     "type": "object",
     "properties": {
@@ -43,6 +48,51 @@ REPLY_SCHEMA: Mapping[str, Json] = {
     "required": ["case", "rationale", "score"],
 }
 """The structured reply as JSON Schema, in the subset that every provider takes."""
+
+MARKS: tuple[Json, ...] = tuple(half / 2 if half % 2 else half // 2 for half in range(21))
+"""0, 0.5, 1 ... 10: the scores that a grammar allows."""
+
+
+def bounded_schema(characters: int | None, *, tokens: int, correction: bool) -> Mapping[str, Json]:
+    """Give the schema of a reply that ends by itself, for a server that holds replies to it.
+
+    Args:
+        characters: Of the rationale, at most, in a reply that has nothing but it and the score;
+            None for the whole reply, within `tokens`.
+        tokens: Of a reply, at most.
+        correction: Whether to ask what should have been done instead.
+    """
+    score: Json = {"enum": list(MARKS)}
+    short, long = _string(tokens // 32), _string(characters or tokens // 5)
+    wished: dict[str, Json] = {"correction": long} if correction else {}
+    if characters is not None:
+        properties: dict[str, Json] = {"rationale": long, **wished, "score": score}
+    else:
+        mark: Json = {
+            "type": "object",
+            "properties": {"name": short, "mark": score},
+            "required": ["name", "mark"],
+            "additionalProperties": False,
+        }
+        properties = {
+            "case": _string(CASE_CHARACTERS),
+            "rationale": long,
+            "criteria": {"type": "array", "items": mark, "maxItems": CRITERIA},
+            "blamed": short,
+            **wished,
+            "score": score,
+        }
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _string(characters: int) -> dict[str, Json]:
+    return {"type": "string", "maxLength": characters}
+
 
 _SCORE_LINE = re.compile(
     r"[\s#*_-]*(?:(?:final|overall|process)[ _])?(?:score|rating)(?P<marker>\s+[0-9a-f]{16})?"

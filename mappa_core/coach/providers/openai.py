@@ -9,6 +9,7 @@ from mappa_core.coach.config import CoachModelConfig
 from mappa_core.coach.providers.provider import (
     Final,
     Passing,
+    ProviderError,
     ProviderReply,
     retry_after,
     safe,
@@ -52,21 +53,24 @@ class OpenAiProvider:
                 response_format=_FORMAT,
                 seed=seed,
             )
-        except openai.APIStatusError as error:
-            wish = retry_after(error.response.headers.get("retry-after"))
-            raise status_error(error.status_code, self._safe(error), wish) from None
-        except openai.APITimeoutError:
-            raise Passing("timeout", "the connection timed out") from None
         except (openai.APIError, ValueError) as error:
-            raise Passing("error", self._safe(error)) from None
-        return _reply(answer)
+            raise failure(error, self._key or "") from None
+        return reply_of(answer)
 
     async def close(self) -> None:
         """Give connections back."""
         await self._client.close()
 
-    def _safe(self, error: Exception) -> str:
-        return safe(str(error), self._key or "")
+
+def failure(error: Exception, secret: str = "") -> ProviderError:
+    """Say of an error of the client's library whether it can pass, without `secret`."""
+    said = safe(str(error), secret)
+    if isinstance(error, openai.APIStatusError):
+        wish = retry_after(error.response.headers.get("retry-after"))
+        return status_error(error.status_code, said, wish)
+    if isinstance(error, openai.APITimeoutError):
+        return Passing("timeout", "the connection timed out")
+    return Passing("error", said)
 
 
 def open_provider(config: CoachModelConfig, settings: Settings) -> OpenAiProvider:
@@ -74,7 +78,12 @@ def open_provider(config: CoachModelConfig, settings: Settings) -> OpenAiProvide
     return OpenAiProvider(config, settings.secret("OPENAI_API_KEY"))
 
 
-def _reply(answer: ChatCompletion) -> ProviderReply:
+def reply_of(answer: ChatCompletion) -> ProviderReply:
+    """Read an answer.
+
+    Raises:
+        Final: It was refused.
+    """
     usage = usage_of(answer)
     if not answer.choices:
         raise Final("blocked", "the answer has no choice", usage=usage)

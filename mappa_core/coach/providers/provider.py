@@ -1,7 +1,8 @@
 """The seam to a provider: one request, one reply, or an error that says whether it can pass."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from mappa_core.coach.budget import Usage
 from mappa_core.core.records.scores import UnscoredReason
@@ -62,6 +63,19 @@ class Provider(Protocol):
 
     async def close(self) -> None:
         """Give connections back."""
+        ...
+
+
+@runtime_checkable
+class ServedProvider(Protocol):
+    """Asks a model on a server of its own; a `Provider` may be one."""
+
+    async def start(self, systems: Iterable[str]) -> None:
+        """Bring the server up, unless it is, and let it read the beginnings of all requests.
+
+        Raises:
+            EngineError: It does not start; the message names its log.
+        """
         ...
 
 

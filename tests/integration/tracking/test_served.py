@@ -20,7 +20,7 @@ from mappa_cli.servers import free_port
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.runs import Run
 from mappa_core.evaluate.promotion import CHAMPION
-from mappa_core.rollout.engines.vllm.command import environment
+from mappa_core.models.serving.command import environment
 from mappa_core.tracking.mlflow.registry import MlflowRegistry
 from mappa_core.tracking.mlflow.tracker import MlflowTracker
 from tests.trained_weights import loaded_plainly, write_trained

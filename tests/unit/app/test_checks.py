@@ -98,7 +98,7 @@ PRESETS = sorted((Path(__file__).parents[3] / "configs").glob("*.yaml"))
 def test_a_preset_of_problem_files_names_a_coach_that_reads_them(preset: Path) -> None:
     config = load_config(preset)
     bundled = config.problems.source in {"arithmetic", "tabular"}
-    assert (config.coach.backend == "rule") == bundled
+    assert bundled or config.coach.backend != "rule"
 
 
 def test_a_key_that_came_later_is_no_other_measurement_at_its_default() -> None:

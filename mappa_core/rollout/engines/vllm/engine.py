@@ -5,11 +5,12 @@ import asyncio
 from mappa_core.core.errors import EngineError
 from mappa_core.core.records.episodes import Completion, GenerationRequest, PolicyVersion
 from mappa_core.models.device import resolve_device, resolve_dtype
+from mappa_core.models.serving.fork_server import ForkServer
+from mappa_core.models.serving.server import Server
 from mappa_core.rollout.engines.base import EngineSetup, serves_whole_models
 from mappa_core.rollout.engines.vllm import command
-from mappa_core.rollout.engines.vllm.fork_server import ForkServer, open_fork_server
+from mappa_core.rollout.engines.vllm.fork_server import open_fork_server
 from mappa_core.rollout.engines.vllm.managed_server import ManagedServer
-from mappa_core.rollout.engines.vllm.server import Server
 from mappa_core.rollout.engines.vllm.waves import WaveScheduler
 from mappa_core.rollout.engines.vllm.weight_loaders import (
     AdapterLoader,

@@ -1,106 +1,29 @@
-"""The process that vLLM servers are forked from, as its parent sees it."""
+"""The process that an engine's servers are forked from, as its configuration wants it."""
 
-import json
 import os
-import socket
-import subprocess
-import sys
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from mappa_core.core.errors import EngineError
 from mappa_core.models.device import resolve_device
+from mappa_core.models.serving import fork_server
+from mappa_core.models.serving.command import environment
 from mappa_core.rollout.config import EngineConfig
-from mappa_core.rollout.engines.vllm import command
-
-_SCRIPT = Path(__file__).with_name("fork_server_script.py")
-_prestarted: ContextVar["ForkServer | None"] = ContextVar("fork_server", default=None)
 
 
-class ForkServer:
-    """Starts the process that forks servers, when the first is asked for or before."""
-
-    def __init__(self, script: Path, environment: Mapping[str, str], log: Path) -> None:
-        self._script = script
-        self._environment = dict(environment)
-        self.log = log
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
-
-    @property
-    def pid(self) -> int | None:
-        """The process, if it was started."""
-        return None if self._process is None else self._process.pid
-
-    def start(self) -> socket.socket:
-        """Start it, unless it runs; returns the socket that carries requests."""
-        if self._process is not None and self._control is not None and self._process.poll() is None:
-            return self._control
-        self.close()
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                # Its own directory is not on its path: there are modules with common names in it.
-                (sys.executable, "-P", str(self._script)),
-                stdin=theirs.fileno(),
-                stdout=log,
-                stderr=log,
-                env=self._environment,
-                start_new_session=True,
-            )
-        return self._control
-
-    def fork(self, arguments: Sequence[str], log: Path) -> socket.socket:
-        """Ask for a server; returns our end of its liveness socket.
-
-        The server is ended when the returned end is closed or shut down; the other end closes
-        when the server has ended.
-
-        Raises:
-            EngineError: The process ended before it could be asked.
-        """
-        control = self.start()
-        request = json.dumps({"arguments": list(arguments), "log": str(log)})
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                socket.send_fds(control, [request.encode()], [theirs.fileno()])
-            except OSError as error:
-                ours.close()
-                raise EngineError(f"what starts vLLM's servers ended: read {self.log}") from error
-        return ours
-
-    def close(self) -> None:
-        """Let it end; its servers live on. Safe to call twice."""
-        if self._control is not None:
-            self._control.close()
-            self._control = None
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-
-@contextmanager
-def prestarted(config: EngineConfig, log_directory: Path) -> Generator[None]:
+def prestarted(config: EngineConfig, log_directory: Path) -> AbstractContextManager[None]:
     """Import vLLM in the process that servers are forked from, for an engine opened inside."""
-    fork_server = open_fork_server(config, log_directory)
-    fork_server.start()
-    token = _prestarted.set(fork_server)
-    try:
-        yield
-    finally:
-        _prestarted.reset(token)
-        fork_server.close()
+    return fork_server.prestarted(_environment(config), _log(log_directory))
 
 
-def open_fork_server(config: EngineConfig, log_directory: Path) -> ForkServer:
+def open_fork_server(config: EngineConfig, log_directory: Path) -> fork_server.ForkServer:
     """What the engine's servers come from: the one that was `prestarted`, or one of its own."""
-    environment = command.environment(
-        os.environ, device=resolve_device(config.device), weight_sync=config.weight_sync
-    )
-    started = _prestarted.get()
-    return started or ForkServer(_SCRIPT, environment, log_directory / "vllm.log")
+    return fork_server.open_fork_server(_environment(config), _log(log_directory))
+
+
+def _environment(config: EngineConfig) -> dict[str, str]:
+    device = resolve_device(config.device)
+    return environment(os.environ, device=device, weight_sync=config.weight_sync)
+
+
+def _log(directory: Path) -> Path:
+    return directory / "vllm.log"

@@ -16,10 +16,10 @@ from mappa_core.core.records.episodes import (
     PolicyVersion,
 )
 from mappa_core.core.text import counted
+from mappa_core.models.serving.server import Server, ServerDied
 from mappa_core.rollout.config import EngineConfig
 from mappa_core.rollout.engines.base import check_served, sampling_within
 from mappa_core.rollout.engines.vllm.read_write_lock import ReadWriteLock
-from mappa_core.rollout.engines.vllm.server import Server, ServerDied
 from mappa_core.rollout.engines.vllm.weight_loaders import WeightLoader, WeightsUnchanged
 
 T = TypeVar("T")

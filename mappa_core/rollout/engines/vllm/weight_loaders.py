@@ -23,9 +23,9 @@ import torch
 
 from mappa_core.core.errors import EngineError
 from mappa_core.core.records.episodes import PolicyVersion
+from mappa_core.models.serving.server import REPLY_SECONDS, Server, ServerDied
 from mappa_core.models.weights import ServedWeights, servable
 from mappa_core.rollout.engines.vllm.command import BASE
-from mappa_core.rollout.engines.vllm.server import REPLY_SECONDS, Server, ServerDied
 
 
 class WeightsUnchanged(EngineError):

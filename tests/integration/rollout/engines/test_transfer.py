@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from mappa_core.core.errors import EngineError
+from mappa_core.models.serving.server import Server
 from mappa_core.models.weights import ServedWeights, load_base
 from mappa_core.rollout.engines.vllm import command
 from mappa_core.rollout.engines.vllm.fork_server import open_fork_server
-from mappa_core.rollout.engines.vllm.server import Server
 from tests.integration.rollout.engines.test_vllm import (
     CONFIG,
     adapted,

@@ -1,5 +1,6 @@
 """What a server is told, and what it is not."""
 
+from mappa_core.models.serving.command import environment
 from mappa_core.rollout.config import EngineConfig
 from mappa_core.rollout.engines.vllm import command
 
@@ -9,7 +10,7 @@ def flag(arguments: tuple[str, ...], name: str) -> str:
 
 
 def test_secrets_and_proxies_do_not_reach_the_server() -> None:
-    environment = command.environment(
+    told = environment(
         {
             "PATH": "/usr/bin",
             "CUDA_VISIBLE_DEVICES": "1",
@@ -23,12 +24,12 @@ def test_secrets_and_proxies_do_not_reach_the_server() -> None:
         },
         device="cpu",
     )
-    assert not [name for name, value in environment.items() if "secret" in value]
-    assert environment["PATH"] == "/usr/bin"
-    assert environment["CUDA_VISIBLE_DEVICES"] == "1"
-    assert environment["VLLM_BATCH_INVARIANT"] == "1"
-    assert environment["VLLM_NO_USAGE_STATS"] == "1"
-    assert environment["HF_HUB_OFFLINE"] == "1"
+    assert not [name for name, value in told.items() if "secret" in value]
+    assert told["PATH"] == "/usr/bin"
+    assert told["CUDA_VISIBLE_DEVICES"] == "1"
+    assert told["VLLM_BATCH_INVARIANT"] == "1"
+    assert told["VLLM_NO_USAGE_STATS"] == "1"
+    assert told["HF_HUB_OFFLINE"] == "1"
 
 
 def test_servers_that_share_a_gpu_with_the_learner_can_sleep() -> None:
@@ -47,8 +48,7 @@ def test_weights_are_transferred_where_that_is_asked_for() -> None:
     pickles = [
         sync
         for sync in ("reload", "ipc", "nccl")
-        if "VLLM_ALLOW_INSECURE_SERIALIZATION"
-        in command.environment({}, device="cuda", weight_sync=sync)
+        if "VLLM_ALLOW_INSECURE_SERIALIZATION" in environment({}, device="cuda", weight_sync=sync)
     ]
     assert pickles == ["ipc"]
 

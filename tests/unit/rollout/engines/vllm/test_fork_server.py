@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from mappa_core.core.errors import EngineError
-from mappa_core.rollout.engines.vllm.fork_server import ForkServer
-from mappa_core.rollout.engines.vllm.server import Server
+from mappa_core.models.serving.fork_server import ForkServer
+from mappa_core.models.serving.server import Server
 
 # In the place of vLLM: starts a child of its own, as vLLM does, and writes down both process ids.
 FAMILY = """
 import os, subprocess, sys, time
-from mappa_core.rollout.engines.vllm.fork_server_script import serve_requests
+from mappa_core.models.serving.fork_server_script import serve_requests
 
 arguments = serve_requests()
 if arguments is None:
@@ -41,7 +41,7 @@ time.sleep(600)
 PARENT = """
 import sys, time
 from pathlib import Path
-from mappa_core.rollout.engines.vllm.fork_server import ForkServer
+from mappa_core.models.serving.fork_server import ForkServer
 
 fork_server = ForkServer(Path(sys.argv[1]), {}, Path(sys.argv[2]))
 liveness = fork_server.fork([sys.argv[3]], Path(sys.argv[2]))

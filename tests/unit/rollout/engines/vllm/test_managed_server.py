@@ -14,9 +14,9 @@ from mappa_core.core.records.episodes import (
     PolicyVersion,
     Sampling,
 )
+from mappa_core.models.serving.server import Server, ServerDied
 from mappa_core.rollout.config import EngineConfig
 from mappa_core.rollout.engines.vllm.managed_server import ManagedServer
-from mappa_core.rollout.engines.vllm.server import Server, ServerDied
 from mappa_core.rollout.engines.vllm.weight_loaders import AdapterLoader, WeightsUnchanged
 from tests.builders import make_policy, make_run
 
@@ -65,7 +65,7 @@ class ServerInMemory:
 
 def make_managed(server: ServerInMemory, *, restarts: int = 3) -> ManagedServer:
     config = EngineConfig(restarts=restarts, max_model_length=100)
-    return ManagedServer(server, AdapterLoader(), end_token_ids=(2,), config=config)
+    return ManagedServer(server, AdapterLoader(), end_token_ids=(2,), config=config)  # pyright: ignore[reportArgumentType]
 
 
 def request(policy: PolicyVersion, *, prompt_tokens: int = 3) -> GenerationRequest:
@@ -189,7 +189,7 @@ class ServerInPlace(ServerInMemory):
 def in_place(*failures: Exception | None) -> tuple[ManagedServer, ServerInPlace]:
     server = ServerInPlace(serving := InPlace(*failures))
     config = EngineConfig(restarts=3, max_model_length=100)
-    return ManagedServer(server, serving, end_token_ids=(2,), config=config), server
+    return ManagedServer(server, serving, end_token_ids=(2,), config=config), server  # pyright: ignore[reportArgumentType]
 
 
 DIED = ServerDied("connection reset while weights were read")

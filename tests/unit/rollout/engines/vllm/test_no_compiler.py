@@ -2,7 +2,7 @@ import os
 import subprocess
 import sys
 
-from mappa_core.rollout.engines.vllm.command import environment
+from mappa_core.models.serving.command import environment
 
 # As vLLM's sampler does to rank a token.
 COMPILED = "import torch; print(int(torch.compile(lambda x: (x >= 2).sum())(torch.arange(5))))"

@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 
 from mappa_core.core.errors import EngineError
-from mappa_core.rollout.engines.vllm.fork_server import ForkServer
+from mappa_core.models.serving.fork_server import ForkServer
 
 REPLY_SECONDS = 900.0
 """A reply that takes longer means a server that hangs."""
@@ -83,7 +83,7 @@ class Server:
             if time.monotonic() > deadline:
                 raise EngineError(
                     f"the vLLM server did not answer within {seconds:.0f} s: read {self.log}, "
-                    "or raise engine.start_seconds"
+                    "or raise its start_seconds"
                 )
             await asyncio.sleep(_POLL_SECONDS)
 

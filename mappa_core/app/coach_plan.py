@@ -1,0 +1,73 @@
+"""What the server of a local coach takes, before it is started."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from mappa_core.coach.config import CoachConfig, CoachModelConfig
+from mappa_core.coach.provider_table import PROVIDERS
+from mappa_core.core.settings import Settings
+from mappa_core.models.package_table import PACKAGED
+from mappa_core.train.memory_plan import GB, Item, Phase
+
+DTYPE_BYTES = {"bfloat16": 2, "float32": 4}
+STORED_BYTES = 2
+"""Of a weight on disk, as models are published."""
+PROCESS_BYTES = 1.0 * GB
+"""Of one server beside weights and cache: vLLM, torch and a step; 0.9 GB were measured on a CPU."""
+PHASES: tuple[Phase, ...] = ("rollout", "update")
+
+
+def is_local(coach: CoachModelConfig) -> bool:
+    """Tell whether MAPPA serves the coach's model itself."""
+    row = PROVIDERS.get(coach.backend)
+    return row is not None and row.is_ours
+
+
+def weights_folder(model: str, models: Path) -> Path | None:
+    """Find where a coach's weights lie here; None for a hub id, or where they are missing."""
+    folder = models / model if model in PACKAGED else Path(model).expanduser()
+    return folder if folder.is_dir() else None
+
+
+def stored_bytes(folder: Path) -> int:
+    """Sum the weights in a folder."""
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+
+
+def coach_need(coach: CoachModelConfig, settings: Settings) -> str:
+    """Say what a local coach takes of memory and disk, and whether its weights are there."""
+    folder = weights_folder(coach.model, settings.models)
+    if folder is None:
+        how = f"`mappa coach-model {coach.model}`" if coach.model in PACKAGED else "the first run"
+        size = PACKAGED[coach.model].needed_bytes / GB if coach.model in PACKAGED else None
+        disk = "" if size is None else f", which needs {size:.0f} GB of disk"
+        return f"weights are not there; {how} fetches them{disk}"
+    weights = stored_bytes(folder)
+    memory = _host_bytes(coach, folder)
+    share = f"{coach.server.gpu_memory_utilization:.0%} of a GPU"
+    return (
+        f"weights are there ({weights / GB:.1f} GB in {folder}); its server takes {share}, or "
+        f"{memory / GB:.1f} GB of memory on a CPU"
+    )
+
+
+def _host_bytes(coach: CoachModelConfig, folder: Path) -> float:
+    weights = stored_bytes(folder) * DTYPE_BYTES[coach.server.dtype] / STORED_BYTES
+    return weights + coach.server.kv_cache_gib * 2**30 + PROCESS_BYTES
+
+
+def coach_items(config: CoachConfig, models: Path, gpu_bytes: float) -> Iterator[Item]:
+    """List the servers of local coaches for a memory plan: they stay while agents learn.
+
+    Where `server.device` is cpu and the weights are not there, only cache and process are counted.
+    """
+    servers = {(each.model, each.server): each for each in config.scoring if is_local(each)}
+    for coach in servers.values():
+        what = f"the coach's server ({coach.model})"
+        folder = weights_folder(coach.model, models)
+        for phase in PHASES:
+            if coach.server.device == "cpu":
+                known = folder or Path("nowhere")
+                yield Item(phase, what, host_bytes=_host_bytes(coach, known))
+            else:
+                yield Item(phase, what, coach.server.gpu_memory_utilization * gpu_bytes)

@@ -1,0 +1,184 @@
+"""The vLLM server of a local coach: started when it is first wanted, shared, brought back.
+
+first coach ─┐
+second coach ─┼─▶ places (server.calls at once) ─▶ one server on a Unix socket
+audit ────────┘
+"""
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx2
+import openai
+
+from mappa_core.coach.config import CoachModelConfig, ServerConfig
+from mappa_core.core.errors import EngineError
+from mappa_core.core.settings import Settings
+from mappa_core.core.text import counted
+from mappa_core.models.device import resolve_device
+from mappa_core.models.resolve import resolve_model
+from mappa_core.models.serving.command import cpu_arguments, environment
+from mappa_core.models.serving.fork_server import ForkServer, open_fork_server
+from mappa_core.models.serving.server import Server
+
+
+def arguments(model: Path, name: str, config: ServerConfig, device: str) -> tuple[str, ...]:
+    """List what the server is started with."""
+    common = (
+        *("--model", str(model), "--served-model-name", name),
+        *("--dtype", config.dtype, "--max-model-len", str(config.max_model_length)),
+        # Sampling is what the request says, not what came with the weights.
+        *("--generation-config", "vllm"),
+        # An agent's rubric is read once.
+        "--enable-prefix-caching",
+        # A grammar that lets white space run would let a reply run.
+        "--structured-outputs-config",
+        json.dumps({"backend": "xgrammar", "disable_any_whitespace": True}),
+        # Says with each answer how much of its prompt was cached.
+        "--enable-prompt-tokens-details",
+        *("--disable-uvicorn-access-log", "--disable-log-stats"),
+    )
+    if device == "cpu":
+        return (*common, *cpu_arguments(config.max_model_length, config.kv_cache_gib, config.calls))
+    share = f"{config.gpu_memory_utilization:.3f}"
+    return (*common, "--gpu-memory-utilization", share, "--max-num-seqs", str(config.calls))
+
+
+class CoachServer:
+    """Keeps one server for all local coaches of this process that ask the same model."""
+
+    def __init__(self, config: CoachModelConfig, settings: Settings) -> None:
+        self._config, self._settings = config, settings
+        self._places = asyncio.Semaphore(config.server.calls)
+        self._changing = asyncio.Lock()
+        self._server: Server | None = None
+        self._fork_server: ForkServer | None = None
+        self._client: openai.AsyncOpenAI | None = None
+        self._restarts_left = config.server.restarts
+        self._heard = time.monotonic()
+        self.users = 0
+        """Coaches that have not closed it."""
+
+    @property
+    def silent_seconds(self) -> float:
+        """Measure how long no token came, of any call."""
+        return time.monotonic() - self._heard
+
+    def hear(self) -> None:
+        """Note that the server works: a token came, or a call begins after none was under way."""
+        self._heard = time.monotonic()
+
+    @asynccontextmanager
+    async def place(self) -> AsyncGenerator[openai.AsyncOpenAI]:
+        """Hold one of the places; yields the client of a server that runs.
+
+        Raises:
+            EngineError: It does not start.
+        """
+        async with self._places:
+            yield await self.running()
+
+    async def running(self) -> openai.AsyncOpenAI:
+        """Start the server unless it runs; returns its client.
+
+        Raises:
+            EngineError: It does not start.
+            ModelNotFound: There is no such model.
+        """
+        async with self._changing:
+            if self._client is None:
+                self._client = await self._started()
+            return self._client
+
+    async def bring_back(self, client: openai.AsyncOpenAI) -> None:
+        """Restart the server behind `client` if it died, once for all calls that saw it.
+
+        Raises:
+            EngineError: It died too often, or does not start.
+        """
+        async with self._changing:
+            if self._client is not client or self._server is None or await self._server.healthy():
+                return
+            if self._restarts_left == 0:
+                died = counted(self._config.server.restarts + 1, "time")
+                raise EngineError(
+                    f"the coach's server died {died}: read {self._server.log}; mappa train "
+                    "--resume goes on from here"
+                )
+            self._restarts_left -= 1
+            await self._stop()
+            self._client = await self._started()
+
+    async def close(self) -> None:
+        """Stop the server, if it runs."""
+        async with self._changing:
+            await self._stop()
+            if self._fork_server is not None:
+                self._fork_server.close()
+
+    async def _started(self) -> openai.AsyncOpenAI:
+        server = self._server = self._server or await asyncio.to_thread(self._prepared)
+        try:
+            await server.start(self._config.server.start_seconds)
+        except BaseException:
+            await server.stop()
+            raise
+        self.hear()
+        transport = httpx2.AsyncHTTPTransport(
+            uds=str(server.address),
+            # One kept alive may be closed just as it is used again, which would look like a death.
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
+        )
+        return openai.AsyncOpenAI(
+            api_key="none",
+            base_url="http://coach/v1",
+            max_retries=0,
+            timeout=None,
+            http_client=httpx2.AsyncClient(transport=transport, timeout=None),
+        )
+
+    def _prepared(self) -> Server:
+        config, settings = self._config.server, self._settings
+        model = resolve_model(self._config.model, settings.models)
+        device = resolve_device(config.device)
+        told = environment(os.environ, device=device)
+        self._fork_server = open_fork_server(told, settings.logs / "vllm.log")
+        flags = arguments(model, self._config.model, config, device)
+        return Server(self._fork_server, flags, settings.logs / "vllm-coach.log")
+
+    async def _stop(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+        if self._server is not None:
+            await self._server.stop()
+
+
+_shared: dict[tuple[str, ...], CoachServer] = {}
+"""Servers of this process by what they are started with."""
+
+
+def shared_server(config: CoachModelConfig, settings: Settings) -> CoachServer:
+    """Take part in the server for a coach's model; `leave` gives it up."""
+    server = _shared.setdefault(_key(config, settings), CoachServer(config, settings))
+    server.users += 1
+    return server
+
+
+async def leave(server: CoachServer) -> None:
+    """Give a server up; the last one stops it."""
+    server.users -= 1
+    if server.users > 0:
+        return
+    for key in [key for key, shared in _shared.items() if shared is server]:
+        del _shared[key]
+    await server.close()
+
+
+def _key(config: CoachModelConfig, settings: Settings) -> tuple[str, ...]:
+    return config.model, config.server.model_dump_json(), str(settings.home)

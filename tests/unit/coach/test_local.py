@@ -1,0 +1,171 @@
+"""A local coach: what its server is told, what a reply may be, and what is refused."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from pydantic import ValidationError
+
+from mappa_core.coach.config import CoachModelConfig, ServerConfig
+from mappa_core.coach.evidence import system_text
+from mappa_core.coach.providers.local import LocalProvider
+from mappa_core.coach.providers.local_server import arguments, leave, shared_server
+from mappa_core.coach.providers.provider import Passing
+from mappa_core.coach.replies import MARKS, bounded_schema, read_reply
+from mappa_core.coach.rubrics import load_rubrics
+from mappa_core.core.records.scores import CoachScore
+from mappa_core.core.settings import Settings
+
+
+def local(**settings: Any) -> CoachModelConfig:
+    return CoachModelConfig.model_validate({"backend": "local", "model": "judge"} | settings)
+
+
+def longest(schema: Any) -> int:
+    """Characters of the longest reply that a schema allows, without white space."""
+    match schema:
+        case {"enum": values}:
+            return max(len(json.dumps(value)) for value in values)
+        case {"type": "string", "maxLength": most}:
+            return most + 2
+        case {"type": "array", "items": item, "maxItems": most}:
+            return most * (longest(item) + 1) + 2
+        case {"type": "object", "properties": parts, "additionalProperties": False}:
+            return 2 + sum(len(name) + 4 + longest(part) for name, part in parts.items())
+        case _:
+            raise AssertionError(f"{schema} has no bound")
+
+
+@pytest.mark.parametrize("correction", [False, True])
+@pytest.mark.parametrize(("characters", "tokens"), [(None, 2048), (None, 800), (200, 600)])
+def test_no_reply_that_the_grammar_allows_reaches_the_token_limit(
+    characters: int | None, tokens: int, correction: bool
+) -> None:
+    schema = bounded_schema(characters, tokens=tokens, correction=correction)
+    assert longest(schema) <= tokens
+
+
+@pytest.mark.parametrize("characters", [None, 120])
+def test_a_reply_in_the_grammar_is_a_score(characters: int | None) -> None:
+    marker = "0123456789abcdef"
+    reply: dict[str, object] = {"rationale": "It crashed.", "score": 2.5}
+    if characters is None:
+        reply |= {"case": marker, "criteria": [{"name": "ran", "mark": 0}], "blamed": ""}
+    schema = bounded_schema(characters, tokens=2048, correction=False)
+    jsonschema.validate(reply, schema)
+    read = read_reply(json.dumps(reply), marker=marker, evidence=("some work",))
+    assert isinstance(read, CoachScore)
+    assert read.value == 2.5
+
+
+def test_a_score_is_a_half_point_from_0_to_10() -> None:
+    assert MARKS[:3] == (0, 0.5, 1)
+    assert MARKS[-1] == 10
+    schema = bounded_schema(100, tokens=200, correction=False)
+    for score in (11, -1, 7.25, "7"):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({"rationale": "", "score": score}, schema)
+
+
+def test_a_brief_coach_is_told_the_form_it_is_held_to() -> None:
+    rubric = load_rubrics("mathchat", "paper-1").rubrics["verifier"]
+    told = system_text(rubric, correction=False, brief=140)
+    assert 'in at most 20 words>", "score"' in told
+    assert "criteria" not in told.rpartition("Answer with one JSON")[2]
+    assert told.startswith(system_text(rubric, correction=False)[:2000])
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"model": ""}, "needs a model"),
+        ({"base_url": "http://127.0.0.1:8000/v1"}, "for another one take openai"),
+        ({"rationale_characters": 400, "max_output_tokens": 400}, "may cut a reply"),
+        ({"backend": "openai", "rationale_characters": 100}, "only local"),
+        ({"max_output_tokens": 500}, "may cut a reply: it takes 800"),
+    ],
+)
+def test_what_a_local_coach_cannot_have_is_refused(
+    settings: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(ValidationError, match=complaint):
+        local(**settings)
+
+
+def test_no_more_calls_than_the_server_computes() -> None:
+    assert local(concurrency=32, server={"calls": 6}).calls_at_once == 6
+    assert local(concurrency=2, server={"calls": 6}).calls_at_once == 2
+
+
+def flag(told: tuple[str, ...], name: str) -> str:
+    return told[told.index(name) + 1]
+
+
+def test_the_server_caches_prefixes_and_lets_no_white_space_run() -> None:
+    config = ServerConfig(calls=5, kv_cache_gib=0.5, max_model_length=4096)
+    told = arguments(Path("/weights"), "judge", config, "cpu")
+    assert "--enable-prefix-caching" in told
+    assert "--enforce-eager" in told
+    assert flag(told, "--max-num-seqs") == "5"
+    assert flag(told, "--dtype") == "bfloat16"
+    assert flag(told, "--kv-cache-memory-bytes") == str(2**29)
+    assert json.loads(flag(told, "--structured-outputs-config"))["disable_any_whitespace"]
+    on_gpu = arguments(Path("/weights"), "judge", config, "cuda")
+    assert "--enforce-eager" not in on_gpu
+    assert flag(on_gpu, "--gpu-memory-utilization") == "0.300"
+
+
+def test_coaches_of_one_model_share_a_server_and_the_last_one_stops_it() -> None:
+    async def body() -> None:
+        first = shared_server(local(), Settings())
+        assert shared_server(local(temperature=0.5), Settings()) is first
+        other = shared_server(local(model="another"), Settings())
+        assert other is not first
+        await leave(first)
+        assert shared_server(local(), Settings()) is first
+        for server in (first, first, other):
+            await leave(server)
+        later = shared_server(local(), Settings())
+        assert later is not first
+        await leave(later)
+
+    asyncio.run(body())
+
+
+class Placed:
+    """A server that gives a token whenever it is told to."""
+
+    def __init__(self) -> None:
+        self.silent_seconds = 0.0
+
+    def hear(self) -> None:
+        self.silent_seconds = 0.0
+
+    @asynccontextmanager
+    async def place(self) -> AsyncGenerator[None]:
+        yield None
+
+
+class Hanging(LocalProvider):
+    """Asks and is never answered."""
+
+    async def _streamed(self, client: Any, system: str, user: str, seed: int) -> Any:
+        await asyncio.Event().wait()
+
+
+def test_a_call_is_late_when_the_server_is_silent() -> None:
+    async def body() -> None:
+        server: Any = Placed()
+        provider = Hanging(local(attempt_seconds=0.05), server)
+        asked = asyncio.ensure_future(provider.ask("s", "u", seed=0))
+        await asyncio.sleep(0)
+        server.silent_seconds = 1.0
+        with pytest.raises(Passing, match=r"gave no token within 0\.05 s"):
+            await asked
+
+    asyncio.run(body())
