@@ -237,7 +237,7 @@ async def _examined(
     from mappa_core.rollout.problems import problem_source
     from mappa_core.rollout.teams import load_team
 
-    team, settings = load_team(config.team, config.prompts), Settings()
+    team, settings = load_team(config.team, config.prompts, config.rollout), Settings()
     source = problem_source(config.problems)
     check_reading([config.coach.backend], team, source)
     wanted = questions(team, source.train(), config.coach.visibility)

@@ -85,7 +85,7 @@ async def rescored_run(request: RescoreRequest) -> "RescoreResult":
         chosen = [*coach_overrides(request.coach, request.rubric), *request.changes]
         other = with_overrides(trained, chosen).coach
         config = other.model_copy(update={"second": CoachConfig().second})
-        team = load_team(run.team, trained.prompts)
+        team = load_team(run.team, trained.prompts, trained.rollout)
         if config.backend == RULE:
             check_reading([RULE], team, problem_source(trained.problems))
         async with AsyncExitStack() as stack:

@@ -166,7 +166,7 @@ def _print_forecast(config: TrainConfig, settings: Settings, like: str | None) -
 
         with opened_store(settings) as store:
             habits = habits_of(store, store.runs.get_run(like))
-    team = load_team(config.team, config.prompts)
+    team = load_team(config.team, config.prompts, config.rollout)
     try:
         problems = problem_source(config.problems)
     except ConfigError as error:

@@ -27,7 +27,12 @@ from mappa_core.rollout.teams.base import Team
 from mappa_core.rollout.tools.opening import check_tools
 from mappa_core.tracking.opening import check_tracking
 
-WEIGHTS = {"team": True, "model": True, "learner": {"weights": True, "lora": True}}
+WEIGHTS = {
+    "team": True,
+    "model": True,
+    "learner": {"weights": True, "lora": True},
+    "rollout": {"debaters": True},
+}
 """Keys that decide which weights fit."""
 SPARE_BYTES = 2 * 2**30
 """Free space asked for before a run starts: a converted model, merged weights, checkpoints."""
@@ -73,8 +78,8 @@ def check_same_weights(run: Run, config: TrainConfig, what: str) -> None:
     theirs = TrainConfig.model_validate(run.config)
     if config.model_dump(include=WEIGHTS) != theirs.model_dump(include=WEIGHTS):
         raise ConfigError(
-            f"run {run.name} trains other weights: {what} keeps team, model, learner.weights "
-            "and learner.lora"
+            f"run {run.name} trains other weights: {what} keeps team, rollout.debaters, model, "
+            "learner.weights and learner.lora"
         )
 
 
@@ -118,7 +123,7 @@ def check_inputs(config: TrainConfig, settings: Settings, *, trains: bool = True
             such model, no GPU where one is asked for by name or needed; as `check_run`.
         DiskFull: Too little space for a run.
     """
-    team = load_team(config.team, config.prompts)
+    team = load_team(config.team, config.prompts, config.rollout)
     problems = problem_source(config.problems, config.sandbox.workspace_mib)
     open_files(team, problems, settings.workspaces)
     check_run(config, team, problems)

@@ -53,7 +53,7 @@ def estimate(config: TrainConfig, settings: Settings) -> tuple[Line, ...]:
 
 
 def _cost(config: TrainConfig) -> list[Line]:
-    team = load_team(config.team, config.prompts)
+    team = load_team(config.team, config.prompts, config.rollout)
     found = forecast_run(config, team, problem_source(config.problems))
     return [
         line
@@ -72,7 +72,7 @@ def _cost(config: TrainConfig) -> list[Line]:
 
 def _gpu_hours(config: TrainConfig, settings: Settings) -> list[Line]:
     shape = shape_for(config.model, settings.models)
-    agents = load_team(config.team, config.prompts).agents
+    agents = load_team(config.team, config.prompts, config.rollout).agents
     turns = sum(agent.max_turns for agent in agents)
     limits = sum(agent.max_turns * config.rollout.tokens_of(agent.name) for agent in agents)
     tokens = FILLED * limits / turns
@@ -130,7 +130,7 @@ def plan_memory(config: TrainConfig, settings: Settings, gpu_bytes: int | None) 
     Raises:
         ConfigError: The model's shape is not known here.
     """
-    agents = len(load_team(config.team, config.prompts).agents)
+    agents = len(load_team(config.team, config.prompts, config.rollout).agents)
     shape = shape_for(config.model, settings.models)
     memory = gpu_bytes or GPU_BYTES
     alone = planned(config, shape, agents, memory)

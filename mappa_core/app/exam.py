@@ -77,7 +77,7 @@ def missing_paper(config: TrainConfig, settings: Settings) -> Paper | None:
     Raises:
         ConfigError: The team, or a rubric set, is missing.
     """
-    team = load_team(config.team, config.prompts)
+    team = load_team(config.team, config.prompts, config.rollout)
     paper = set_paper(team, coached_team(team), config.coach)
     with opened_audit(settings) as audit:
         return paper if audit.exam(paper.id) is None else None

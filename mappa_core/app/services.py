@@ -180,7 +180,7 @@ async def _build(
     # Torch and transformers take seconds to import, and most commands do without.
     from mappa_core.models.tokenizer import ChatTokenizer
 
-    team = load_team(config.team, config.prompts)
+    team = load_team(config.team, config.prompts, config.rollout)
     problems = problem_source(config.problems, config.sandbox.workspace_mib)
     progress.on_starting("model")
     model = await _model(config, settings)

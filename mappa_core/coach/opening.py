@@ -1,6 +1,6 @@
 """Coaches and their providers, as configured."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -19,6 +19,7 @@ from mappa_core.coach.rules.coach import RuleCoach
 from mappa_core.core import ids
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
+from mappa_core.core.text import common_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +74,21 @@ def coach_rubrics(config: CoachModelConfig, team: CoachedTeam) -> RubricSet | No
     """
     if config.backend == RULE:
         return None
-    rubrics = load_rubrics(team.rubrics, config.rubric)
+    rubrics = with_peers(load_rubrics(team.rubrics, config.rubric), team.agents)
     without = [agent for agent in team.agents if agent not in rubrics.rubrics]
     if without:
         raise ConfigError(f"rubric set {rubrics.name} has no file for {', '.join(without)}")
     return rubrics
+
+
+def with_peers(rubrics: RubricSet, agents: Sequence[str]) -> RubricSet:
+    """The rubrics with that of the first of numbered peers for those that have no file."""
+    peers = {
+        agent: rubrics.rubrics[first].model_copy(update={"agent": agent})
+        for agent in agents
+        if agent not in rubrics.rubrics and (first := f"{common_name(agent)}_1") in rubrics.rubrics
+    }
+    return rubrics.model_copy(update={"rubrics": {**rubrics.rubrics, **peers}})
 
 
 def coach_provenance(config: CoachConfig, team: CoachedTeam) -> dict[str, str]:

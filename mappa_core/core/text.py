@@ -161,6 +161,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def common_name(name: str) -> str:
+    """What numbered peers are called: `debater` for `debater_2`; any other name as it is."""
+    return re.sub(r"_\d+$", "", name)
+
+
 def jaccard_similarity(one: Set[str], other: Set[str]) -> float:
     """|both| / |either| (Jaccard 1901), in [0, 1]; 1 for two empty sets."""
     return len(one & other) / len(one | other) if one or other else 1.0

@@ -108,6 +108,14 @@ class RolloutConfig(Section):
     agent_tokens: dict[str, Positive] = Field(
         default={}, description="The same for single agents by name, e.g. for those that think."
     )
+    agent_turns: dict[str, Positive] = Field(
+        default={},
+        description="Turns of an episode at most, by agent, for those that may act again; "
+        "numbered peers by their common name (debater: the rounds of a debate).",
+    )
+    debaters: int | None = Field(
+        default=None, ge=2, le=9, description="How many debate; default 3. Of team debate alone."
+    )
     concurrency: Positive = Field(default=48, description="Episodes in flight at once.")
     async_level: Literal[0, 1] = Field(
         default=0,

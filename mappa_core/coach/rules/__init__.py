@@ -17,6 +17,7 @@ from mappa_core.coach.rules.stories import read_story
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import Problem
 from mappa_core.core.records.scores import CoachCase
+from mappa_core.core.text import common_name
 
 Judge = Callable[[CoachCase], Judgement | None]
 """Judges one action, or None where the rules do not speak of it."""
@@ -31,6 +32,10 @@ class RuleSet:
     """By agent."""
     by_words: bool = True
     """Whether it judges by what a problem's words imply, and so has to be able to read them."""
+
+    def judge_of(self, agent: str) -> Judge | None:
+        """The agent's rules, those of the first of numbered peers where it has none of its own."""
+        return self.judges.get(agent) or self.judges.get(f"{common_name(agent)}_1")
 
 
 RULE_SETS: Mapping[str, RuleSet] = MappingProxyType(
@@ -94,7 +99,7 @@ def check_rules(name: str | None, agents: Sequence[str], problems: Sequence[Prob
         ConfigError: An agent has no rules, or a problem is beyond them.
     """
     rules = load_rules(name)
-    if without := [agent for agent in agents if agent not in rules.judges]:
+    if without := [agent for agent in agents if rules.judge_of(agent) is None]:
         raise ConfigError(f"the rule coach has no rules for {', '.join(without)}: {_NAME_ANOTHER}")
     unread = [one for one in problems if rules.by_words and read_story(one.statement) is None]
     if unread:

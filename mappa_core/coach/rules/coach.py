@@ -33,7 +33,7 @@ class RuleCoach:
     async def score(self, case: CoachCase) -> CoachScore | Unscored:
         """Give points and observations; an agent without rules is left unscored."""
         started = time.perf_counter()
-        judge = self._rules.judges.get(case.agent)
+        judge = self._rules.judge_of(case.agent)
         judgement = judge(case) if judge is not None else None
         seconds = time.perf_counter() - started
         if judgement is None:

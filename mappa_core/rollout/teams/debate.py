@@ -1,4 +1,4 @@
-r"""Debate: three agents answer, read each other, and answer again; the majority decides.
+r"""Debate: some agents answer, read each other, and answer again; the majority decides.
 
     round 1    Debater 1 │ Debater 2 │ Debater 3        each sees the problem alone
     round 2    Debater 1 │ Debater 2 │ Debater 3        each sees what the others said before
@@ -17,15 +17,22 @@ from mappa_core.core.text import clipped, visible
 from mappa_core.rollout.teams.base import AgentSpec, Team, last_box_of
 
 ROUNDS = 2
-DEBATERS = tuple(
-    AgentSpec(
-        name=f"debater_{number}",
-        title=f"Debater {number}",
-        max_turns=ROUNDS,
-        sees=("problem", f"debater_{number}.others"),
+
+
+def debaters(count: int) -> tuple[AgentSpec, ...]:
+    """So many debaters; all have the words of the first where a set has no file for them."""
+    return tuple(
+        AgentSpec(
+            name=f"debater_{number}",
+            title=f"Debater {number}",
+            max_turns=ROUNDS,
+            sees=("problem", f"debater_{number}.others"),
+        )
+        for number in range(1, count + 1)
     )
-    for number in (1, 2, 3)
-)
+
+
+DEBATERS = debaters(3)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,6 +26,7 @@ from importlib.resources.abc import Traversable
 from mappa_core.core import ids
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import Message
+from mappa_core.core.text import common_name
 
 TOOLS = "tools"
 """The placeholder of a system message; `rollout.tools.team` fills it."""
@@ -153,7 +154,10 @@ def _version(name: str) -> int:
 
 
 def _read(folder: Traversable, agent: str) -> str:
-    file = folder / f"{agent}.md"
+    file, first = folder / f"{agent}.md", f"{common_name(agent)}_1"
+    if not file.is_file() and first != agent and (folder / f"{first}.md").is_file():
+        # One of more peers than the set has files for: the words of the first.
+        return _read(folder, first).replace(f"{{{{{first}.", f"{{{{{agent}.")
     if not file.is_file():
         raise ConfigError(f"prompt set {folder.name} lacks {agent}.md: add the file")
     try:

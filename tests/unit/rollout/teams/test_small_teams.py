@@ -1,14 +1,22 @@
 """Single, debate and mixture play whole episodes from a script."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
+from mappa_core.app.checks import coached_team
+from mappa_core.coach.config import CoachConfig
+from mappa_core.coach.opening import check_coaches, with_peers
+from mappa_core.coach.rubrics import load_rubrics
 from mappa_core.coach.rules import load_rules
+from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import Episode, StopReason
 from mappa_core.core.records.scores import CoachCase
 from mappa_core.core.records.tools import ToolResult
+from mappa_core.core.settings import Settings
+from mappa_core.rollout.config import RolloutConfig
 from mappa_core.rollout.teams import load_team
 from mappa_core.rollout.teams.base import Team
 from mappa_core.rollout.teams.debate import Debate
@@ -206,3 +214,38 @@ def test_the_solver_is_judged_by_its_program_until_it_answers() -> None:
     assert points(PROGRAM, replace(ran, stdout="")) == 3
     assert points(r"\boxed{41}", None) == 10
     assert points("Let me think.", None) == 0
+
+
+def test_a_debate_has_as_many_sides_and_rounds_as_are_asked_for() -> None:
+    rollout = RolloutConfig(debaters=5, agent_turns={"debater": 3})
+    team = load_team("debate", "small-1", rollout)
+    names = [f"debater_{number}" for number in range(1, 6)]
+    script = [rf"Round {turn // 5 + 1}: \boxed{{{turn}}}" for turn in range(12)]
+    episode, asked = play(team, [*script, r"\boxed{9}", r"\boxed{7}", r"\boxed{9}"])
+    assert speakers(episode) == names * 3
+    assert team.next_observation(episode) is None
+    assert team.final_answer(episode) == "9"
+    # The fourth has the first one's words, and reads the four others.
+    heard = [f"Debater {number}" for number in (1, 2, 3, 5)]
+    assert re.findall(r"Debater \d", asked[8]) == heard
+    assert asked[8].startswith("The others say:\n")
+    assert load_team("debate", "small-1", RolloutConfig()) == load_team("debate", "small-1")
+    # Coaches know them all.
+    coached = coached_team(team)
+    assert check_coaches(CoachConfig(), Settings(), coached) is None
+    rubrics = with_peers(load_rubrics("debate", "paper-1"), coached.agents).rubrics
+    assert {agent: rubrics[agent].agent for agent in names} == dict(zip(names, names, strict=True))
+    assert all(load_rules("debate").judge_of(name) for name in names)
+    assert load_rules("debate").judge_of("stranger_2") is None
+
+
+def test_turns_are_set_of_those_that_may_act_again() -> None:
+    team = load_team("mathchat", "small-1", RolloutConfig(agent_turns={"code_executor": 4}))
+    failing = (PROGRAM, replace(make_tool_result(), stdout=""))
+    episode, _ = play(team, ["plan", failing, failing, failing, failing, r"\boxed{1}"])
+    assert speakers(episode) == ["problem_solver", *["code_executor"] * 4, "verifier"]
+    for turns, name in (({"verifier": 2}, "mathchat"), ({"debater_1": 2}, "debate")):
+        with pytest.raises(ConfigError, match=r"rollout.agent_turns.* (code_executor|debater) act"):
+            load_team(name, "small-1", RolloutConfig(agent_turns=turns))
+    with pytest.raises(ConfigError, match=r"rollout\.debaters is of team debate"):
+        load_team("single", "small-1", RolloutConfig(debaters=3))
