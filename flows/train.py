@@ -1,6 +1,6 @@
 """The training flow: rollout and scores, one update per agent, registration, measurement.
 
-evaluate ─▶ [ rollout + coach_score ─▶ update per agent ─▶ register ─▶ table ] x iterations
+evaluate ─▶ [ rollout + coach_score ─▶ update per agent ─▶ register ─▶ table ─▶ ask ] x iterations
          ─▶ evaluate ─▶ before and after
 
 With `rollout.async_level=1` the next iteration is played beside the updates. Both have ended before
@@ -21,6 +21,7 @@ from prefect.artifacts import acreate_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
 
+from flows.asking import asked
 from flows.audit import Watch, run_resource
 from flows.dispatch import check_deployment
 from flows.evaluate import evaluate_held_out
@@ -75,6 +76,7 @@ async def train(config: TrainConfig, resume: str | None = None) -> Comparison:
             before = await evaluate_held_out(run.id, 0, config)
             for iteration in range(config.start.step + 1, last + 1):
                 await _iterate(port, run, iteration, config, watch)
+                config = await asked(port, run, iteration, config)
                 if every and iteration % every == 0 and iteration < last:
                     await evaluate_held_out(run.id, iteration, config)
             if not config.registers_every:

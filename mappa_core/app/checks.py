@@ -192,12 +192,14 @@ def check_sampling(config: RolloutConfig) -> None:
 def check_correction(
     config: AuditConfig, audit: AuditStore | None, identity: CoachIdentity
 ) -> None:
-    """Refuse a correction that is not for the coach of this run.
+    """Refuse a correction that is not for the coach of this run, and questions about no audit.
 
     Raises:
         ConfigError: Nothing can be audited, or the correction is another coach's.
         NotFound: There is no such correction.
     """
+    if config.ask_every:
+        auditable(audit)
     if not config.correction:
         return
     correction = auditable(audit).correction(config.correction)
@@ -209,13 +211,13 @@ def check_correction(
 
 
 def auditable(audit: AuditStore | None) -> AuditStore:
-    """The audit's side of the store, which a correction needs.
+    """The audit's side of the store, which a correction and a question to a person need.
 
     Raises:
         ConfigError: There is none.
     """
     if audit is None:
-        raise ConfigError("audit.correction needs a store that can be audited")
+        raise ConfigError("audit.correction and audit.ask_every need a store that can be audited")
     return audit
 
 

@@ -24,6 +24,18 @@ class AuditConfig(Section):
         description="Stop the run when coach, rubric or policy has drifted, or on an alert about "
         "score health, divergence or unscored actions; a resumed run may change it.",
     )
+    ask_every: int = Field(
+        default=0,
+        ge=0,
+        description="Audit the run after so many iterations and, if its coach is biased, pause it "
+        "until a person says on its page to go on, debias or stop; 0 never asks.",
+    )
+    ask_hours: float = Field(
+        default=24.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="How long that person has; then the run stops, and can be resumed.",
+    )
     most_at_mode: Fraction = Field(
         default=0.95, description="Share of an agent's scores at one value that raises an alert."
     )

@@ -1,0 +1,153 @@
+"""A person is asked in between: the run is paused with a form until they have answered."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+import pytest
+from prefect import get_client
+from prefect.client.schemas.filters import FlowRunFilter
+from prefect.client.schemas.objects import FlowRun
+
+from flows.train import train
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.services import Services, use
+from mappa_core.audit.config import AuditConfig
+from mappa_core.audit.store import AuditStore
+from mappa_core.core import ids
+from mappa_core.core.errors import CoachError
+from mappa_core.core.records.episodes import Problem
+from mappa_core.core.records.runs import RunStatus
+from mappa_core.core.records.scores import CoachCase, CoachScore, Unscored
+from mappa_core.evaluate.comparison import Comparison
+from mappa_core.store.store import Store
+from tests.e2e.conftest import MakeServices
+from tests.e2e.toy import AlphabetCoach, Cues, letter_share
+
+FAVOURED = "bdfh"
+
+
+class TwoKinds(Cues):
+    """Letters of two kinds."""
+
+    def train(self) -> tuple[Problem, ...]:
+        return tuple(_cue(letter) for letter in "abcdefgh")
+
+
+def _cue(letter: str) -> Problem:
+    kind = "favoured" if letter in FAVOURED else "other"
+    return Problem(
+        id=ids.problem_id(letter),
+        dataset="cues",
+        task_type=kind,
+        level=1,
+        statement=letter,
+        answer=letter,
+    )
+
+
+class Kinder(AlphabetCoach):
+    """Gives five points for nothing where the letter is of one kind."""
+
+    async def score(self, case: CoachCase) -> CoachScore | Unscored:
+        given = 5 * (case.task_type == "favoured")
+        return CoachScore(value=given + 5 * letter_share(case.text), rationale="a nice letter")
+
+
+@pytest.fixture
+def biased(toy_config: TrainConfig) -> TrainConfig:
+    """Asks once, after the second of three iterations."""
+    rollout = toy_config.rollout.model_copy(
+        update={"iterations": 3, "problems": 8, "episodes_per_problem": 4}
+    )
+    asking = AuditConfig(anchors=0, ask_every=2)
+    return toy_config.model_copy(update={"rollout": rollout, "audit": asking})
+
+
+@dataclass
+class Toy:
+    """A run of the toy team with a biased coach."""
+
+    open_services: Callable[[], Services]
+    """Opens what one process has."""
+    store: Store
+    audit: AuditStore
+
+    async def train(
+        self, config: TrainConfig, decision: str | None = None, resume: str | None = None
+    ) -> None:
+        """Train; a person answers with `decision`, or is not there."""
+        services = self.open_services()
+        await services.engine.start()
+        with use(services):
+            training = asyncio.create_task(train(config, resume))
+            if decision is not None:
+                asked = await _paused(training)
+                async with get_client() as client:
+                    refused = await client.resume_flow_run(asked.id, {"decision": "perhaps"})
+                    assert "'perhaps' is not one of" in str(refused.details)
+                    await client.resume_flow_run(asked.id, {"decision": decision})
+            await training
+
+    def run_id(self) -> UUID:
+        (run,) = self.store.runs.list_runs()
+        return run.id
+
+    def answers(self) -> list[tuple[str, int | None]]:
+        found = self.audit.findings(self.run_id(), "answer")
+        return [(each.verdict, each.iteration) for each in found]
+
+    def corrected_iterations(self) -> set[int]:
+        query = (
+            "SELECT DISTINCT iteration FROM audit.corrected_scores JOIN audit.action_scores "
+            "USING (score_id)"
+        )
+        return {row["iteration"] for row in self.audit._rows(query)}  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+async def _paused(training: asyncio.Task[Comparison]) -> FlowRun:
+    """The flow run whose page has a form, once there is one."""
+    paused = FlowRunFilter.model_validate({"state": {"type": {"any_": ["PAUSED"]}}})
+    async with asyncio.timeout(120), get_client() as client:
+        while not (found := await client.read_flow_runs(flow_run_filter=paused)):
+            if training.done():
+                training.result()
+            await asyncio.sleep(0.2)
+    return found[0]
+
+
+@pytest.fixture
+def toy(store: Store, make_services: MakeServices, biased: TrainConfig) -> Toy:
+    audit = AuditStore(store.database)
+
+    def open_services() -> Services:
+        return replace(make_services(biased, Kinder()), audit=audit, problems=TwoKinds())
+
+    return Toy(open_services, store, audit)
+
+
+def test_a_person_stops_the_run_and_has_it_debiased_later(toy: Toy, biased: TrainConfig) -> None:
+    with pytest.raises(CoachError, match=r"stopped by a person after iteration 2.*--resume toy"):
+        asyncio.run(toy.train(biased, "stop"))
+    (run,) = toy.store.runs.list_runs()
+    assert run.status is RunStatus.FAILED
+    assert toy.answers() == []
+
+    asyncio.run(toy.train(biased, "debias", resume=run.name))
+    (run,) = toy.store.runs.list_runs()
+    assert run.status is RunStatus.COMPLETED
+    assert toy.answers() == [("debias", 2)]
+    assert toy.corrected_iterations() == {3}
+
+
+@pytest.mark.slow
+def test_without_an_answer_the_run_ends_in_time_and_can_go_on(
+    toy: Toy, biased: TrainConfig
+) -> None:
+    short = biased.audit.model_copy(update={"ask_hours": 0.0003})
+    with pytest.raises(CoachError, match=r"no answer in 0.0003 hours \(audit.ask_hours\)"):
+        asyncio.run(toy.train(biased.model_copy(update={"audit": short})))
+    asyncio.run(toy.train(biased, "go on", resume="toy"))
+    assert toy.answers() == [("go on", 2)]
+    assert toy.corrected_iterations() == set()
