@@ -3,7 +3,6 @@
 Exit code 3 where it is biased, so that CI can gate on it.
 """
 
-import asyncio
 import json
 import math
 from collections.abc import Mapping
@@ -17,15 +16,12 @@ from rich.text import Text
 from mappa_cli.commands.options import Json, check_file
 from mappa_cli.commands.rescore import RescoreRequest
 from mappa_cli.printing.console import open_console
-from mappa_core.audit.records import Exam, Finding
+from mappa_core.audit.records import Finding
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
 
 if TYPE_CHECKING:
-    from mappa_core.app.config import TrainConfig
-    from mappa_core.audit.probes.probing import ProbeResult
     from mappa_core.audit.run_audit import RunAudit
-    from mappa_core.coach.forecast import Forecast
 
 BIASED = 3
 """Exit code of a biased verdict."""
@@ -60,6 +56,10 @@ Changes = Annotated[
     list[str] | None,
     typer.Option("--set", help="With --before or --against: an override, KEY=VALUE."),
 ]
+Champ = Annotated[
+    Path | None,
+    typer.Option("--champ", help="With --before: CHAMP's v0.json, another exam of 84 cases."),
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before spending.")]
 SelfTest = Annotated[bool, typer.Option("--self-test", help="How often is the audit itself wrong?")]
 Simulations = Annotated[
@@ -79,6 +79,7 @@ def audit_command(  # noqa: PLR0913 (one argument per option)
     before: Before = False,
     config: Preset = None,
     changes: Changes = None,
+    champ: Champ = None,
     yes: Yes = False,
     self_test: SelfTest = False,
     simulations: Simulations = None,
@@ -94,6 +95,7 @@ def audit_command(  # noqa: PLR0913 (one argument per option)
             "--debias writes a correction, and --database writes nothing: use one": debias
             and database is not None,
             "--config needs --before": config is not None and not before,
+            "--champ needs --before": champ is not None and not before,
             "--rubric needs --against": rubric is not None and not other,
             "--set needs --before or --against": bool(changes) and not (before or other),
             "--debias needs a RUN alone": debias and not alone,
@@ -106,7 +108,13 @@ def audit_command(  # noqa: PLR0913 (one argument per option)
     if self_test:
         _self_test(simulations, margin, as_json=as_json)
     elif before:
-        _before(config, changes or [], margin, yes=yes, as_json=as_json)
+        from mappa_cli.commands.audit_before import BeforeRequest, audit_before
+
+        asked = BeforeRequest(
+            config=config, changes=changes or (), margin=margin, champ=champ, ask=not yes
+        )
+        if not audit_before(asked, as_json=as_json):
+            raise typer.Exit(BIASED)
     elif against is not None:
         from mappa_cli.commands.audit_against import other_coach
 
@@ -200,71 +208,6 @@ def _self_test(simulations: int | None, margin: float, *, as_json: bool) -> None
     open_console().print(rate_table(rates))
     if not all(rate.kept for rate in rates):
         raise typer.Exit(1)
-
-
-def _before(
-    config: Path | None, changes: list[str], margin: float, *, yes: bool, as_json: bool
-) -> None:
-    from mappa_cli.printing.audits import before_tables, exam_table
-    from mappa_core.app.config_files import load_config
-    from mappa_core.app.exam import said
-
-    exam, found = asyncio.run(_examined(load_config(config, changes), margin, ask=not yes))
-    if as_json:
-        typer.echo(json.dumps({"exam": _exam_json(exam), **found.as_json()}))
-    else:
-        console = open_console()
-        console.print(exam_table(exam))
-        for table in before_tables(found):
-            console.print(table)
-        console.print(said(exam), soft_wrap=True)
-        console.print(_verdict(found.verdict))
-    if found.verdict == "biased" or not exam.passed:
-        raise typer.Exit(BIASED)
-
-
-async def _examined(
-    config: "TrainConfig", margin: float, *, ask: bool
-) -> "tuple[Exam, ProbeResult]":
-    """Let a coach sit its exam, unless it has, and ask it what should not matter."""
-    from mappa_core.app.checks import check_reading, coached_team
-    from mappa_core.app.databases import opened_audit
-    from mappa_core.app.exam import examined
-    from mappa_core.audit.exam.sitting import set_paper
-    from mappa_core.audit.probes.cases import questions
-    from mappa_core.audit.probes.probing import expected, probe_coach
-    from mappa_core.coach.opening import open_probe_coaches
-    from mappa_core.rollout.problems import problem_source
-    from mappa_core.rollout.teams import load_team
-
-    team, settings = load_team(config.team, config.prompts, config.rollout), Settings()
-    source = problem_source(config.problems)
-    check_reading([config.coach.backend], team, source)
-    wanted = questions(team, source.train(), config.coach.visibility)
-    paper = set_paper(team, coached_team(team), config.coach)
-    with opened_audit(settings) as audit:
-        async with open_probe_coaches(config.coach, settings, coached_team(team)) as coach:
-            exam = audit.exam(paper.id)
-            calls = expected(wanted, coach, config.coach)
-            _confirm(config, calls if exam else calls + paper.expected, ask=ask)
-            exam = exam or await examined(coach.coach, paper, config, audit)
-            return exam, await probe_coach(wanted, coach, margin)
-
-
-def _confirm(config: "TrainConfig", calls: "Forecast", *, ask: bool) -> None:
-    """Say what a coach that costs money takes, and ask whether to go on."""
-    from mappa_core.coach.forecast import lines
-
-    if not calls.calls:
-        return
-    for line in lines([(f"{config.coach.backend} {config.coach.model}", calls)]):
-        typer.echo(line, err=True)
-    if ask:
-        typer.confirm("go on?", abort=True, err=True)
-
-
-def _exam_json(exam: Exam) -> dict[str, object]:
-    return {**asdict(exam), "id": str(exam.id)}
 
 
 def _as_json(finding: Finding) -> dict[str, object]:

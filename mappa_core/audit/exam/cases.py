@@ -9,7 +9,7 @@ action alone. Observations are the team's own: a coach sees what it will see in 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from itertools import cycle
+from itertools import count, cycle
 
 from mappa_core.audit.exam.script import Task, Work, Written, tasks_of
 from mappa_core.coach.case import case_of
@@ -70,11 +70,12 @@ def exam_pairs(team: Team) -> tuple[OrderedPair, ...]:
     Every problem asks about one agent, in turns. The truth stays hidden, whatever
     `coach.visibility` allows: what is asked is whether the coach finds it.
     """
-    agents = cycle(team.agents)
+    asked = zip(count(), cycle(team.agents), tasks_of(team), strict=False)
     return tuple(
         OrderedPair(kind=kind, better=cases[better], worse=cases[worse])
-        for number, task in enumerate(tasks_of(team))
-        for cases in [_cases(team, next(agents), number, task)]
+        for number, agent, task in asked
+        for works in [_works(agent, number // len(team.agents), task)]
+        for cases in [written_cases(team, agent, number, task, works)]
         for better, worse, kind in ORDER
         if better in cases and worse in cases
     )
@@ -96,8 +97,18 @@ def _works(agent: AgentSpec, turn: int, task: Task) -> tuple[Work, ...]:
     )
 
 
-def _cases(team: Team, agent: AgentSpec, number: int, task: Task) -> Mapping[Work, ExamCase]:
-    """The agent's first turn, done in each way, after right work of those before it."""
+def written_cases(
+    team: Team, agent: AgentSpec, number: int, task: Task, works: Sequence[Work]
+) -> Mapping[Work, ExamCase]:
+    """The agent's first turn, done in each way, after right work of those before it.
+
+    Args:
+        team: Whose agents act.
+        agent: Whose work is judged.
+        number: Which of the exam's problems it is.
+        task: The problem and what is written on it.
+        works: The ways.
+    """
     run_id = ids.content_id("exam")
     episode = Episode(
         id=ids.episode_id(run_id, "train", 1, task.problem.id, 0),
@@ -110,10 +121,7 @@ def _cases(team: Team, agent: AgentSpec, number: int, task: Task) -> Mapping[Wor
     specs = {spec.name: spec for spec in team.agents}
     while (seen := team.next_observation(episode)) is not None:
         if seen.agent == agent.name:
-            ways = {
-                work: _turn(team, episode, seen, task.written(agent, work))
-                for work in _works(agent, number // len(team.agents), task)
-            }
+            ways = {work: _turn(team, episode, seen, task.written(agent, work)) for work in works}
             return {
                 work: ExamCase(problem=number, work=work, case=_case(team, episode, turn))
                 for work, turn in ways.items()

@@ -75,7 +75,7 @@ class StoryTask:
     @property
     def problem(self) -> Problem:
         """The story, with its number as the answer."""
-        return _problem(self.story.statement, str(self.story.right.value))
+        return exam_problem(self.story.statement, str(self.story.right.value))
 
     @property
     def has_luck(self) -> bool:
@@ -118,7 +118,7 @@ class TableTask:
     @property
     def problem(self) -> Problem:
         """The task; its answer lies in files, and no agent of the exam is measured by them."""
-        return _problem(self.statement, "")
+        return exam_problem(self.statement, "")
 
     @property
     def has_luck(self) -> bool:
@@ -153,7 +153,8 @@ def _not_defined(name: str) -> str:
     return f"Traceback (most recent call last):\nNameError: name '{name}' is not defined\n"
 
 
-def _problem(statement: str, answer: str) -> Problem:
+def exam_problem(statement: str, answer: str) -> Problem:
+    """A problem of the exam; its task type says nothing."""
     return Problem(
         id=ids.problem_id(statement),
         dataset="exam",

@@ -42,8 +42,13 @@ class Paper:
         return distinct_cases(self.pairs)
 
 
-def set_paper(team: Team, coached: CoachedTeam, config: CoachModelConfig) -> Paper:
-    """Make the exam of a team's coach.
+def set_paper(
+    team: Team,
+    coached: CoachedTeam,
+    config: CoachModelConfig,
+    pairs: tuple[OrderedPair, ...] | None = None,
+) -> Paper:
+    """Make the exam of a team's coach, from the pairs of `exam_pairs` unless there are others.
 
     Its id is of all that could change a score: who is asked, how it is sampled, what it is told,
     every case. A coach of the same id need not sit it again.
@@ -51,7 +56,7 @@ def set_paper(team: Team, coached: CoachedTeam, config: CoachModelConfig) -> Pap
     Raises:
         ConfigError: A rubric set or an agent's rubric is missing.
     """
-    pairs = exam_pairs(team)
+    pairs = exam_pairs(team) if pairs is None else pairs
     cases = [each.case for each in distinct_cases(pairs)]
     rubrics = coach_rubrics(config, coached)
     asked = (config.backend, config.base_url, *(str(getattr(config, key)) for key in RECORDED))

@@ -22,6 +22,17 @@ from tests.builders import make_run
 from tests.conftest import execute
 
 RUN = "biased-1"
+CHAMP = {
+    "problems": {
+        "P_1": {
+            "_text": "How many even numbers are prime?",
+            "fws_annotations": {
+                "one": {"text": "Only 2 is, so 1.", "start_idx": None, "end_idx": None},
+                "other": {"text": "None is, so 0.", "start_idx": 0, "end_idx": 7},
+            },
+        }
+    }
+}
 Mappa: TypeAlias = Callable[..., Result]
 
 
@@ -118,8 +129,13 @@ def test_an_unknown_run_or_second_coach_is_named(mappa: Mappa) -> None:
 def test_a_fair_coach_passes_before_training(mappa: Mappa, tmp_path: Path) -> None:
     preset = tmp_path / "preset.yaml"
     preset.write_text("problems: {levels: [1], train_size: 60, held_out_size: 8}\n")
-    result = mappa("--before", "--config", str(preset), "--json")
+    champ = tmp_path / "v0.json"
+    champ.write_text(json.dumps(CHAMP))
+    result = mappa("--before", "--config", str(preset), "--champ", str(champ), "--json")
     said = json.loads(result.stdout)
+    assert (said["exam"]["passed"], said["exam"]["pairs"]) == (True, 54)
+    # No rule reads an argument: what it says of two solutions is a guess.
+    assert (said["champ"]["passed"], said["champ"]["pairs"]) == (False, 1)
     assert {null["policy"] for null in said["null_policies"]} == {
         "empty",
         "constant",
@@ -135,6 +151,8 @@ def test_a_fair_coach_passes_before_training(mappa: Mappa, tmp_path: Path) -> No
     assert result.exit_code == (3 if said["verdict"] == "biased" else 0)
     printed = mappa("--before", "--config", str(preset)).stdout
     assert "What doing nothing earns" in printed
+    assert "Work whose order is known" in printed
+    assert "91% of 54 pairs of work in their known order (82% to 96%" in printed
     assert "verdict: " in printed
 
 

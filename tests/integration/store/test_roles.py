@@ -6,7 +6,7 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from mappa_core.audit.records import HumanLabel
+from mappa_core.audit.records import Exam, ExamLine, ExamScore, HumanLabel
 from mappa_core.audit.run_audit import audit_run
 from mappa_core.audit.store import AuditStore
 from mappa_core.core import ids
@@ -24,6 +24,24 @@ from tests.integration.store.conftest import TASK_TYPES, fill
 RUN = make_run()
 EPISODE = make_episode(RUN, make_problem("What is 2 + 3?", task_type=TASK_TYPES["What is 2 + 3?"]))
 ACTION = ids.action_id(EPISODE.id, 0)
+EXAM = Exam(
+    id=ids.content_id("exam", 1),
+    coach="openai",
+    model="m",
+    rubric_version="paper-1",
+    rubric_sha256="ab" * 32,
+    team="mathchat",
+    share=0.75,
+    low=0.5,
+    high=1.0,
+    passed=False,
+    pairs=2,
+    problems=1,
+    asked=3,
+    unscored=1,
+    lines=(ExamLine(of="right over wrong", share=1.0, low=0.0, high=1.0, pairs=1),),
+    scores=(ExamScore(problem=0, agent="verifier", work="right", score=None, said="timeout: "),),
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -99,6 +117,8 @@ def test_an_auditor_reads_a_run_and_writes_audit_and_labels(filled_url: str) -> 
     assert store.episodes.get_episode(str(EPISODE.id)).stop_reason is StopReason.ANSWERED
     audited = audit_run(audit, RUN.name, 0.5, record=True, simulations=0)
     assert len(audit.findings(RUN.id)) == len(audited.result.findings)
+    audit.add([EXAM])
+    assert audit.exam(EXAM.id) == EXAM
     for score in (3.0, 4.0):
         audit.add_labels([HumanLabel(action_id=ACTION, labeller="ann", score=score)])
     with pytest.raises(StoreError, match="permission denied for table run"):

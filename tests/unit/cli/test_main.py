@@ -51,6 +51,8 @@ def failing(
         (["audit", "run", "--set", "coach.temperature=0"], "--set needs --before or --against"),
         (["audit", "run", "--config", "configs/quickstart.yaml"], "--config needs --before"),
         (["audit", "run", "--rubric", "r"], "--rubric needs --against"),
+        (["audit", "run", "--champ", "v0.json"], "--champ needs --before"),
+        (["train", "--yes", "--dry-run"], "--yes is for a new run"),
         (["audit", "run", "--against", "rule", "--debias"], "--debias needs a RUN alone"),
         (["audit", "--before", "--report", "page.html"], "--report needs a RUN alone"),
         (["audit", "run", "--report", "no/such/page.html"], "no folder no/such"),
