@@ -13,7 +13,7 @@ import numpy as np
 
 from mappa_core.audit import sql
 from mappa_core.audit.frame import Floats, Frame, LabelledScores, Ratings
-from mappa_core.audit.records import AuditedRun, CorrectionTerm, Figure, Finding
+from mappa_core.audit.records import AuditedRun, CorrectionTerm, Figure, Finding, Stratum
 from mappa_core.audit.score_figures import (
     health_figures,
     label_figures,
@@ -34,7 +34,8 @@ from mappa_core.audit.statistics.onset import gaps, onset
 from mappa_core.audit.statistics.regression import Estimate
 from mappa_core.audit.statistics.trends import growth
 from mappa_core.audit.statistics.updates import update_shares
-from mappa_core.audit.watch.history import AnchorHistory, drift_figures, score_stream
+from mappa_core.audit.watch.anchors import AnchorHistory
+from mappa_core.audit.watch.history import drift_figures, score_stream
 from mappa_core.core import ids
 
 KINDS = (
@@ -190,15 +191,18 @@ def _onsets(frame: Frame, effects: Sequence[Effect]) -> Iterator[Figure]:
     frame = frame.judged()
     names = frame.task_type.names
     found_in = [effect for effect in effects if effect.judged.verdict in ALARMS]
-    for subject, against in dict.fromkeys((each.subject, each.against) for each in found_in):
+    for subject, against, stratum in _dated(found_in):
         code, other = names.index(subject), names.index(against)
         pair = frame.take(np.isin(frame.task_type.codes, (code, other)))
+        if stratum != "all":
+            pair = pair.take(pair.success == (stratum == "right"))
         found = onset(gaps(pair, code))
         if found is not None:
             yield Figure(
                 kind="onset",
                 subject=subject,
                 against=against,
+                stratum=stratum,
                 estimate=float(found.iteration),
                 unit="iteration",
                 low=float(found.earliest),
@@ -209,6 +213,15 @@ def _onsets(frame: Frame, effects: Sequence[Effect]) -> Iterator[Figure]:
                 sql=sql.gap_by_iteration(subject, against),
                 detail={"points_since": found.size},
             )
+
+
+def _dated(effects: Sequence[Effect]) -> Iterator[tuple[str, str, Stratum]]:
+    """Yield pairs and episodes: right and wrong ones apart where they do not make one gap."""
+    for pair in dict.fromkeys((each.subject, each.against) for each in effects):
+        strata: list[Stratum] = [e.stratum for e in effects if (e.subject, e.against) == pair]
+        for stratum in strata:
+            if stratum == "all" or "all" not in strata:
+                yield pair[0], pair[1], stratum
 
 
 def _policy(seen: AuditInput, effects: Sequence[Effect]) -> Iterator[Figure]:

@@ -6,7 +6,7 @@ from mappa_core.audit.findings import KINDS, AuditInput, AuditResult, audit
 from mappa_core.audit.statistics.rates import rates_of
 from mappa_core.audit.statistics.selftest import Rate
 from mappa_core.audit.store import AuditStore
-from mappa_core.audit.watch.history import anchor_history
+from mappa_core.audit.watch.anchors import anchor_history
 from mappa_core.core.errors import NotFound
 
 DEFAULT_SIMULATIONS = 60

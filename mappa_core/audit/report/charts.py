@@ -125,7 +125,7 @@ def _draw_drift(axes: Axes, drift: Sequence[Finding]) -> None:
         steps = {
             int(key.removeprefix("e_")): value
             for key, value in finding.detail.items()
-            if isinstance(value, float | int)
+            if isinstance(value, float | int) and key.startswith("e_")
         }
         axes.plot(list(steps), list(steps.values()), "o-", markersize=3, label=finding.subject)
         if finding.margin is not None:

@@ -10,6 +10,11 @@ arXiv 2112.09162).
     M_t = (M_(t-1) + w_t) * prod over anchors of (1 + l * (sign * (s - known) - tolerance))
     E_t = mean over bets l and both signs of M_t, plus the capital not yet laid, 1 / (t + 1)
 
+The known scores are measured themselves, which the tolerance has to allow for. A second gambler
+needs none of it: while nothing changes, the mean over the anchors of one scoring, baseline repeats
+included, has every rank among the earlier ones with equal chance (`bet_on_ranks`). Each plays with
+half of the capital: the first finds a drift from the first iteration on, the second a small one.
+
 `w_t` = 1 / (t (t + 1)) is the share of the capital that enters at iteration t, so that a drift
 that sets in late is not paid for with what was lost before (a mixture over start times is an
 e-process again). The bets are a fixed grid (ibid., section B.3), so the whole is a function of the
@@ -38,7 +43,13 @@ BETS = (0.1, 0.2, 0.4, 0.6, 0.8)
 BASELINE_ALPHA = 0.001
 """Chance that the known scores, themselves measured, are off by more than what is added for it."""
 
-Cause: TypeAlias = Literal["coach", "policy", "rubric", "none"]
+STEADY_ALPHA = 0.01
+"""Chance that anchors whose mean moved by `STEADY_POINTS` look as if they had not moved."""
+STEADY_POINTS = 0.5
+FEWEST_ROUNDS = 3
+"""Before and after, that can show that anchors held still."""
+
+Cause: TypeAlias = Literal["coach", "policy", "rubric", "coach or policy", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +58,7 @@ class Wealth:
 
     e_values: Floats
     onset: int | None
-    """0-based position at which the capital that won was laid; None before the alarm."""
+    """0-based position from which something was different; None before the alarm."""
     alarm: int | None
     """0-based position of the first e-value at the threshold."""
     threshold: float
@@ -76,8 +87,63 @@ def bet(rounds: Sequence[Floats], known: Floats, baseline_error: float = 0.0) ->
     return _played(growth, 1 / (ALPHA_ANCHORS - (BASELINE_ALPHA if measured else 0.0)))
 
 
+def bet_on_anchors(
+    rounds: Sequence[Floats], known: Floats, baseline_error: float, repeats: Floats
+) -> Wealth:
+    """Bet on the anchors in both ways, half of the capital each.
+
+    Args:
+        rounds: T arrays (A,) of scores in [0, 10], NaN where there was none.
+        known: (A,) the scores expected.
+        baseline_error: Standard error of the mean of `known`, in points; 0 where it is given.
+        repeats: (A, K) the baseline scorings, NaN where there was none.
+    """
+    moved = bet(rounds, known, baseline_error)
+    if not len(rounds):
+        return moved
+    means = round_means(rounds, known)
+    ranked = bet_on_ranks([np.array([m]) for m in means], round_means(repeats.T, known))
+    e_values = (moved.e_values + ranked.e_values) / 2
+    alarm = next((int(i) for i in np.flatnonzero(e_values >= moved.threshold)), None)
+    earlier = round_means(repeats.T, known) if repeats.size else np.array([known.mean()])
+    onset = None if alarm is None else _step(earlier, means[: alarm + 1])
+    return Wealth(e_values=e_values, onset=onset, alarm=alarm, threshold=moved.threshold)
+
+
+def round_means(rounds: Sequence[Floats] | Floats, known: Floats) -> Floats:
+    """(T,) the mean over the anchors of each scoring, a missing score being as it is known."""
+    return np.array([np.where(np.isnan(scores), known, scores).mean() for scores in rounds])
+
+
+def held_still(rounds: Sequence[Floats], known: Floats, repeats: Floats, since: int) -> bool:
+    """Whether the anchors are shown to have moved by less than `STEADY_POINTS` since a round.
+
+    Two one-sided t-tests of the rounds' means, before (baseline repeats included) and after.
+    """
+    means = round_means(rounds, known)
+    before = np.concatenate([round_means(repeats.T, known), means[:since]])
+    after = means[since:]
+    if min(len(before), len(after)) < FEWEST_ROUNDS:
+        return False
+    freedom = len(before) + len(after) - 2
+    spread = ((before - before.mean()) ** 2).sum() + ((after - after.mean()) ** 2).sum()
+    error = float(np.sqrt(spread / freedom * (1 / len(before) + 1 / len(after))))
+    room = STEADY_POINTS - abs(float(after.mean() - before.mean()))
+    return room > 0 and (error == 0 or bool(stats.t.sf(room / error, freedom) <= STEADY_ALPHA))
+
+
 def bet_on_stream(rounds: Sequence[Floats], seed: int = 0) -> Wealth:
     """Bet against the scores of what the policies do being exchangeable over the iterations.
+
+    Args:
+        rounds: T arrays of scores, e.g. each problem's mean in one iteration.
+        seed: Of the tie-breaking.
+    """
+    return bet_on_ranks(rounds, np.zeros(0), seed)
+
+
+def bet_on_ranks(rounds: Sequence[Floats], earlier: Floats, seed: int = 0) -> Wealth:
+    """Bet against values being exchangeable.
 
     Each value's rank among all earlier ones is uniform under the null, ties broken at random, and
     ranks of successive values are independent (conformal test martingales: Vovk, Gammerman &
@@ -85,12 +151,13 @@ def bet_on_stream(rounds: Sequence[Floats], seed: int = 0) -> Wealth:
     1 + l * sign * (2 p - 1).
 
     Args:
-        rounds: T arrays of scores, e.g. each problem's mean in one iteration.
+        rounds: T arrays of values.
+        earlier: (B,) values that came before and are not bet on.
         seed: Of the tie-breaking.
     """
     rng = np.random.default_rng(seed)
     bets = np.array(BETS)
-    seen: list[float] = []
+    seen = sorted(float(value) for value in earlier[~np.isnan(earlier)])
     growth: list[Floats] = []
     for scores in rounds:
         log = np.zeros((2, len(bets)))
@@ -118,7 +185,12 @@ def _played(growth: Sequence[Floats], threshold: float) -> Wealth:
         e_values[position] = np.exp(np.minimum(capital, MOST)).mean() + 1 / (position + 2)
     alarm = next((int(i) for i in np.flatnonzero(e_values >= threshold)), None)
     onset = None if alarm is None else _best_start(np.array(growth[: alarm + 1]))
-    return Wealth(e_values=e_values, onset=onset, alarm=alarm, threshold=threshold)
+    return Wealth(
+        e_values=e_values,
+        onset=onset,
+        alarm=alarm,
+        threshold=threshold,
+    )
 
 
 def known_scores(repeats: Sequence[Floats]) -> tuple[Floats, float]:
@@ -136,25 +208,34 @@ def known_scores(repeats: Sequence[Floats]) -> tuple[Floats, float]:
 
 
 def attribute(
-    anchors: Wealth, stream: Wealth, rubric_changes: Sequence[int] = (), slack: int = 1
+    anchors: Wealth,
+    stream: Wealth,
+    rubric_changes: Sequence[int] = (),
+    slack: int = 1,
+    *,
+    still: bool = False,
 ) -> Cause:
     """Who changed.
 
     Anchors are the same actions all along: where they moved, the coach did, or its rubric where
-    that changed at the same time. Where only the stream of new scores moved, the policy did.
+    that changed at the same time. Where only the stream of new scores moved, the policy did if the
+    anchors are shown to have held still; silence shows nothing.
 
     Args:
         anchors: Bets on the anchors.
         stream: Bets on the scores of what the policies did.
         rubric_changes: 0-based positions at which the rubric's hash changed.
         slack: Iterations by which the onset may be misjudged.
+        still: Whether `held_still`, since the stream moved.
     """
     if anchors.alarmed:
         onset = anchors.onset if anchors.onset is not None else anchors.alarm
         assert onset is not None
         near = any(abs(onset - change) <= slack for change in rubric_changes)
         return "rubric" if near else "coach"
-    return "policy" if stream.alarmed else "none"
+    if not stream.alarmed:
+        return "none"
+    return "policy" if still else "coach or policy"
 
 
 def log_growth(scores: Floats, known: Floats, tolerance: float) -> Floats:
@@ -166,6 +247,16 @@ def log_growth(scores: Floats, known: Floats, tolerance: float) -> Floats:
     gains = np.stack([moved - tolerance, -moved - tolerance])
     bets = np.array(BETS)[:, None, None]
     return np.log1p(bets * most * gains).sum(axis=2).T
+
+
+def _step(earlier: Floats, means: Floats) -> int:
+    """The round from which on the means lie farthest from those before (least squares)."""
+    gains = np.empty(len(means))
+    for start in range(len(means)):
+        before, after = np.concatenate([earlier, means[:start]]), means[start:]
+        weight = len(before) * len(after) / (len(before) + len(after))
+        gains[start] = weight * (after.mean() - before.mean()) ** 2
+    return int(gains.argmax())
 
 
 def _best_start(growth: Floats) -> int:

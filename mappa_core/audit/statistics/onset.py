@@ -9,6 +9,7 @@ each exponential, stays below (Siegmund 1988, section 3).
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,15 +44,27 @@ def gaps(frame: Frame, code: int) -> Gaps:
     """Each iteration's gap between a task type and the others, at equal outcome.
 
     The gap is taken within right and within wrong episodes and averaged with the weights that
-    make it most precise; problems are the units of its variance. Iterations in which either side
-    has fewer than two problems in every outcome are left out.
+    make it most precise. Problems are its units, and their variance is pooled over all iterations,
+    types and outcomes: that of one cell's two or three problems is too often small by chance, and
+    its iteration then too sure.
     """
     frame = frame.judged()
-    rows: list[tuple[int, float, float]] = []
-    for iteration in np.unique(frame.iteration):
-        found = _pooled(frame.take(frame.iteration == iteration), code)
-        if found is not None:
-            rows.append((int(iteration), *found))
+    cells = [
+        (int(iteration), sides)
+        for iteration in np.unique(frame.iteration)
+        for outcome in (0.0, 1.0)
+        if (
+            sides := _sides(
+                frame.take((frame.iteration == iteration) & (frame.success == outcome)), code
+            )
+        )
+    ]
+    variance = _pooled_variance([side for _, sides in cells for side in sides])
+    found: dict[int, list[tuple[float, float]]] = {}
+    for iteration, (mine, others) in cells:
+        spread = variance * (1 / len(mine) + 1 / len(others))
+        found.setdefault(iteration, []).append((float(mine.mean() - others.mean()), spread))
+    rows = [(iteration, *_averaged(parts)) for iteration, parts in found.items()]
     return Gaps(
         iterations=np.array([row[0] for row in rows], dtype=np.int64),
         points=np.array([row[1] for row in rows]),
@@ -60,8 +73,8 @@ def gaps(frame: Frame, code: int) -> Gaps:
 
 
 def onset(found: Gaps) -> Onset | None:
-    """The best onset and its confidence set; None where there is no iteration to choose from."""
-    if not len(found.iterations):
+    """The best onset and its confidence set; None without iterations, or without their spread."""
+    if not len(found.iterations) or np.isinf(found.variances).any():
         return None
     losses, sizes = zip(
         *(_step(found, position) for position in range(len(found.iterations))), strict=True
@@ -85,34 +98,32 @@ def _step(found: Gaps, position: int) -> tuple[float, float]:
     return float(before_loss + (after * (points - size) ** 2).sum()), size
 
 
-def _pooled(rows: Frame, code: int) -> tuple[float, float] | None:
-    """The gap and its variance at equal outcome."""
-    strata = (rows.take(rows.success == outcome) for outcome in (0.0, 1.0))
-    cells = [cell for stratum in strata if (cell := _cell(stratum, code)) is not None]
-    if not cells:
-        return None
-    precision = sum(1 / variance for _, variance in cells)
-    return sum(gap / variance for gap, variance in cells) / precision, 1 / precision
-
-
-def _cell(rows: Frame, code: int) -> tuple[float, float] | None:
+def _sides(rows: Frame, code: int) -> tuple[Floats, Floats] | None:
+    """Problems' mean scores of the type and of the others; None where a side has none."""
     member = rows.task_type.codes == code
-    mine, others = _side(rows.take(member)), _side(rows.take(~member))
-    if mine is None or others is None:
-        return None
-    return mine[0] - others[0], mine[1] + others[1]
+    mine, others = _problem_means(rows.take(member)), _problem_means(rows.take(~member))
+    return (mine, others) if len(mine) and len(others) else None
 
 
-def _side(rows: Frame) -> tuple[float, float] | None:
-    """Mean and variance of the mean over problems' means."""
+def _problem_means(rows: Frame) -> Floats:
     counts = np.bincount(rows.problem.codes)
     present = counts > 0
-    if present.sum() < 2:
-        return None
-    sums = np.bincount(rows.problem.codes, weights=rows.score)
-    means = sums[present] / counts[present]
-    variance = float(means.var(ddof=1)) / len(means)
-    return float(means.mean()), max(variance, SMALLEST_VARIANCE)
+    return np.bincount(rows.problem.codes, weights=rows.score)[present] / counts[present]
+
+
+def _pooled_variance(sides: Sequence[Floats]) -> float:
+    """Of problems' means around the mean of their side."""
+    squares = sum(float(((side - side.mean()) ** 2).sum()) for side in sides)
+    freedom = sum(len(side) - 1 for side in sides)
+    return max(squares / freedom, SMALLEST_VARIANCE) if freedom else math.inf
+
+
+def _averaged(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The mean of some gaps with its variance, each weighted by its precision."""
+    if math.isinf(parts[0][1]):
+        return float(np.mean([gap for gap, _ in parts])), math.inf
+    precision = sum(1 / variance for _, variance in parts)
+    return sum(gap / variance for gap, variance in parts) / precision, 1 / precision
 
 
 SMALLEST_VARIANCE = 1e-4

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 from scipy import stats
 
+from mappa_core.audit.config import AuditConfig
 from mappa_core.audit.statistics import drift
 from mappa_core.audit.statistics.effects import Effect, bias_family, task_type_effects
 from mappa_core.audit.statistics.observational import ALARMS
@@ -140,9 +141,9 @@ class DriftWorld:
     """Whether the anchors move too, or only the policies' scores."""
     rubric: bool = False
     """Whether the rubric's hash changes at `start`."""
-    anchors: int = 12
-    repeats: int = 5
-    deviation: float = 0.7
+    anchors: int = AuditConfig().anchors
+    repeats: int = AuditConfig().repeats
+    deviation: float = 1.0
     """Of repeated scores of one action, in points."""
     problems: int = 12
     """Per iteration, in the stream."""
@@ -155,33 +156,53 @@ _RUBRIC = replace(_COACH, rubric=True)
 _POLICY = replace(_COACH, coach=False)
 
 
-def watch_drift(world: DriftWorld, rng: np.random.Generator) -> tuple[drift.Wealth, drift.Wealth]:
-    """The bets on one simulated run: on its anchors, and on its stream of scores."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """One simulated run seen by the drift test."""
+
+    anchors: drift.Wealth
+    stream: drift.Wealth
+    still: bool
+    """Whether the anchors are shown to have held still since the stream moved."""
+
+
+def watch_drift(world: DriftWorld, rng: np.random.Generator) -> Watched:
+    """Watch one simulated run."""
     truth = rng.uniform(2, 8, world.anchors)
     repeats = truth[:, None] + rng.normal(0, world.deviation, (world.anchors, world.repeats))
-    known, error = drift.known_scores(list(repeats.clip(0, 10)))
+    repeats = np.round(repeats).clip(0, 10)
+    known, error = drift.known_scores(list(repeats))
     shift = np.zeros(world.iterations)
     if world.start is not None:
         shift[world.start :] = world.points
     noise = rng.normal(0, world.deviation, (world.iterations, world.anchors))
     moved = truth + noise + (shift[:, None] if world.coach else 0.0)
     stream = 5 + rng.normal(0, world.spread, (world.iterations, world.problems)) + shift[:, None]
-    return (
-        drift.bet(list(moved.clip(0, 10)), known, error),
-        drift.bet_on_stream(list(stream.clip(0, 10))),
+    rounds = list(np.round(moved).clip(0, 10))
+    streamed = drift.bet_on_stream(list(stream.clip(0, 10)))
+    since = streamed.onset
+    return Watched(
+        anchors=drift.bet_on_anchors(rounds, known, error, repeats),
+        stream=streamed,
+        still=since is not None and drift.held_still(rounds, known, repeats, since),
     )
 
 
 def _drifts(world: DriftWorld, rng: np.random.Generator) -> bool:
-    return any(wealth.alarmed for wealth in watch_drift(world, rng))
+    seen = watch_drift(world, rng)
+    return seen.anchors.alarmed or seen.stream.alarmed
 
 
 def _found_in_time(world: DriftWorld, rng: np.random.Generator) -> bool:
-    alarm = watch_drift(world, rng)[0].alarm
+    alarm = watch_drift(world, rng).anchors.alarm
     return alarm is not None and world.start is not None and 0 <= alarm - world.start < 30
 
 
 def _attributed(world: DriftWorld, cause: drift.Cause, rng: np.random.Generator) -> bool:
-    anchors, stream = watch_drift(world, rng)
+    return named(world, watch_drift(world, rng)) == cause
+
+
+def named(world: DriftWorld, seen: Watched) -> drift.Cause:
+    """Who is said to have changed."""
     changes = [world.start] if world.rubric and world.start is not None else []
-    return drift.attribute(anchors, stream, changes) == cause
+    return drift.attribute(seen.anchors, seen.stream, changes, still=seen.still)

@@ -11,6 +11,7 @@ default values are meant to be rare in a healthy run.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -31,8 +32,8 @@ class Alert:
 
     kind: str
     """`drift`, `health`, `divergence` or `unscored`; events are called `mappa.audit.<kind>`."""
-    stop: StopOn
-    """What `audit.stop_on` calls it."""
+    stop: StopOn | Literal["coach or policy"]
+    """What `audit.stop_on` calls it; a drift of which the cause is not known stops nothing."""
     subject: str
     what: str
     """In one line, for a person."""
@@ -88,18 +89,18 @@ def alerts(
 def _drift(drift: DriftState, iteration: int, sums: RunningSums) -> Iterator[Alert]:
     if drift.cause == "none":
         return
-    wealth = drift.stream if drift.cause == "policy" else drift.anchors
+    wealth = drift.stream if drift.by_stream else drift.anchors
     yield Alert(
         kind="drift",
         stop=drift.cause,
         subject=drift.cause,
-        what=f"the {drift.cause} has drifted since iteration {drift.since}",
+        what=drift.says,
         iteration=iteration,
         estimate=float(wealth.e_values.max()),
         unit="largest e-value",
         limit=wealth.threshold,
         actions=sums.stream.actions,
-        sql=sql.STREAM if drift.cause == "policy" else sql.ANCHORS,
+        sql=sql.STREAM if drift.by_stream else sql.ANCHORS,
         since=drift.since,
     )
 

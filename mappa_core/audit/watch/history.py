@@ -8,49 +8,28 @@ a function of each problem's X'X and X'y, so adding an iteration's gives the sam
 the whole run again.
 """
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Self, TypeAlias
-from uuid import UUID
 
 import numpy as np
 
 from mappa_core.audit import sql
 from mappa_core.audit.frame import Floats, Frame
-from mappa_core.audit.records import Anchor, AnchorScore, Figure
+from mappa_core.audit.records import Figure
 from mappa_core.audit.statistics import drift
 from mappa_core.audit.statistics.health import HIGHEST
 from mappa_core.audit.statistics.regression import ClusterSums
 from mappa_core.audit.statistics.trends import Divergence, divergence
+from mappa_core.audit.watch.anchors import AnchorHistory
 
-FEWEST_REPEATS = 2
 MOST_PROBLEMS = 64
 """Of an iteration, that the stream's test looks at; more would only cost time."""
 Cell: TypeAlias = tuple[str, str]
 """Agent and task type."""
 Sums: TypeAlias = Mapping[str, Floats]
 """By problem: (5,) actions, and the sums of t, t^2, d and t d for iteration t and gap d."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnchorHistory:
-    """What the anchors got, iteration by iteration; A anchors, I iterations."""
-
-    known: Floats
-    """(A,)."""
-    baseline_error: float
-    """Standard error of the mean of `known`; 0 where people gave them."""
-    iterations: tuple[int, ...]
-    rounds: tuple[Floats, ...]
-    """I arrays (A,), NaN where there was no score."""
-    rubric_changes: tuple[int, ...]
-    """Positions in `iterations` at which the rubric is another than before."""
-
-
-NO_ANCHORS = AnchorHistory(
-    known=np.zeros(0), baseline_error=0.0, iterations=(), rounds=(), rubric_changes=()
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,50 +61,57 @@ class DriftState:
     anchors: drift.Wealth
     stream: drift.Wealth
     iterations: tuple[int, ...]
-    """Of the stream; the anchors' are a part of them."""
+    """Of the stream."""
+    anchor_iterations: tuple[int, ...]
+    version_changes: Mapping[int, str] = field(default_factory=dict[int, str])
+    """Of the coach's model, by iteration."""
 
     @property
     def since(self) -> int | None:
         """The iteration the drift set in; None where there is none."""
-        wealth = self.stream if self.cause == "policy" else self.anchors
-        onset = None if self.cause == "none" else wealth.onset
-        return None if onset is None else self.iterations[onset]
+        if self.cause == "none":
+            return None
+        by_stream = self.by_stream
+        onset = (self.stream if by_stream else self.anchors).onset
+        return (
+            None
+            if onset is None
+            else (self.iterations if by_stream else self.anchor_iterations)[onset]
+        )
 
+    @property
+    def by_stream(self) -> bool:
+        """Whether the scores of what the policies did say it, not the anchors."""
+        return self.cause in ("policy", "coach or policy")
 
-def anchor_history(anchors: Sequence[Anchor], scores: Sequence[AnchorScore]) -> AnchorHistory:
-    """Arrange stored anchor scores by iteration.
-
-    Anchors with neither a known score nor a baseline of two repeats are left out.
-    """
-    given = _by_anchor(scores)
-    baselines = {anchor.id: _baseline(anchor, given[anchor.id, 0]) for anchor in anchors}
-    usable = {anchor: row for anchor, row in baselines.items() if row is not None}
-    later = sorted({score.iteration for score in scores if score.iteration > 0})
-    if not usable or not later:
-        return NO_ANCHORS
-    known, error = drift.known_scores(list(usable.values()))
-    return AnchorHistory(
-        known=known,
-        baseline_error=error,
-        iterations=tuple(later),
-        rounds=tuple(
-            np.array([float(np.mean(given[anchor, at] or np.nan)) for anchor in usable])
-            for at in later
-        ),
-        rubric_changes=tuple(_rubric_changes(scores, later)),
-    )
+    @property
+    def says(self) -> str:
+        """What drifted, in words; a change of the coach's model that is stored is named."""
+        if self.cause == "coach or policy":
+            said = "coach or policy has drifted, which of them the anchors cannot tell,"
+        else:
+            said = f"{self.cause} has drifted"
+        near = [v for at, v in self.version_changes.items() if abs(at - (self.since or 0)) <= 1]
+        model = f"; the coach's model is {near[-1]} since then" if near else ""
+        return f"the {said} since iteration {self.since}{model}"
 
 
 def drift_state(streamed: ScoreStream, anchors: AnchorHistory) -> DriftState:
     """Test for drift on every iteration there is."""
-    played = drift.bet(anchors.rounds, anchors.known, anchors.baseline_error)
+    known, repeats = anchors.known, anchors.repeats
+    played = drift.bet_on_anchors(anchors.rounds, known, anchors.baseline_error, repeats)
     scores = drift.bet_on_stream(streamed.rounds)
-    longer = len(streamed.iterations) >= len(anchors.rounds)
+    still = False
+    if scores.onset is not None and len(known):
+        since = bisect_left(anchors.iterations, streamed.iterations[scores.onset])
+        still = drift.held_still(anchors.rounds, known, repeats, since)
     return DriftState(
-        cause=drift.attribute(played, scores, anchors.rubric_changes),
+        cause=drift.attribute(played, scores, anchors.rubric_changes, still=still),
         anchors=played,
         stream=scores,
-        iterations=streamed.iterations if longer else anchors.iterations,
+        iterations=streamed.iterations,
+        anchor_iterations=anchors.iterations,
+        version_changes=anchors.version_changes,
     )
 
 
@@ -162,32 +148,9 @@ def drift_figures(streamed: ScoreStream, anchors: AnchorHistory) -> Iterator[Fig
             actions=streamed.actions,
             problems=len(streamed.problems),
             sql=query,
-            detail={f"e_{iteration}": float(value) for iteration, value in steps},
+            detail={f"e_{iteration}": float(value) for iteration, value in steps}
+            | {f"version_{at}": version for at, version in state.version_changes.items()},
         )
-
-
-def _by_anchor(scores: Sequence[AnchorScore]) -> Mapping[tuple[UUID, int], list[float]]:
-    """The scores of each anchor in each iteration; an empty list where there are none."""
-    given = defaultdict[tuple[UUID, int], list[float]](list)
-    for score in scores:
-        if score.score is not None:
-            given[score.anchor_id, score.iteration].append(score.score)
-    return given
-
-
-def _baseline(anchor: Anchor, repeats: Sequence[float]) -> Floats | None:
-    if anchor.known_score is not None:
-        return np.array([anchor.known_score])
-    return np.array(repeats) if len(repeats) >= FEWEST_REPEATS else None
-
-
-def _rubric_changes(scores: Sequence[AnchorScore], iterations: Sequence[int]) -> Iterator[int]:
-    rubrics = {score.iteration: score.rubric_sha256 for score in scores}
-    before = rubrics.get(0)
-    for position, iteration in enumerate(iterations):
-        if before is not None and rubrics[iteration] != before:
-            yield position
-        before = rubrics[iteration]
 
 
 def _problem_means(rows: Frame) -> Floats:

@@ -15,10 +15,10 @@ from mappa_core.audit.frame import Frame
 from mappa_core.audit.records import Anchor, AnchorScore, Candidate
 from mappa_core.audit.store import AuditStore
 from mappa_core.audit.watch.alerts import Alert, alerts
+from mappa_core.audit.watch.anchors import anchor_history
 from mappa_core.audit.watch.history import (
     DriftState,
     RunningSums,
-    anchor_history,
     drift_figures,
     drift_state,
 )
