@@ -78,7 +78,7 @@ def check_same_weights(run: Run, config: TrainConfig, what: str) -> None:
     theirs = TrainConfig.model_validate(run.config)
     if config.model_dump(include=WEIGHTS) != theirs.model_dump(include=WEIGHTS):
         raise ConfigError(
-            f"run {run.name} trains other weights: {what} keeps team, rollout.debaters, model, "
+            f"run {run.name} trains other weights: {what} keeps team, model, rollout.debaters, "
             "learner.weights and learner.lora"
         )
 
