@@ -48,6 +48,15 @@ Debias = Annotated[
 Database = Annotated[
     str | None, typer.Option("--database", help="Read this Postgres instead; write nothing.")
 ]
+Experiments = Annotated[
+    int | None,
+    typer.Option(
+        "--experiment",
+        min=1,
+        metavar="N",
+        help="First ask the run's coach again about N stored actions, one thing changed in each.",
+    ),
+]
 Before = Annotated[bool, typer.Option("--before", help="Probe the coach before it trains anybody.")]
 Preset = Annotated[
     Path | None, typer.Option("--config", help="With --before: the preset of the run to be.")
@@ -76,6 +85,7 @@ def audit_command(  # noqa: PLR0913 (one argument per option)
     rubric: Rubric = None,
     debias: Debias = False,
     database: Database = None,
+    experiment: Experiments = None,
     before: Before = False,
     config: Preset = None,
     changes: Changes = None,
@@ -100,6 +110,9 @@ def audit_command(  # noqa: PLR0913 (one argument per option)
             "--set needs --before or --against": bool(changes) and not (before or other),
             "--debias needs a RUN alone": debias and not alone,
             "--report needs a RUN alone": report is not None and not alone,
+            "--experiment needs a RUN alone": experiment is not None and not alone,
+            "--experiment asks a coach and stores its answers, and --database writes nothing: use "
+            "one": experiment is not None and database is not None,
             "--self-test takes at least one of --simulations": self_test and simulations == 0,
         }
     )
@@ -123,6 +136,10 @@ def audit_command(  # noqa: PLR0913 (one argument per option)
         )
         other_coach(wanted, database, as_json=as_json)
     else:
+        if experiment is not None:
+            from mappa_cli.commands import audit_experiment
+
+            audit_experiment.experiment(run or "", experiment, yes=yes)
         _audit(run or "", report, margin, database, simulations, debias=debias, as_json=as_json)
 
 
@@ -167,6 +184,8 @@ def _audit(
         said = {
             "run": audited.seen.run.name,
             "verdict": result.verdict,
+            "experiment": bool(result.experiment),
+            "observational": result.observational,
             "margin": margin,
             "rates": rates,
             "correction": made,
@@ -190,7 +209,14 @@ def _print(audited: "RunAudit", correction: str | None) -> None:
         console.print(f"{rate.name}: {rate.share:.0%} ({low:.0%} to {high:.0%}, simulated)")
     if correction is not None:
         console.print(f"train with it: audit.correction={correction}")
-    console.print(_verdict(audited.result.verdict))
+    result = audited.result
+    if result.experiment:
+        console.print(f"observational verdict: {result.observational}")
+    console.print(_verdict(result.verdict))
+    if not result.experiment:
+        console.print(
+            "It rests on a regression alone; `mappa audit RUN --experiment 200` asks the coach."
+        )
 
 
 def _verdict(verdict: str) -> Text:

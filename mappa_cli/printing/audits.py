@@ -28,9 +28,10 @@ def finding_tables(findings: Sequence[Finding]) -> Iterator[Table]:
 def _finding_row(row: Finding) -> tuple[str, ...]:
     named = row.iteration is None or row.kind == "onset"
     of = row.subject if named else f"{row.subject} {row.iteration}"
-    more = row.detail.get("more_actions")
+    more, unseen = row.detail.get("more_actions"), row.detail.get("seen")
     verdict = f"{row.verdict} (+{more} actions)" if more and row.verdict else row.verdict
     verdict = f"{verdict}{sensitivity(row)}"
+    verdict = f"{verdict}: {unseen}" if unseen else verdict
     return of, row.against, row.stratum, interval(row), row.unit, str(row.actions), verdict
 
 

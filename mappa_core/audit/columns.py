@@ -9,12 +9,21 @@ import pyarrow as pa
 from pyarrow import csv
 from sqlalchemy import Connection
 
-from mappa_core.audit.frame import Factor, Floats, Frame, Ints, Mask
+from mappa_core.audit.frame import Experiment, Factor, Floats, Frame, Ints, Mask
 
 ArrowTable: TypeAlias = Any
 """A `pyarrow.Table`; the package has no types."""
-_WORDS = ("problem_id", "task_type", "agent", "tool_status", "unscored_reason", "scorer")
-_FLOATS = ("score", "label", "advantage", "weight")
+_WORDS = (
+    "problem_id",
+    "task_type",
+    "agent",
+    "tool_status",
+    "unscored_reason",
+    "scorer",
+    "change",
+    "put",
+)
+_FLOATS = ("score", "label", "advantage", "weight", "stored")
 _INTEGERS = ("episode", "iteration", "turn_index", "level", "sampled_tokens", "repeat_index")
 _CSV = csv.ConvertOptions(
     column_types={
@@ -22,7 +31,7 @@ _CSV = csv.ConvertOptions(
         **dict.fromkeys(_WORDS, pa.dictionary(pa.int32(), pa.string())),
         **dict.fromkeys(_FLOATS, pa.float64()),
         **dict.fromkeys(_INTEGERS, pa.int64()),
-        **dict.fromkeys(("success", "trained", "at_random"), pa.bool_()),
+        **dict.fromkeys(("success", "trained", "at_random", "unseen"), pa.bool_()),
     },
     true_values=["t"],
     false_values=["f"],
@@ -65,6 +74,22 @@ def frame(table: ArrowTable) -> Frame:
         success=floats(table, "success"),
         advantage=floats(table, "advantage"),
         weight=np.nan_to_num(floats(table, "weight")),
+    )
+
+
+def experiment(table: ArrowTable) -> Experiment:
+    """The scorings of an experiment, (M,) each, from the columns that the reader copies."""
+    return Experiment(
+        action=factor(table, "action_id"),
+        problem=factor(table, "problem_id"),
+        task_type=factor(table, "task_type"),
+        agent=factor(table, "agent"),
+        success=floats(table, "success"),
+        change=factor(table, "change"),
+        put=factor(table, "put"),
+        unseen=floats(table, "unseen") == 1,
+        score=floats(table, "score"),
+        stored=floats(table, "stored"),
     )
 
 

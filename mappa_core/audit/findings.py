@@ -12,7 +12,8 @@ from uuid import UUID
 import numpy as np
 
 from mappa_core.audit import sql
-from mappa_core.audit.frame import Floats, Frame, LabelledScores, Ratings
+from mappa_core.audit.experiment_figures import experiment_figures
+from mappa_core.audit.frame import Experiment, Floats, Frame, LabelledScores, Ratings
 from mappa_core.audit.records import AuditedRun, CorrectionTerm, Figure, Finding, Stratum
 from mappa_core.audit.score_figures import (
     health_figures,
@@ -31,6 +32,11 @@ from mappa_core.audit.statistics.effects import (
 )
 from mappa_core.audit.statistics.observational import ALARMS, Word, overall_word
 from mappa_core.audit.statistics.onset import gaps, onset
+from mappa_core.audit.statistics.paired import (
+    PairedEffect,
+    experiment_effects,
+    experiment_verdict,
+)
 from mappa_core.audit.statistics.regression import Estimate
 from mappa_core.audit.statistics.trends import growth
 from mappa_core.audit.statistics.updates import update_shares
@@ -39,6 +45,7 @@ from mappa_core.audit.watch.history import drift_figures, score_stream
 from mappa_core.core import ids
 
 KINDS = (
+    "experiment",
     "task_type",
     "task_type_cell",
     "onset",
@@ -65,6 +72,8 @@ class AuditInput:
     ratings: Ratings
     labelled: LabelledScores
     anchors: AnchorHistory
+    experiment: Experiment
+    """What the coach was asked about stored actions, with one thing changed."""
     margin: float
     """In points."""
     alerts: tuple[Finding, ...] = ()
@@ -80,10 +89,17 @@ class AuditResult:
     """The comparisons of task types."""
     cells: tuple[Effect, ...] = ()
     """The same within agents, outcomes and parts of the run, and length."""
+    experiment: tuple[PairedEffect, ...] = ()
+    """What each change to a stored action was worth to the coach; empty where it was not asked."""
 
     @property
     def verdict(self) -> Word:
-        """Over all comparisons: biased or suspected if one is, equivalent if all are."""
+        """The experiment's where there is one, and otherwise the observational one."""
+        return experiment_verdict(self.experiment) if self.experiment else self.observational
+
+    @property
+    def observational(self) -> Word:
+        """Of the regression: biased or suspected if one comparison is, equivalent if all are."""
         return overall_word(words([*self.effects, *self.cells]))
 
     @property
@@ -98,7 +114,9 @@ def audit(seen: AuditInput) -> AuditResult:
     frame = seen.frame
     effects = task_type_effects(frame, seen.margin)
     cells = cell_effects(frame, effects, seen.margin)
+    experiment = experiment_effects(seen.experiment, seen.margin)
     figures = [
+        *experiment_figures(experiment),
         *(_effect("task_type", each) for each in effects),
         *(_effect("task_type_cell", each) for each in cells),
         *_onsets(frame, effects),
@@ -110,7 +128,9 @@ def audit(seen: AuditInput) -> AuditResult:
         *drift_figures(score_stream(frame), seen.anchors),
     ]
     found = tuple(as_finding(figure, seen.run.id) for figure in figures)
-    return AuditResult(findings=found + seen.alerts, effects=effects, cells=cells)
+    return AuditResult(
+        findings=found + seen.alerts, effects=effects, cells=cells, experiment=experiment
+    )
 
 
 def as_finding(figure: Figure, run_id: UUID) -> Finding:

@@ -128,3 +128,29 @@ class LabelledScores:
     """NaN where there is none; the mean where several people gave one."""
     at_random: Mask
     """Whether the action was labelled because a random sample drew it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """Scorings of stored actions, as they were or with one thing changed; one row each."""
+
+    action: Factor
+    problem: Factor
+    task_type: Factor
+    """The problem's own, whatever the coach was told."""
+    agent: Factor
+    success: Floats
+    """1 right, 0 wrong, NaN where the episode has no outcome."""
+    change: Factor
+    """Of `records.CHANGES`."""
+    put: Factor
+    """What was put in the place of what was changed, e.g. another task type; '' for nothing."""
+    unseen: Mask
+    """Whether the change does not reach the coach, so that the plain scoring is its score."""
+    score: Floats
+    """In [0, 10]; NaN where there is none."""
+    stored: Floats
+    """The score that trained the action; NaN where there is none."""
+
+    def __len__(self) -> int:
+        return len(self.score)

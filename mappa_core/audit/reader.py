@@ -14,8 +14,10 @@ from uuid import UUID
 from sqlalchemy import Connection, Executable, RowMapping, Text, cast, or_, select, text
 
 from mappa_core.audit import sql
-from mappa_core.audit.columns import ArrowTable, copied, factor, floats, frame, integers
-from mappa_core.audit.frame import Frame, LabelledScores, Ratings
+from mappa_core.audit.columns import ArrowTable, copied, experiment, factor, floats, frame, integers
+from mappa_core.audit.experiment_sql import EXPERIMENT
+from mappa_core.audit.frame import Experiment, Frame, LabelledScores, Ratings
+from mappa_core.audit.picking_sql import AT_RANDOM, CANDIDATE, CONTESTED, SCORED, UNSURE
 from mappa_core.audit.records import (
     Anchor,
     AnchorScore,
@@ -23,6 +25,7 @@ from mappa_core.audit.records import (
     Candidate,
     Correction,
     Exam,
+    ExperimentScore,
     Finding,
     HumanLabel,
     Picked,
@@ -44,32 +47,6 @@ SELECT action_id, score, unscored_reason, task_type, agent, problem_id, iteratio
     level, sampled_tokens, tool_status, success, advantage, weight
 {sql.TRAINED}"""
 _SEVERAL = "audit.action_scores WHERE run_id = :run AND NOT trained"
-_SCORED = """
-FROM audit.action_scores
-WHERE run_id = :run AND phase = 'train' AND score IS NOT NULL"""
-_CANDIDATE = "action_id, episode_id, turn_index, agent, task_type"
-_CONTESTED = f"""
-SELECT {_CANDIDATE} {_SCORED}
-GROUP BY {_CANDIDATE} HAVING max(score) - min(score) >= 2
-ORDER BY max(score) - min(score) DESC, action_id LIMIT :limit
-"""
-_UNSURE = f"""
-SELECT {_CANDIDATE} {_SCORED} AND trained AND task_type IN (
-    SELECT unnest(ARRAY[subject, against]) FROM audit.findings
-    WHERE run_id = :run AND kind = 'task_type' AND verdict = 'cannot tell')
-ORDER BY md5('unsure' || action_id) LIMIT :limit
-"""
-# Every stratum is walked through at the same pace from a start of its own, so that the beginning
-# of this order is a sample in which each action has the same chance (systematic sampling).
-_AT_RANDOM = f"""
-SELECT {_CANDIDATE} FROM (
-    SELECT {_CANDIDATE},
-        (row_number() OVER (PARTITION BY agent, task_type ORDER BY md5(action_id::text))
-            - (hashtext(agent || '/' || task_type) & 1023) / 1024.0)
-        / count(*) OVER (PARTITION BY agent, task_type) AS place
-    {_SCORED} AND trained) AS placed
-ORDER BY place, action_id LIMIT :limit
-"""
 
 
 class AuditReader(Repository):
@@ -162,9 +139,9 @@ class AuditReader(Repository):
         audit could not tell about. Random: spread over agents and task types in proportion.
         """
         queries: dict[Picked, str] = {
-            "contested": _CONTESTED,
-            "unsure": _UNSURE,
-            "random": _AT_RANDOM,
+            "contested": CONTESTED,
+            "unsure": UNSURE,
+            "random": AT_RANDOM,
         }
         if not self._any(_SEVERAL, run_id):
             del queries["contested"]
@@ -196,8 +173,7 @@ class AuditReader(Repository):
     def candidates(self, run_id: UUID, iteration: int) -> tuple[Candidate, ...]:
         """The scored actions of one training iteration, in a fixed order."""
         query = (
-            f"SELECT {_CANDIDATE} {_SCORED} AND iteration = :iteration AND trained "
-            "ORDER BY action_id"
+            f"SELECT {CANDIDATE} {SCORED} AND iteration = :iteration AND trained ORDER BY action_id"
         )
         return tuple(Candidate(**row) for row in self._rows(query, run=run_id, iteration=iteration))
 
@@ -217,6 +193,32 @@ class AuditReader(Repository):
             "ORDER BY iteration, anchor_id, repeat_index"
         )
         return tuple(AnchorScore(**row) for row in self._rows(query, run=run_id))
+
+    def at_random(self, run_id: UUID, limit: int) -> tuple[Candidate, ...]:
+        """A random sample of scored actions, spread over agents and task types in proportion."""
+        rows = self._rows(AT_RANDOM, run=run_id, limit=limit)
+        return tuple(Candidate(**row) for row in rows)
+
+    def task_types(self, run_id: UUID) -> tuple[str, ...]:
+        """The kinds of problem that the run's scored actions are on, in alphabetical order."""
+        query = f"SELECT DISTINCT task_type {SCORED} AND trained ORDER BY 1"
+        return tuple(row["task_type"] for row in self._rows(query, run=run_id))
+
+    def experiment(self, run_id: UUID) -> Experiment:
+        """What experiments asked the coach that trained the run's actions."""
+        there = self._any("audit.experiment_scores WHERE run_id = :run", run_id)
+        limit = "" if there else "LIMIT 0"
+        query = f"SELECT * {EXPERIMENT} ORDER BY action_id, change, put {limit}"
+        return experiment(self._copied(query, run_id))
+
+    def experiment_scores(self, run_id: UUID) -> tuple[ExperimentScore, ...]:
+        """The same as rows, of whichever coaches."""
+        query = (
+            "SELECT action_id, change, put, coach, coach_model AS model, model_version, "
+            "rubric_sha256, unseen, score, unscored_reason FROM audit.experiment_scores "
+            "WHERE run_id = :run ORDER BY action_id, change, put, coach, coach_model, rubric_sha256"
+        )
+        return tuple(ExperimentScore(**row) for row in self._rows(query, run=run_id))
 
     def trainer(self, run_id: UUID) -> tuple[str, str]:
         """The coach and the hash of the rubric behind most of a run's training scores.

@@ -105,6 +105,41 @@ class AnchorScore:
     rubric_sha256: str
 
 
+Change: TypeAlias = Literal[
+    "as it was",
+    "again",
+    "task type",
+    "agent name",
+    "rubric order",
+    "padded",
+    "trimmed",
+    "outcome hidden",
+    "told right",
+    "told wrong",
+]
+"""What an experiment changes in a stored action before the coach scores it again; the first two
+change nothing, and the second is the first one's repeat."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentScore:
+    """One scoring of a stored action with one thing changed."""
+
+    action_id: UUID
+    change: Change
+    put: str
+    """In the place of what was changed, e.g. another task type; empty for nothing."""
+    coach: str
+    model: str
+    model_version: str
+    rubric_sha256: str
+    """Of the coach as it trains, also where its rubric was turned round for this."""
+    unseen: bool
+    """Whether the change does not reach the coach, which then was not asked."""
+    score: float | None = None
+    unscored_reason: str | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HumanLabel:
     """A person's score of an action."""

@@ -58,6 +58,7 @@ def _read(store: AuditStore, name: str, margin: float) -> AuditInput:
         ratings=store.ratings(run.id),
         labelled=store.labelled(run.id),
         anchors=anchor_history(store.anchors(run.id), store.anchor_scores(run.id)),
+        experiment=store.experiment(run.id),
         margin=margin,
         alerts=store.findings(run.id, "alert"),
     )

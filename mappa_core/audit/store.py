@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 from uuid import UUID
 
-from sqlalchemy import Connection, delete
+from sqlalchemy import Connection, Table, delete
 from sqlalchemy.dialects import postgresql
 
 from mappa_core.audit.reader import AuditReader
@@ -14,6 +14,7 @@ from mappa_core.audit.records import (
     CorrectedScore,
     Correction,
     Exam,
+    ExperimentScore,
     Finding,
     HumanLabel,
 )
@@ -42,14 +43,12 @@ class AuditStore(AuditReader):
     @transaction
     def add_labels(self, connection: Connection, labels: Sequence[HumanLabel]) -> None:
         """Add people's scores; a labeller's later score of an action replaces the earlier."""
-        if not labels:
-            return
-        table = tables.HUMAN_LABEL
-        rows = [row_of(table, label) for label in labels]
-        keys = [column.name for column in table.primary_key]
-        new = postgresql.insert(table)
-        changed = {name: new.excluded[name] for name in rows[0] if name not in keys}
-        connection.execute(new.on_conflict_do_update(index_elements=keys, set_=changed), rows)
+        _replace(connection, tables.HUMAN_LABEL, labels)
+
+    @transaction
+    def add_experiment(self, connection: Connection, scores: Sequence[ExperimentScore]) -> None:
+        """Add scorings of an experiment; a later one of the same question replaces the earlier."""
+        _replace(connection, tables.EXPERIMENT_SCORE, scores)
 
     @transaction
     def save_findings(
@@ -66,6 +65,17 @@ class AuditStore(AuditReader):
     def add(self, connection: Connection, records: Sequence[AuditRecord]) -> None:
         """Add records of one kind that are not there yet."""
         _add(connection, records)
+
+
+def _replace(connection: Connection, table: Table, records: Sequence[object]) -> None:
+    """Add records, each in the place of one with its key."""
+    if not records:
+        return
+    rows = [row_of(table, record) for record in records]
+    keys = [column.name for column in table.primary_key]
+    new = postgresql.insert(table)
+    changed = {name: new.excluded[name] for name in rows[0] if name not in keys}
+    connection.execute(new.on_conflict_do_update(index_elements=keys, set_=changed), rows)
 
 
 def _add(connection: Connection, records: Sequence[AuditRecord]) -> None:

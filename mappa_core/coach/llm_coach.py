@@ -85,6 +85,11 @@ class LlmCoach:
         """Begin with what the run has spent already."""
         self._budget.resume(spent)
 
+    def reads(self, case: CoachCase) -> object:
+        """The words it is sent about a case."""
+        system = self._systems.get(case.agent, "")
+        return RequestTemplate(case, system, self._config).prompt
+
     async def score(self, case: CoachCase) -> CoachScore | Unscored:
         """Ask about one action; an identical request that was answered is not asked again."""
         if case.agent not in self._systems:

@@ -1,8 +1,8 @@
 """Coaches and their providers, as configured."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 
 from mappa_core.coach import providers
@@ -13,7 +13,7 @@ from mappa_core.coach.llm_coach import LlmCoach
 from mappa_core.coach.protocols import Coach
 from mappa_core.coach.provider_table import PROVIDERS
 from mappa_core.coach.providers.provider import Provider
-from mappa_core.coach.rubrics import RubricSet, load_rubrics, reversed_rubrics
+from mappa_core.coach.rubrics import RubricSet, load_rubrics, renamed_rubrics, reversed_rubrics
 from mappa_core.coach.rules import load_rules
 from mappa_core.coach.rules.coach import RuleCoach
 from mappa_core.core import ids
@@ -178,6 +178,10 @@ class ProbeCoaches:
     reversed: Coach | None = None
     """The same with its rubrics in the opposite order; None where it has none."""
     rubrics: RubricSet | None = None
+    renamed: Coach | None = None
+    """The same with each rubric under the name that `names` gives its agent; None likewise."""
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By agent, the name of another."""
 
 
 @asynccontextmanager
@@ -191,11 +195,24 @@ async def open_probe_coaches(
     """
     budget = Budget(config.budget)
     async with AsyncExitStack() as stack:
-        coach = _open_coach(config, settings, team, budget, stack)
-        rubrics = coach_rubrics(config, team)
+        rubrics = check_coach(config, settings, team)
         if rubrics is None:
-            yield ProbeCoaches(coach=coach)
+            yield ProbeCoaches(coach=RuleCoach(team.rules))
             return
-        backwards = reversed_rubrics(rubrics)
-        other = _open_llm_coach(config, settings, backwards, budget, stack)
-        yield ProbeCoaches(coach=coach, reversed=other, rubrics=rubrics)
+        # One provider: a local model is not loaded three times.
+        provider = open_provider(config, settings)
+        stack.push_async_callback(provider.close)
+        names = _next_names(tuple(rubrics.rubrics))
+        coach, backwards, renamed = (
+            LlmCoach(provider, told, config, budget)
+            for told in (rubrics, reversed_rubrics(rubrics), renamed_rubrics(rubrics, names))
+        )
+        yield ProbeCoaches(
+            coach=coach, reversed=backwards, rubrics=rubrics, renamed=renamed, names=names
+        )
+
+
+def _next_names(agents: Sequence[str]) -> dict[str, str]:
+    """Give each agent the next one's name; a lone agent gets a new one."""
+    others = [*agents[1:], agents[0]] if len(agents) > 1 else [f"{agents[0]}_2"]
+    return dict(zip(agents, others, strict=True))

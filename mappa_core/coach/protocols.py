@@ -23,6 +23,18 @@ class Coach(Protocol):
 
 
 @runtime_checkable
+class ReadingCoach(Protocol):
+    """Says what of a case it judges by; a `Coach` may be one."""
+
+    def reads(self, case: CoachCase) -> object:
+        """All of a case that reaches its judgement, repeats aside.
+
+        What is equal for two cases cannot tell them apart, so neither can their scores.
+        """
+        ...
+
+
+@runtime_checkable
 class BudgetedCoach(Protocol):
     """Keeps count of what a coach costs; a `Coach` may be one."""
 

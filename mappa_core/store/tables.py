@@ -371,6 +371,26 @@ ANCHOR_SCORE = Table(
     CheckConstraint("(score IS NULL) = (unscored_reason IS NOT NULL)", name="scored_or_why_not"),
 )
 
+EXPERIMENT_SCORE = Table(
+    "experiment_score",
+    METADATA,
+    _reference("action_id", "action.id", primary_key=True),
+    Column("change", AnyText, primary_key=True),
+    Column("put", AnyText, primary_key=True),
+    Column("coach", AnyText, primary_key=True),
+    Column("model", AnyText, primary_key=True),
+    Column("rubric_sha256", AnyText, primary_key=True),
+    Column("model_version", AnyText, nullable=False),
+    Column("unseen", Boolean, nullable=False),
+    Column("score", Double),
+    Column("unscored_reason", AnyText),
+    _now("scored_at"),
+    CheckConstraint("score BETWEEN 0 AND 10", name="score_range"),
+    CheckConstraint(
+        "(score IS NULL) = (unseen OR unscored_reason IS NOT NULL)", name="scored_or_why_not"
+    ),
+)
+
 CORRECTION = Table(
     "correction",
     METADATA,

@@ -29,6 +29,8 @@ def html(seen: AuditInput, result: AuditResult, rates: Sequence[Rate], *, record
         "audit.html",
         title=f"Audit of {seen.run.name}",
         verdict=result.verdict,
+        observational=result.observational,
+        experiment=bool(result.experiment),
         size=f"{len(seen.frame)} actions on {seen.frame.problem_count} problems",
         size_sql=sql.of_run(sql.SIZE, seen.run.id),
         margin=f"{seen.margin:g}",
@@ -71,8 +73,12 @@ def _query(finding: Finding, *, recorded: bool) -> str:
 
 def _hint(finding: Finding) -> str:
     """How many more actions would tell, or what would explain the gap away."""
+    if unseen := finding.detail.get("seen"):
+        return f" ({unseen})"
     if said := sensitivity(finding):
         return said
     more = finding.detail.get("more_actions")
-    undecided = finding.verdict == "cannot tell" and finding.kind.startswith("task_type")
+    undecided = finding.verdict == "cannot tell" and finding.kind.startswith(
+        ("task_type", "experiment")
+    )
     return f" (about {more:,} more actions would)" if more and undecided else ""

@@ -8,6 +8,7 @@ from mappa_core.audit.statistics.observational import ALARMS
 from mappa_core.audit.statistics.selftest import Rate
 
 TITLES: Mapping[str, str] = {
+    "experiment": "The same action, one thing changed, scored again",
     "task_type": "Does the coach prefer a task type, for equal work?",
     "task_type_cell": "And by agent, in parts of the run, and by length?",
     "onset": "Since when?",

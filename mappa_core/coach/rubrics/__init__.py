@@ -155,6 +155,16 @@ def reversed_rubrics(rubrics: RubricSet) -> RubricSet:
     )
 
 
+def renamed_rubrics(rubrics: RubricSet, names: Mapping[str, str]) -> RubricSet:
+    """Keep every rubric's words under another agent's name; `names` are the new by the old."""
+    return rubrics.model_copy(
+        update={
+            "name": f"{rubrics.name}, renamed",
+            "rubrics": {names[agent]: rubric for agent, rubric in rubrics.rubrics.items()},
+        }
+    )
+
+
 def parse_rubric(data: bytes, source: str) -> Rubric:
     """Read one rubric file, which errors name as `source`.
 

@@ -1,6 +1,7 @@
 """The rule coach: scores from the evidence alone, without a network."""
 
 import time
+from dataclasses import replace
 
 from mappa_core.coach.rules import load_rules, rules_sha256
 from mappa_core.core.records.scores import CoachCase, CoachIdentity, CoachScore, Unscored
@@ -29,6 +30,18 @@ class RuleCoach:
     def identity(self) -> CoachIdentity:
         """Which rules score."""
         return self._identity
+
+    def reads(self, case: CoachCase) -> object:
+        """The task's words and what was done; no label of the task, no truth, no prompt."""
+        return replace(
+            case,
+            task_type="",
+            messages=(),
+            facts=(),
+            outcome=None,
+            expected_answer=None,
+            sample=0,
+        )
 
     async def score(self, case: CoachCase) -> CoachScore | Unscored:
         """Give points and observations; an agent without rules is left unscored."""

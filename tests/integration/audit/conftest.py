@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from mappa_core.audit.records import Anchor, AnchorScore, HumanLabel
+from mappa_core.audit.records import Anchor, AnchorScore, Change, ExperimentScore, HumanLabel
 from mappa_core.audit.store import AuditStore
 from mappa_core.core import ids
-from mappa_core.core.records.episodes import Outcome, StopReason
+from mappa_core.core.records.episodes import Episode, Outcome, StopReason
 from mappa_core.core.records.scores import CoachIdentity, Unscored
 from mappa_core.store.store import Store
 from tests.builders import (
@@ -80,7 +80,7 @@ def audit(biased_url: str) -> Iterator[AuditStore]:
 @pytest.fixture
 def rich_url(biased_url: str, store: Store, audit: AuditStore) -> str:
     """The same run with everything an audit can speak of: repeats, a second coach, people,
-    anchors that were scored again, and an action that nobody could score."""
+    anchors that were scored again, an experiment, and an action that nobody could score."""
     run = make_run("biased-1")
     episodes = [
         store.episodes.get_episode(str(one.id)) for one in store.episodes.list_episodes(run.id)
@@ -137,4 +137,38 @@ def rich_url(biased_url: str, store: Store, audit: AuditStore) -> str:
             for iteration, repeat in ((0, 0), (0, 1), (1, 0), (2, 0))
         ]
     )
+    audit.add_experiment(
+        [asked for number, episode in enumerate(episodes) for asked in experiment(number, episode)]
+    )
     return biased_url
+
+
+def experiment(number: int, episode: Episode) -> Iterator[ExperimentScore]:
+    """What the coach says of an action again; every sixth answer is missing."""
+    other = "classification" if episode.problem.task_type == "regression" else "regression"
+    asked: tuple[tuple[Change, str], ...] = (
+        ("as it was", ""),
+        ("again", ""),
+        ("task type", other),
+        ("agent name", "solver_2"),
+        ("rubric order", ""),
+        ("padded", ""),
+        ("trimmed", ""),
+        ("outcome hidden", ""),
+        ("told right", ""),
+        ("told wrong", ""),
+    )
+    for place, (change, put) in enumerate(asked):
+        lost, unseen = (number + place) % 6 == 5, change == "outcome hidden"
+        yield ExperimentScore(
+            action_id=ids.action_id(episode.id, 0),
+            change=change,
+            put=put,
+            coach=RULE_COACH.coach,
+            model=RULE_COACH.model,
+            model_version=RULE_COACH.model_version,
+            rubric_sha256=RULE_COACH.rubric_sha256,
+            unseen=unseen,
+            score=None if lost or unseen else 2.0 + (number * 7 + place * 3) % 11 / 2,
+            unscored_reason="timeout" if lost and not unseen else None,
+        )

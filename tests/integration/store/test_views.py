@@ -40,6 +40,7 @@ AUDITED = (
     "anchors",
     "coach_exams",
     "corrected_scores",
+    "experiment_scores",
     "findings",
     "human_labels",
     "runs",

@@ -1,0 +1,159 @@
+"""What one change to a stored action is worth to its coach: differences within the action.
+
+Nothing but the change differs within a pair, so the mean difference is its effect whatever the
+work was worth. Problems are the clusters (CR2, `regression`). A pair that lacks a score could
+differ by 10 points either way, and the verdict holds for every such difference (Manski 1990).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from scipy import stats
+
+from mappa_core.audit.frame import Experiment, Floats, Ints
+from mappa_core.audit.statistics.pairs import TODAY, Pairs, Rule, all_pairs
+from mappa_core.audit.statistics.regression import Estimate, cluster_sums, contrast, fit
+from mappa_core.audit.statistics.verdicts import (
+    MARGIN_POINTS,
+    Judged,
+    Verdict,
+    judge,
+    more_actions,
+    overall,
+)
+
+WIDEST = 10.0
+"""Points by which two scores can differ."""
+EXACT = 1e-6
+"""Standard error, in points, of a coach whose answers to enough problems differ by one number."""
+ALIKE = 20
+"""Problems that are enough: with 95 % chance at most 14 % of all problems are otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedEffect:
+    """What a change is worth to a coach, in points."""
+
+    subject: str
+    against: str
+    stratum: str
+    """`all`, `right`, `wrong`, or an agent."""
+    rule: Rule
+    estimate: Estimate
+    missing: float
+    """Share of the pairs that lack a score."""
+    deviation: float
+    """Of the differences, in points."""
+    seen: bool
+    actions: int
+    problems: int
+    sql: str
+    judged: Judged | None = None
+    """None where the change may matter."""
+
+    @property
+    def verdict(self) -> Verdict | Literal[""]:
+        """Of the bias that the change shows, or empty where it may matter."""
+        return "" if self.judged is None else self.judged.verdict
+
+
+def experiment_effects(
+    experiment: Experiment, margin: float = MARGIN_POINTS
+) -> tuple[PairedEffect, ...]:
+    """Work out every comparison that the scorings allow, those with a verdict first.
+
+    Args:
+        experiment: Scorings by the coach that trained the actions.
+        margin: Biases below this many points do not matter.
+    """
+    if not len(experiment):
+        return ()
+    effects = [_effect(pairs) for pairs in all_pairs(experiment) if _usable(pairs)]
+    judged = _judged([each for each in effects if each.rule.startswith("must not")], margin)
+    same = _judged([each for each in effects if each.rule == "as stored"], margin)
+    return (*judged, *same, *(each for each in effects if each.rule == "may matter"))
+
+
+def experiment_verdict(effects: Sequence[PairedEffect]) -> Verdict:
+    """Biased if a change that must not matter does; equivalent if none does.
+
+    Equivalence is of the coach that was asked, so it takes one that scores, over all actions and
+    for no type otherwise, as it did when the run was trained.
+    """
+    found = overall([each.judged.verdict for each in _of(effects, "must not") if each.judged])
+    today = {each.subject: each.verdict for each in _of(effects, "as stored")}
+    moved = "biased" in today.values() or today.get(TODAY) != "equivalent"
+    return "cannot tell" if found == "equivalent" and moved else found
+
+
+def _of(effects: Sequence[PairedEffect], rule: str) -> Sequence[PairedEffect]:
+    return [each for each in effects if each.rule.startswith(rule)]
+
+
+def _usable(pairs: Pairs) -> bool:
+    return bool((~np.isnan(pairs.difference)).any())
+
+
+def _effect(pairs: Pairs) -> PairedEffect:
+    there = ~np.isnan(pairs.difference)
+    difference, problem = pairs.difference[there], pairs.problem[there]
+    return PairedEffect(
+        subject=pairs.subject,
+        against=pairs.against,
+        stratum=pairs.stratum,
+        rule=pairs.rule,
+        estimate=_mean(difference, problem, seen=pairs.seen),
+        missing=1 - float(there.mean()),
+        deviation=float(difference.std()),
+        seen=pairs.seen,
+        actions=len(difference),
+        problems=len(np.unique(problem)),
+        sql=pairs.sql,
+    )
+
+
+def _mean(values: Floats, clusters: Ints, *, seen: bool) -> Estimate:
+    """The mean with a cluster-robust error; exact where the coach cannot see the change."""
+    value, count = float(values.mean()), len(np.unique(clusters))
+    if not seen or (np.ptp(values) == 0 and count >= ALIKE):
+        return Estimate(
+            value=value,
+            standard_error=EXACT,
+            degrees_of_freedom=max(count - 1.0, 1.0),
+            p_value=0.0 if value else 1.0,
+        )
+    if count < 2:
+        return Estimate(value=value, standard_error=np.inf, degrees_of_freedom=0.0, p_value=1.0)
+    fitted = fit(cluster_sums(np.ones((len(values), 1)), values, clusters))
+    return contrast(fitted, np.ones(1))
+
+
+def _judged(effects: Sequence[PairedEffect], margin: float) -> Iterator[PairedEffect]:
+    """Judge effects as one family, each by the least and the most that it could be."""
+    counts = [each.actions for each in effects]
+    least = judge([_harm(each, -1.0) for each in effects], counts, margin)
+    most = judge([_harm(each, 1.0) for each in effects], counts, margin)
+    for effect, low, high in zip(effects, least, most, strict=True):
+        told = low.verdict == "biased" or high.verdict == "equivalent"
+        judged = (low if low.verdict == "biased" else high) if told else _untold(effect, low)
+        yield replace(effect, judged=judged)
+
+
+def _untold(effect: PairedEffect, judged: Judged) -> Judged:
+    wanted = more_actions(effect.estimate, effect.actions, judged.margin)
+    return replace(judged, verdict="cannot tell", more_actions=wanted)
+
+
+def _harm(effect: PairedEffect, direction: float) -> Estimate:
+    """The effect with its missing pairs at their worst: towards zero (-1) or away from it (1)."""
+    estimate = effect.estimate
+    harmful = estimate.value > 0 or effect.rule != "must not pay"
+    size = abs(estimate.value) if harmful else 0.0
+    size = max((1 - effect.missing) * size + direction * WIDEST * effect.missing, 0.0)
+    if np.isinf(estimate.standard_error):
+        return replace(estimate, value=size)
+    freedom = max(estimate.degrees_of_freedom, 1.0)
+    chance = float(2 * stats.t.sf(size / estimate.standard_error, freedom))
+    return replace(estimate, value=size, p_value=chance)
