@@ -33,7 +33,7 @@ GRANT USAGE ON SCHEMA mappa, audit TO mappa_run, mappa_auditor;
 GRANT SELECT ON ALL TABLES IN SCHEMA mappa, audit TO mappa_run, mappa_auditor;
 
 GRANT INSERT ON ALL TABLES IN SCHEMA mappa TO mappa_run;
-REVOKE INSERT ON mappa.alembic_version, mappa.human_label FROM mappa_run;
+REVOKE INSERT ON mappa.alembic_version, mappa.human_label, mappa.experiment_score FROM mappa_run;
 GRANT UPDATE (status, error, ended_at, provenance, prefect_flow_run_id, mlflow_run_id)
     ON mappa.run TO mappa_run;
 GRANT UPDATE (stop_reason, error, closed_at) ON mappa.episode TO mappa_run;
@@ -42,7 +42,7 @@ GRANT UPDATE (registered_model, model_version) ON mappa.checkpoint TO mappa_run;
 GRANT DELETE ON mappa.audit_finding TO mappa_run;
 
 GRANT INSERT, DELETE ON mappa.audit_finding TO mappa_auditor;
-GRANT INSERT, UPDATE ON mappa.human_label TO mappa_auditor;
+GRANT INSERT, UPDATE ON mappa.human_label, mappa.experiment_score TO mappa_auditor;
 GRANT INSERT ON mappa.anchor, mappa.anchor_score, mappa.correction, mappa.corrected_score,
     mappa.coach_exam TO mappa_auditor;
 """

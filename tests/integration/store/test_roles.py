@@ -1,12 +1,13 @@
 """Least privilege on a real Postgres: logins of the run's and the auditor's role, and the owner."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from mappa_core.audit.records import Exam, ExamLine, ExamScore, HumanLabel
+from mappa_core.audit.records import Exam, ExamLine, ExamScore, ExperimentScore, HumanLabel
 from mappa_core.audit.run_audit import audit_run
 from mappa_core.audit.store import AuditStore
 from mappa_core.core import ids
@@ -41,6 +42,16 @@ EXAM = Exam(
     unscored=1,
     lines=(ExamLine(of="right over wrong", share=1.0, low=0.0, high=1.0, pairs=1),),
     scores=(ExamScore(problem=0, agent="verifier", work="right", score=None, said="timeout: "),),
+)
+ASKED = ExperimentScore(
+    action_id=ACTION,
+    change="as it was",
+    put="",
+    coach="rule",
+    model="rules",
+    model_version="1",
+    rubric_sha256="ab",
+    unseen=False,
 )
 
 
@@ -100,6 +111,7 @@ def test_a_worker_plays_scores_trains_audits_and_ends_a_run(database_url: str) -
         "DELETE FROM mappa.run",
         "UPDATE mappa.run SET config = '{}'",
         "INSERT INTO mappa.human_label SELECT FROM mappa.human_label",
+        "INSERT INTO mappa.experiment_score SELECT FROM mappa.experiment_score",
         "UPDATE mappa.alembic_version SET version_num = '0001'",
         "CREATE ROLE mine",
     ],
@@ -121,6 +133,8 @@ def test_an_auditor_reads_a_run_and_writes_audit_and_labels(filled_url: str) -> 
     assert audit.exam(EXAM.id) == EXAM
     for score in (3.0, 4.0):
         audit.add_labels([HumanLabel(action_id=ACTION, labeller="ann", score=score)])
+        audit.add_experiment([replace(ASKED, score=score)])
+    assert audit.experiment_scores(RUN.id) == (replace(ASKED, score=4.0),)
     with pytest.raises(StoreError, match="permission denied for table run"):
         store.runs.set_status(RUN.id, RunStatus.COMPLETED)
     store.close()
