@@ -79,7 +79,7 @@ def _monitor(port: Services, run: Run, config: TrainConfig) -> Monitor | None:
     return Monitor(
         run_id=run.id,
         config=config.audit,
-        coach=port.coach,
+        coach=port.scoring_coach,
         case_of=case_of,
         store=port.store,
         audit=port.audit,

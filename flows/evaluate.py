@@ -72,7 +72,8 @@ async def evaluate(
         RunBusy: Another process trains it, or evaluates it in the same way.
     """
     config = config or await asyncio.to_thread(_config_of, run_name)
-    async with global_limits(), open_services(config, Settings(), get_run_logger()) as port:
+    services_opened = open_services(config, Settings(), get_run_logger(), trains=False)
+    async with global_limits(), services_opened as port:
         check_recorder_load(config, port.team)
         run = await asyncio.to_thread(port.store.runs.get_run, run_name)
         check_same_weights(run, config, "an evaluation")

@@ -162,7 +162,7 @@ async def _score_plan(
     """Plan an iteration's scores; agents that are updated from it keep those they have."""
     policies = await asyncio.to_thread(port.store.policies.list_policy_versions, run_id)
     return ScorePlan(
-        coach=port.coach,
+        coach=port.scoring_coach,
         repeats=config.coach.repeats,
         second=port.second_coach,
         second_share=config.coach.second.share,

@@ -32,6 +32,7 @@ from flows.update import update_task
 from mappa_core.app.checks import check_correction, check_reading, check_run
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.exam import check_exam
+from mappa_core.app.fitting import Despite
 from mappa_core.app.services import Services, open_services, services
 from mappa_core.coach.protocols import BudgetedCoach
 from mappa_core.core.concurrency import all_ended, result_of
@@ -49,10 +50,17 @@ from mappa_core.train.retention import best_steps
 
 
 @flow(name="train", flow_run_name="train {config.name}", persist_result=False)
-async def train(config: TrainConfig, resume: str | None = None) -> Comparison:
+async def train(
+    config: TrainConfig, resume: str | None = None, despite: tuple[Despite, ...] = ()
+) -> Comparison:
     """Train a team, or go on with run `resume`; returns base against trained, held out.
 
     A retried Prefect run goes on with its own run. Whatever is in the store is not done again.
+
+    Args:
+        config: The run's.
+        resume: Name, id or a prefix of either; None for a new run.
+        despite: Refusals to overrule: a `memory` plan or a `disk` estimate that do not fit.
 
     Raises:
         ConfigError: The configuration cannot be run; nothing was written.
@@ -60,13 +68,16 @@ async def train(config: TrainConfig, resume: str | None = None) -> Comparison:
     """
     await check_deployment(config.learner.deployment)
     last, every = config.rollout.iterations, config.evaluation.every
-    async with global_limits(), open_services(config, Settings(), get_run_logger()) as port:
+    opening = open_services(config, Settings(), get_run_logger(), despite=despite)
+    async with global_limits(), opening as port:
         check_run(config, port.team, port.problems)
         check_reading(port.coaches, port.team, port.problems)
-        await asyncio.to_thread(check_correction, config.audit, port.audit, port.coach.identity)
+        await asyncio.to_thread(
+            check_correction, config.audit, port.audit, port.scoring_coach.identity
+        )
         if resume is None and port.audit is not None:
             tell = port.progress.on_notice
-            await check_exam(port.coach, port.team, config, port.audit, tell)
+            await check_exam(port.scoring_coach, port.team, config, port.audit, tell)
         async with open_run(port, config, resume) as run:
             port.progress.on_run_started(run)
             if isinstance(port.coach, BudgetedCoach):

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import shutil
-import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from mappa_core.app.coach_plan import coach_need, is_local
 from mappa_core.app.databases import ping_mlflow
+from mappa_core.app.fitting import machine_bytes, printed
 from mappa_core.coach.config import CoachConfig
 from mappa_core.coach.opening import needed_key
 from mappa_core.coach.provider_table import PROVIDERS
@@ -57,8 +57,7 @@ def _tried(name: str, look: Callable[[Settings], str], advice: str, settings: Se
 
 
 def _machine(_: Settings) -> str:
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
-    return f"{len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB memory"
+    return f"{len(os.sched_getaffinity(0))} cores, {machine_bytes() / 2**30:.0f} GiB memory"
 
 
 def _disk(settings: Settings) -> str:
@@ -72,7 +71,7 @@ def _disk(settings: Settings) -> str:
 
 
 def _gpu(_: Settings) -> str:
-    answer = _printed("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
+    answer = printed("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
     if answer is None:
         raise OutsideError("none: models run on the CPU")
     return "; ".join(answer.splitlines())
@@ -90,7 +89,7 @@ def _sandbox(settings: Settings) -> str:
 
 
 def _docker(_: Settings) -> str:
-    answer = _printed("docker", "info", "--format", "{{.ServerVersion}}")
+    answer = printed("docker", "info", "--format", "{{.ServerVersion}}")
     if answer is None:
         raise OutsideError("no engine answers; `make up` and sandbox.backend=docker need one")
     return f"engine {answer}"
@@ -143,22 +142,6 @@ def local_coaches(config: CoachConfig, settings: Settings) -> tuple[str, ...]:
     return tuple(
         f"coach local {name}: {coach_need(coach, settings)}" for name, coach in local.items()
     )
-
-
-def gpu_bytes() -> int | None:
-    """Memory of the first GPU, None where there is none."""
-    query = ("--query-gpu=memory.total", "--format=csv,noheader,nounits")
-    answer = _printed("nvidia-smi", *query)
-    return None if answer is None else int(answer.split()[0]) * 2**20
-
-
-def _printed(*command: str) -> str | None:
-    """What a command prints; None where there is no such command, or it fails."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
 
 
 async def _sandbox_tier(settings: Settings) -> str:

@@ -108,7 +108,7 @@ async def metered(
                 generate=partial(meter.generated, engine.generate),
             ),
             sandbox=with_methods(port.sandbox, run=timed(port.sandbox.run)),
-            coach=with_methods(port.coach, score=timed(port.coach.score)),
+            coach=with_methods(port.coach, score=timed(port.scoring_coach.score)),
             learner=learner
             and with_methods(
                 learner, logprobs=timed(learner.logprobs), update=timed(learner.update)

@@ -22,18 +22,22 @@ if TYPE_CHECKING:
 
 def doctor(
     plan: Annotated[
-        Path | None, typer.Option("--plan", help="A preset: what it keeps where on one GPU.")
+        Path | None,
+        typer.Option(
+            "--plan", help="A preset: what it keeps where on this GPU or CPU, or on a GPU of 80 GB."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Say what this machine offers and how to get the rest, or what a preset would need."""
-    from mappa_cli.doctor import coach_keys, examine, gpu_bytes, local_coaches
+    from mappa_cli.doctor import coach_keys, examine, local_coaches
 
     if plan is not None:
-        from mappa_core.app.estimate import plan_memory
+        from mappa_core.app.fitting import gpu_bytes, machine_bytes
+        from mappa_core.app.memory import plan_memory
 
         config, settings = load_config(plan, ()), Settings()
-        planned = plan_memory(config, settings, gpu_bytes())
+        planned = plan_memory(config, settings, gpu_bytes(), machine_bytes())
         if as_json:
             extra = {"fits": planned.fits, "host_bytes": planned.host_bytes}
             typer.echo(json.dumps(asdict(planned) | extra))
@@ -69,10 +73,12 @@ def _print_plan(planned: "MemoryPlan") -> None:
         (each.phase, each.what, f"{each.gpu_bytes / GB:.1f}", f"{each.host_bytes / GB:.1f}")
         for each in planned.items
     ]
-    title = f"{planned.gpu_bytes / GB:.0f} GB GPU, all agents: {fits}"
+    kind = "GPU" if planned.machine_bytes is None else "CPU"
+    title = f"{planned.limit_bytes / GB:.0f} GB {kind}, all agents: {fits}"
     table = make_table(title, ("phase", "what", *numbers), rows, numbers=numbers)
     for phase in ("rollout", "update"):
-        table.add_row(phase, "together", f"{planned.peak(phase) / GB:.1f}", "", style="bold")
+        on_host = f"{planned.host_peak(phase) / GB:.1f}"
+        table.add_row(phase, "together", f"{planned.peak(phase) / GB:.1f}", on_host, style="bold")
     console = open_console()
     console.print(table)
     console.print(

@@ -1,6 +1,6 @@
 """Shared by commands that read a stored run or start a flow."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from mappa_core.core.settings import Settings
 
 if TYPE_CHECKING:
     from mappa_cli.printing.progress import TerminalProgress
+    from mappa_core.app.fitting import Despite
 
 
 def stored_run(name: str) -> Run:
@@ -28,7 +29,12 @@ def stored_run(name: str) -> Run:
 
 @contextmanager
 def watched(
-    config: TrainConfig, settings: Settings, console: Console, *, trains: bool = True
+    config: TrainConfig,
+    settings: Settings,
+    console: Console,
+    *,
+    trains: bool = True,
+    despite: "Collection[Despite]" = (),
 ) -> "Generator[TerminalProgress]":
     """Check a configuration, then start its servers and show its progress for the block.
 
@@ -41,7 +47,7 @@ def watched(
     from mappa_core.app.services import reporting_to
     from mappa_core.rollout.engines import prestarted
 
-    check_inputs(config, settings, trains=trains)
+    check_inputs(config, settings, trains=trains, despite=despite)
     with (
         prestarted(config.engine, settings.logs),
         prefect_server(settings),

@@ -4,7 +4,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
@@ -14,6 +14,7 @@ from mappa_cli.commands.running import as_yaml, stored_run, watched
 from mappa_cli.printing.console import open_console
 from mappa_core.app.config import RESUMABLE, TrainConfig
 from mappa_core.app.config_files import load_config, with_overrides
+from mappa_core.app.fitting import Despite
 from mappa_core.coach.config import RULE
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
@@ -42,6 +43,10 @@ def train_command(  # noqa: PLR0913 (one argument per option)
         int | None,
         typer.Option("--step", help="With --fork: after so many updates; default the last whole."),
     ] = None,
+    despite: Annotated[
+        list[str] | None,
+        typer.Option("--despite", help="Start although memory or disk may not do: memory, disk."),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")
     ] = False,
@@ -61,11 +66,11 @@ def train_command(  # noqa: PLR0913 (one argument per option)
         raise ConfigError("--step needs --fork, and --like needs --dry-run")
     if yes and (resume is not None or dry_run):
         raise ConfigError("--yes is for a new run: --resume and --dry-run sit no exam")
-    settings, changes = Settings(), overrides or ()
+    settings, changes, overruled = Settings(), overrides or (), overrulings(despite or ())
     if resume is not None:
         if dry_run:
             raise ConfigError("--dry-run takes no --resume")
-        _train(*_resumed(resume, changes), settings)
+        _train(*_resumed(resume, changes), settings, overruled)
         return
     if fork is None:
         resolved = load_config(config, changes)
@@ -75,7 +80,8 @@ def train_command(  # noqa: PLR0913 (one argument per option)
         typer.echo(as_yaml(resolved.model_dump(mode="json")))
         _print_forecast(resolved, settings, like)
     else:
-        _train(consented(resolved, settings, yes=yes, asks=sys.stdin.isatty()), None, settings)
+        agreed = consented(resolved, settings, yes=yes, asks=sys.stdin.isatty())
+        _train(agreed, None, settings, overruled)
 
 
 def forked_config(
@@ -176,13 +182,30 @@ def _print_forecast(config: TrainConfig, settings: Settings, like: str | None) -
         typer.echo(line, err=True)
 
 
-def _train(config: TrainConfig, resume: str | None, settings: Settings) -> None:
+def overrulings(named: Sequence[str]) -> tuple[Despite, ...]:
+    """Read what `--despite` names.
+
+    Raises:
+        ConfigError: It names no refusal that can be overruled.
+    """
+    known = get_args(Despite)
+    if unknown := [name for name in named if name not in known]:
+        raise ConfigError(f"--despite {unknown[0]}: it takes {' or '.join(known)}")
+    return tuple(name for name in known if name in named)
+
+
+def _train(
+    config: TrainConfig, resume: str | None, settings: Settings, despite: tuple[Despite, ...]
+) -> None:
     console = open_console()
-    with watched(config, settings, console) as progress:
+    with watched(config, settings, console, despite=despite) as progress:
         from flows.train import train as train_flow
 
         try:
-            comparison, run_name = run_flow(train_flow(config, resume)), progress.run_name or ""
+            comparison, run_name = (
+                run_flow(train_flow(config, resume, despite)),
+                progress.run_name or "",
+            )
         except (KeyboardInterrupt, SystemExit) as stop:
             if progress.run_name is not None:
                 said = f"stopped; go on with: mappa train --resume {progress.run_name}"

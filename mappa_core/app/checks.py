@@ -1,17 +1,17 @@
 """What is refused before anything is written, because the user can mend it."""
 
-import shutil
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
 from mappa_core.app.config import TrainConfig
+from mappa_core.app.fitting import Despite, check_fits, check_space
 from mappa_core.audit.config import AuditConfig
 from mappa_core.audit.store import AuditStore
 from mappa_core.coach.config import RULE
 from mappa_core.coach.opening import CoachedTeam, check_coaches
 from mappa_core.coach.rules import check_rules
-from mappa_core.core.errors import ConfigError, DiskFull
+from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.runs import Run
 from mappa_core.core.records.scores import CoachIdentity
@@ -34,8 +34,6 @@ WEIGHTS = {
     "rollout": {"debaters": True},
 }
 """Keys that decide which weights fit."""
-SPARE_BYTES = 2 * 2**30
-"""Free space asked for before a run starts: a converted model, merged weights, checkpoints."""
 BURST_TASK_RUNS = 2500
 """What Prefect's recorder takes. Task runs reach the server as events, three each; one process
 writes them to the database at 20 to 40 task runs a second. What waits sits in a queue of 10,000
@@ -113,15 +111,22 @@ def coached_team(team: Team) -> CoachedTeam:
     )
 
 
-def check_inputs(config: TrainConfig, settings: Settings, *, trains: bool = True) -> Team:
+def check_inputs(
+    config: TrainConfig,
+    settings: Settings,
+    *,
+    trains: bool = True,
+    despite: Collection[Despite] = (),
+) -> Team:
     """Refuse what the user can mend, before anything is written; returns the team.
 
-    A run that only measures (`trains=False`) may have a coach that could not teach.
+    A run that only measures (`trains=False`) asks no coach: its coach needs neither key nor rules.
 
     Raises:
         UserError: Unknown team, prompts or tools, overlapping problem sets or too few problems, no
-            such model, no GPU where one is asked for by name or needed; as `check_run`.
-        DiskFull: Too little space for a run.
+            such model, no GPU where one is asked for by name or needed, a memory plan that does not
+            fit and is not named in `despite`; as `check_run`.
+        DiskFull: Too little space for a run, as far as `despite` does not name it.
     """
     team = load_team(config.team, config.prompts, config.rollout)
     problems = problem_source(config.problems, config.sandbox.workspace_mib)
@@ -129,10 +134,12 @@ def check_inputs(config: TrainConfig, settings: Settings, *, trains: bool = True
     check_run(config, team, problems)
     check_tools(team, config.tools)
     check_tracking(config.tracking, settings)
-    check_coaches(config.coach, settings, coached_team(team))
     if trains:
+        check_coaches(config.coach, settings, coached_team(team))
         check_reading([each.backend for each in config.coach.scoring], team, problems)
-    check_space(settings.home)
+        check_fits(config, settings, len(team.agents), despite)
+    else:
+        check_space(settings.home)
     from mappa_core.models.device import resolve_device
     from mappa_core.models.resolve import resolve_model
 
@@ -219,21 +226,6 @@ def auditable(audit: AuditStore | None) -> AuditStore:
     if audit is None:
         raise ConfigError("audit.correction and audit.ask_every need a store that can be audited")
     return audit
-
-
-def check_space(directory: Path, spare_bytes: int = SPARE_BYTES) -> None:
-    """Refuse to start on a disk that will fill up half way.
-
-    Raises:
-        DiskFull: Less than `spare_bytes` are free where `directory` lies or will lie.
-    """
-    existing = next(path for path in (directory, *directory.parents) if path.exists())
-    free = shutil.disk_usage(existing).free
-    if free < spare_bytes:
-        raise DiskFull(
-            f"{existing} has {free / 2**30:.1f} GiB free and a run needs {spare_bytes / 2**30:.0f}:"
-            " make room, or point MAPPA_HOME at a larger disk"
-        )
 
 
 def check_recorder_load(config: TrainConfig, team: Team) -> None:

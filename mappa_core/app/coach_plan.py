@@ -59,14 +59,15 @@ def _host_bytes(coach: CoachModelConfig, folder: Path) -> float:
 def coach_items(config: CoachConfig, models: Path, gpu_bytes: float) -> Iterator[Item]:
     """List the servers of local coaches for a memory plan: they stay while agents learn.
 
-    Where `server.device` is cpu and the weights are not there, only cache and process are counted.
+    `gpu_bytes` are the GPU's; 0 without one. On a CPU, where the weights are not there, only cache
+    and process are counted.
     """
     servers = {(each.model, each.server): each for each in config.scoring if is_local(each)}
     for coach in servers.values():
         what = f"the coach's server ({coach.model})"
         folder = weights_folder(coach.model, models)
         for phase in PHASES:
-            if coach.server.device == "cpu":
+            if coach.server.device == "cpu" or not gpu_bytes:
                 known = folder or Path("nowhere")
                 yield Item(phase, what, host_bytes=_host_bytes(coach, known))
             else:

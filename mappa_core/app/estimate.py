@@ -4,27 +4,22 @@ The estimate says what it assumes. Coach prices are the preset's; GPU hours foll
 and from what an H100 sustains; power follows from playing the planned comparison out.
 """
 
-import json
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
-from mappa_core.app.coach_plan import coach_items
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.forecast import forecast_run
+from mappa_core.app.memory import GPU_BYTES, planned, shape_for
 from mappa_core.coach.forecast import FILLED
-from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
 from mappa_core.evaluate.power import power
-from mappa_core.models.shape import KNOWN, ModelShape, shape_of
+from mappa_core.models.shape import ModelShape
 from mappa_core.rollout.problems import problem_source
 from mappa_core.rollout.teams import load_team
-from mappa_core.train.memory_plan import GB, MemoryPlan, Servers, plan
 
 REPORTED_GAINS = (0.05, 0.175)
 """Least and largest gain on AIME in the paper's abstract (arXiv 2601.23228)."""
 BEFORE = 0.6
 """Assumed success before training; power depends on it weakly."""
-GPU_BYTES = 80 * GB
 BANDWIDTH = 3.35e12 * 0.6
 """Bytes per second an H100 reads while it decodes: 60 % of its peak."""
 FLOPS = 989e12 * 0.35
@@ -122,50 +117,3 @@ def _power(config: TrainConfig) -> list[Line]:
         )
         for gain in (0.0, *REPORTED_GAINS)
     ]
-
-
-def plan_memory(config: TrainConfig, settings: Settings, gpu_bytes: int | None) -> MemoryPlan:
-    """Plan what a run keeps where on one GPU, of 80 GB where the machine has none.
-
-    Raises:
-        ConfigError: The model's shape is not known here.
-    """
-    agents = len(load_team(config.team, config.prompts, config.rollout).agents)
-    shape = shape_for(config.model, settings.models)
-    memory = gpu_bytes or GPU_BYTES
-    alone = planned(config, shape, agents, memory)
-    return replace(alone, items=(*alone.items, *coach_items(config.coach, settings.models, memory)))
-
-
-def planned(config: TrainConfig, shape: ModelShape, agents: int, gpu_bytes: float) -> MemoryPlan:
-    """Plan the memory of a run whose model and GPU are known."""
-    engine = config.engine
-    servers = Servers(
-        agents=agents,
-        merged=config.learner.weights == "full" or engine.serving == "merged",
-        gpu_share=engine.gpu_memory_utilization,
-        sleep=engine.colocate,
-        longest=engine.max_model_length,
-    )
-    return plan(shape, config.learner, servers, gpu_bytes)
-
-
-def shape_for(model: str, models: Path) -> ModelShape:
-    """Find a model's shape by its directory, its name, or what was downloaded of it to `models`.
-
-    Raises:
-        ConfigError: None of these says.
-    """
-    if model in KNOWN:
-        return KNOWN[model]
-    for directory in (Path(model), models / model):
-        file = directory / "config.json"
-        if file.exists():
-            try:
-                return shape_of(json.loads(file.read_text()))
-            except (KeyError, ValueError) as error:
-                raise ConfigError(f"{file} does not say {error}: no plan for this model") from error
-    raise ConfigError(
-        f"the shape of {model} is not known here: give model= a directory with its config.json, or "
-        f"one of {', '.join(KNOWN)}"
-    )

@@ -1,14 +1,15 @@
 """Services of a run, opened in the order in which a user can mend what is wrong."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mappa_core.app.checks import auditable, check_space, coached_team
+from mappa_core.app.checks import auditable, check_inputs, coached_team
 from mappa_core.app.config import TrainConfig
+from mappa_core.app.fitting import Despite, check_space
 from mappa_core.app.progress import Log, LogProgress, ProgressListener
 from mappa_core.audit.config import AuditConfig
 from mappa_core.audit.corrections import corrected_actions
@@ -85,7 +86,8 @@ class Services:
     tokenizer: "ChatTokenizer"
     engine: Engine
     sandbox: Sandbox
-    coach: Coach
+    coach: Coach | None
+    """None where nothing is scored: a run that only measures."""
     learner: Learner | None
     """None where the runs of a deployment compute the updates (`learner.deployment`)."""
     store: Store
@@ -106,6 +108,17 @@ class Services:
         """Give the backends of the coaches that score."""
         scoring = (self.coach, self.second_coach)
         return tuple(coach.identity.coach for coach in scoring if coach is not None)
+
+    @property
+    def scoring_coach(self) -> Coach:
+        """Give the coach that scores.
+
+        Raises:
+            LookupError: There is none here.
+        """
+        if self.coach is None:
+            raise LookupError("these services were opened to measure: no coach is open")
+        return self.coach
 
     @property
     def learning(self) -> Learning:
@@ -153,29 +166,45 @@ def reporting_to(progress: ProgressListener) -> Generator[None]:
 
 @asynccontextmanager
 async def open_services(
-    config: TrainConfig, settings: Settings, log: Log | None = None
+    config: TrainConfig,
+    settings: Settings,
+    log: Log | None = None,
+    *,
+    trains: bool = True,
+    despite: Collection[Despite] = (),
 ) -> AsyncGenerator[Services]:
     """Build what `config` asks for, or take what an enclosing `use` provides.
 
-    `log` is told what happens outside of `reporting_to`; None for the logger `mappa`.
+    Args:
+        config: The run's.
+        settings: Where things are.
+        log: Told what happens outside of `reporting_to`; None for the logger `mappa`.
+        trains: Whether actions are to be scored; a run that only measures opens no coach.
+        despite: Refusals to overrule, as in `check_inputs`.
 
     Raises:
-        UserError: The input is wrong; nothing was written.
+        UserError: The input is wrong; nothing was written and nothing started.
         OutsideError: Something outside does not work.
     """
     provided = _services.get()
     if provided is not None:
         yield provided
         return
+    await asyncio.to_thread(check_inputs, config, settings, trains=trains, despite=despite)
     async with AsyncExitStack() as stack:
         progress = _progress.get() or LogProgress(log)
-        built = await _build(config, settings, progress, stack)
+        built = await _build(config, settings, progress, stack, trains=trains)
         with use(built):
             yield built
 
 
 async def _build(
-    config: TrainConfig, settings: Settings, progress: ProgressListener, stack: AsyncExitStack
+    config: TrainConfig,
+    settings: Settings,
+    progress: ProgressListener,
+    stack: AsyncExitStack,
+    *,
+    trains: bool,
 ) -> Services:
     # Torch and transformers take seconds to import, and most commands do without.
     from mappa_core.models.tokenizer import ChatTokenizer
@@ -199,9 +228,12 @@ async def _build(
     databases, outage_retry, store = await asyncio.to_thread(
         _open_databases, settings, progress.on_waiting, stack
     )
-    coach, second = open_coaches(config.coach, settings, coached_team(team), stack)
-    progress.on_starting("coach")
-    await start_coaches(coach, second)
+    coach, second = (
+        open_coaches(config.coach, settings, coached_team(team), stack) if trains else (None, None)
+    )
+    if coach is not None:
+        progress.on_starting("coach")
+        await start_coaches(coach, second)
     progress.on_starting("engines")
     engine = await start_engine(
         _engine_setup(config, settings, team, model, tokenizer.end_token_ids), stack
@@ -221,7 +253,7 @@ async def _build(
         else open_learner(config.learner, model, settings.checkpoints),
         store=store,
         tracker=open_tracker(databases.mlflow, config.tracking, settings, outage_retry),
-        registry=MlflowRegistry(databases.mlflow, outage_retry),
+        registry=MlflowRegistry(databases.mlflow, outage_retry, config.tracking.registered_dtype),
         progress=progress,
         files=open_files(team, problems, settings.workspaces),
         audit=AuditStore(store.database),

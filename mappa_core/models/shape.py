@@ -68,7 +68,18 @@ QWEN3_4B = ModelShape(
     tied=True,
     head_norms=True,
 )
+SMOLLM2_135M = ModelShape(
+    layers=30,
+    hidden=576,
+    heads=9,
+    kv_heads=3,
+    head_width=64,
+    intermediate=1536,
+    vocabulary=49_152,
+    tied=True,
+)
 KNOWN: Mapping[str, ModelShape] = {
+    "smollm2-135m-instruct": SMOLLM2_135M,
     "Qwen/Qwen3-4B": QWEN3_4B,
     "Qwen/Qwen3-4B-Thinking-2507": QWEN3_4B,
     "Qwen/Qwen3-4B-Instruct-2507": QWEN3_4B,

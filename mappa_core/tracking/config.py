@@ -20,6 +20,11 @@ class TrackingConfig(Section):
         "it is made, or each agent's best and last when the run ends; auto: every for adapters, "
         "best_and_last for whole weights.",
     )
+    registered_dtype: Literal["bfloat16", "float32"] = Field(
+        default="bfloat16",
+        description="How precise the weights of a model version are: bfloat16 is half as large, "
+        "and what a GPU serves; float32 is the checkpoint itself. Resuming reads the checkpoint.",
+    )
     also: tuple[Literal["tensorboard", "wandb"], ...] = Field(
         default=(),
         description="Where metrics go beside MLflow: TensorBoard's event files in MAPPA_HOME, "

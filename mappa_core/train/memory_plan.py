@@ -1,4 +1,4 @@
-"""Plans what a run keeps where on one GPU, by arithmetic, before anything is started.
+"""Plans what a run keeps where, on one GPU or on the CPU, by arithmetic, before it is started.
 
     rollout    servers: weights, key-value cache          (asleep during the update: colocate)
                the torch learner's model, which stays
@@ -13,6 +13,9 @@ padding counts in its micro-batches, but its own attention in place of the tree'
 Bytes per weight of mixed precision are those of ZeRO (arXiv 1910.02054, section 3.1): 2 for the
 bfloat16 weight, 2 for its gradient, 12 for float32 master and AdamW's two moments. Activations
 follow Korthikanti et al. (arXiv 2205.05198, section 4), for a gated feed-forward layer.
+
+On a CPU all is float32, servers stay awake, and a sequence is read whole, however long: the two
+presets for a CPU take 9.8 and 16.0 GB by it; their processes were seen to take 8.4 and 16.6.
 """
 
 from collections.abc import Iterator
@@ -31,6 +34,12 @@ LOGIT_ROWS = 256
 """Rows of logits held at once: `token_logprobs.ROWS`."""
 COPIED_KEYS = 2**26
 """Elements of keys copied for one call of the tree attention: `tree_attention.COPIED`."""
+
+SERVER_BYTES = 1.15 * GB
+"""Of a server's processes on a CPU apart from weights and cache, measured: interpreter, libraries,
+a step's activations."""
+LEARNER_BYTES = 0.8 * GB
+"""The same of the process that trains."""
 
 Phase = Literal["rollout", "update"]
 
@@ -68,6 +77,8 @@ class MemoryPlan:
     items: tuple[Item, ...]
     gpu_bytes: float
     """Of the one GPU."""
+    machine_bytes: float | None = None
+    """Of the CPU's memory, where all of the run is there; None for a GPU."""
     cached_tokens: int
     """That each server's key-value cache holds."""
     longest: int
@@ -80,16 +91,28 @@ class MemoryPlan:
     @property
     def host_bytes(self) -> float:
         """Sum the bytes in the CPU's memory, at most."""
-        return max(
-            sum(item.host_bytes for item in self.items if item.phase == phase)
-            for phase in ("rollout", "update")
-        )
+        return max(self.host_peak("rollout"), self.host_peak("update"))
+
+    def host_peak(self, phase: Phase) -> float:
+        """Sum the bytes in the CPU's memory in one phase."""
+        return sum(item.host_bytes for item in self.items if item.phase == phase)
 
     @property
     def fits(self) -> bool:
-        """Tell whether both phases fit on the GPU and the longest sequence into a cache."""
-        highest = max(self.peak("rollout"), self.peak("update"))
-        return highest <= self.gpu_bytes and self.cached_tokens >= self.longest
+        """Tell whether both phases fit, and the longest sequence into a cache."""
+        return self.needed_bytes <= self.limit_bytes and self.cached_tokens >= self.longest
+
+    @property
+    def needed_bytes(self) -> float:
+        """Take the higher peak of the memory that is planned: the GPU's, or the CPU's."""
+        if self.machine_bytes is not None:
+            return self.host_bytes
+        return max(self.peak("rollout"), self.peak("update"))
+
+    @property
+    def limit_bytes(self) -> float:
+        """Give how much of it there is."""
+        return self.gpu_bytes if self.machine_bytes is None else self.machine_bytes
 
 
 def plan(
@@ -115,6 +138,57 @@ def plan(
         items=(*rollout, *needs.staying(), held, *needs.update(), *needs.checkpoints()),
         gpu_bytes=gpu_bytes,
         cached_tokens=int(cache / shape.cache_bytes_per_token),
+        longest=servers.longest,
+    )
+
+
+def plan_on_cpu(
+    shape: ModelShape,
+    learner: LearnerConfig,
+    servers: Servers,
+    *,
+    cache_bytes: float,
+    machine_bytes: float,
+) -> MemoryPlan:
+    """Plan one run with all its agents, servers and the torch learner on a CPU.
+
+    Args:
+        shape: Of the model.
+        learner: What trains.
+        servers: What plays.
+        cache_bytes: Of each server's key-value cache.
+        machine_bytes: Of memory there are.
+    """
+    count = servers.agents if servers.merged else 1
+    base = 4.0 * shape.parameters
+    trained = 16 * shape.adapter_parameters(learner.lora.rank)
+    if learner.weights == "full":
+        trained = 12 * shape.parameters
+    serving = (
+        (f"{count} x weights", count * base),
+        (f"{count} x key-value cache", count * cache_bytes),
+        (f"{count} x a server's processes", count * SERVER_BYTES),
+        ("the learner's process", LEARNER_BYTES),
+        ("the learner's model", base),
+    )
+    # A micro-batch holds a sequence at least, which no limit cuts.
+    tokens = max(learner.micro_batch_tokens, servers.longest)
+    kept = 2 * shape.layers * shape.layer_bytes_per_token
+    if learner.gradient_checkpointing:
+        kept = 4 * shape.hidden * shape.layers + 4 * shape.layer_bytes_per_token
+    updating = (
+        ("weights that are trained: gradients, moments", trained),
+        (f"activations, {tokens} tokens", tokens * kept),
+        ("logits and output weights", 4 * shape.vocabulary * (2 * LOGIT_ROWS + shape.hidden)),
+    )
+    return MemoryPlan(
+        items=(
+            *(Item("rollout", what, host_bytes=size) for what, size in serving),
+            *(Item("update", what, host_bytes=size) for what, size in (*serving, *updating)),
+        ),
+        gpu_bytes=0,
+        machine_bytes=machine_bytes,
+        cached_tokens=int(cache_bytes / (2 * shape.cache_bytes_per_token)),
         longest=servers.longest,
     )
 

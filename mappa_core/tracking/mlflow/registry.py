@@ -6,22 +6,24 @@
            └─ logged model ──▶ adapter_config.json, adapter_model.safetensors
                                (full weights: config.json, model.safetensors)
 
+The files are rounded to bfloat16 where the run asks for it (`tracking.registered_dtype`).
+
 A kill between any two calls is mended by the next `register` of the same checkpoint: the logged
 model and the version are found again by their tag `mappa.checkpoint_id`.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from mappa_core.core.errors import TrackerError
+from mappa_core.core.outage import OutageRetry
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.updates import Checkpoint, RegisteredVersion
 from mappa_core.models.layout import layout_of
 from mappa_core.tracking.mlflow.client import Mlflow, all_pages
+from mappa_core.tracking.mlflow.registered_files import RegisteredDtype, registered_files
 
 if TYPE_CHECKING:
     from mlflow.entities import LoggedModel
@@ -30,6 +32,16 @@ if TYPE_CHECKING:
 
 class MlflowRegistry(Mlflow):
     """`ModelRegistry` on an MLflow server, or straight on a database."""
+
+    def __init__(
+        self,
+        tracking_uri: str,
+        outage_retry: OutageRetry | None = None,
+        dtype: RegisteredDtype = "float32",
+    ) -> None:
+        """Register weights as precise as `dtype`; float32 is as they are in the checkpoint."""
+        super().__init__(tracking_uri, outage_retry)
+        self._dtype: RegisteredDtype = dtype
 
     def register(
         self,
@@ -55,10 +67,10 @@ class MlflowRegistry(Mlflow):
         def register() -> str:
             version = self._version_of(name, checkpoint)
             if version is None:
-                files = loadable_files(checkpoint)
-                model = self._logged_model(policy, checkpoint, tracker_run_id, every_tag)
-                for path in files:
-                    self._client.log_model_artifact(model.model_id, str(path))
+                with registered_files(checkpoint, self._dtype) as files:
+                    model = self._logged_model(policy, checkpoint, tracker_run_id, every_tag)
+                    for path in files:
+                        self._client.log_model_artifact(model.model_id, str(path))
                 self._client.finalize_logged_model(model.model_id, "READY")
                 self._open_model(name, policy)
                 version = self._create_version(name, model, tracker_run_id, every_tag)
@@ -198,27 +210,3 @@ def identity_tags(policy: PolicyVersion, checkpoint: Checkpoint) -> dict[str, st
         "mappa.base_model": policy.base_model,
         "mappa.sha256": checkpoint.sha256,
     }
-
-
-def loadable_files(checkpoint: Checkpoint) -> tuple[Path, Path]:
-    """The files of `checkpoint` that `peft` or `transformers` loads, verified.
-
-    The optimiser's state stays behind: it is for resuming, not for serving.
-
-    Raises:
-        TrackerError: A file is missing, or the weights are not those that were written down.
-    """
-    directory = Path(checkpoint.directory)
-    layout = layout_of(directory)
-    config, weights = directory / layout.config, directory / layout.weights
-    missing = [path.name for path in (config, weights) if not path.is_file()]
-    if missing:
-        raise TrackerError(f"checkpoint {directory} lacks {', '.join(missing)}: train it again")
-    with weights.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != checkpoint.sha256:
-        raise TrackerError(
-            f"{weights} is not what the store recorded (sha256 {found[:12]}, not "
-            f"{checkpoint.sha256[:12]}): restore the file, or train it again"
-        )
-    return config, weights

@@ -36,7 +36,6 @@ START_SECONDS = 300
 @pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
 @pytest.mark.parametrize(("weights", "size"), [("lora", 0.05), ("full", 0.02)])
 def test_the_champion_answers_in_vllm_serve_as_where_others_load_it(
-    registry: MlflowRegistry,
     tracker: MlflowTracker,
     tracking_uri: str,
     run: Run,
@@ -46,6 +45,7 @@ def test_the_champion_answers_in_vllm_serve_as_where_others_load_it(
     weights: Literal["lora", "full"],
     size: float,
 ) -> None:
+    registry = MlflowRegistry(tracking_uri, dtype="bfloat16")
     checkpoint = write_trained(real_model, tmp_path / "trained", policy, weights, size=size)
     version = registry.register(
         NAME, policy, checkpoint, tracker_run_id=tracker.start(run), tags={}, alias="candidate"

@@ -1,5 +1,6 @@
 """A run that could not go well is refused before it starts."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -13,11 +14,13 @@ from mappa_core.app.checks import (
 )
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import load_config
+from mappa_core.app.services import open_services
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
 from mappa_core.evaluate.config import EvaluationConfig
 from mappa_core.rollout.config import ProblemsConfig, RolloutConfig
 from mappa_core.rollout.teams import load_team
+from tests.tiny_model import save_tiny_model
 
 TEAM = load_team("mathchat", "small-1")
 
@@ -89,6 +92,33 @@ def test_the_rule_coach_may_not_teach_what_it_cannot_read(
     with pytest.raises(ConfigError, match="cannot read 1 of 1 problems of aime: name a coach"):
         check_inputs(config, Settings())
     assert not home.exists()
+
+
+def test_measuring_asks_for_no_coachs_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAPPA_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
+    model = str(save_tiny_model(tmp_path / "model"))
+    coach = {"backend": "gemini", "model": "gemini-2.5-flash"}
+    coached = TrainConfig.model_validate({"coach": coach, "model": model})
+    with pytest.raises(ConfigError, match="needs GOOGLE_API_KEY"):
+        check_inputs(coached, Settings())
+    check_inputs(coached, Settings(), trains=False)
+
+
+def test_what_is_refused_is_refused_before_anything_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a worker of Prefect opens a run, which no command has checked before."""
+    monkeypatch.setenv("MAPPA_HOME", str(tmp_path / "home"))
+    few = TrainConfig(rollout=RolloutConfig(problems=2000))
+
+    async def opened() -> None:
+        async with open_services(few, Settings()):
+            raise AssertionError("it was opened")
+
+    with pytest.raises(ConfigError, match=r"rollout\.problems"):
+        asyncio.run(opened())
+    assert not (tmp_path / "home").exists()
 
 
 PRESETS = sorted((Path(__file__).parents[3] / "configs").glob("*.yaml"))

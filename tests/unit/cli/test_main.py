@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mappa_cli.main import main
-from mappa_core.app.checks import check_space
+from mappa_core.app.fitting import check_space
 from mappa_core.core.errors import DiskFull
 
 

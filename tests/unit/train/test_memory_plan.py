@@ -1,13 +1,16 @@
 """The plan of the paper's preset, by arithmetic done by hand."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import load_config
-from mappa_core.app.estimate import planned as plan_of
-from mappa_core.models.shape import QWEN3_4B, ModelShape
+from mappa_core.app.memory import plan_memory, planned_on_cpu
+from mappa_core.app.memory import planned as plan_of
+from mappa_core.core.settings import Settings
+from mappa_core.models.shape import QWEN3_4B, SMOLLM2_135M, ModelShape
 from mappa_core.train import memory_plan, token_logprobs, tree_attention
 from mappa_core.train.memory_plan import GB
 
@@ -44,11 +47,31 @@ def test_three_agents_of_4b_fit_on_one_gpu_of_80_gb() -> None:
     assert planned.host_bytes == (16 + 3 * 2 + 16 + 4) * 4_022_468_096
 
 
-@pytest.mark.parametrize("preset", ["mathchat", "mathchat_paper", "dsbench_paper"])
-def test_a_preset_for_one_gpu_fits_on_it(preset: str) -> None:
-    file = PRESET.with_name(f"{preset}.yaml")
-    assert "80 GB" in file.read_text()
-    assert plan_of(load_config(file), QWEN3_4B, 3, 80 * GB).fits
+@pytest.mark.parametrize("preset", sorted(PRESET.parent.glob("*.yaml")), ids=lambda file: file.stem)
+def test_a_preset_fits_the_machine_that_it_names(preset: Path, tmp_path: Path) -> None:
+    settings = Settings.model_validate({"MAPPA_HOME": tmp_path})
+    config = load_config(preset)
+    named = re.search(r"one\s+(?:#\s+)?GPU of (\d+) GB", preset.read_text())
+    gpu = int(named[1]) * GB if named else None
+    # Without a GPU, the machine that README asks for.
+    planned = plan_memory(config, settings, gpu, 20 * GB)
+    assert (planned.machine_bytes is None) == (named is not None)
+    assert planned.fits, planned
+
+
+def test_on_a_cpu_everything_is_float32_and_stays() -> None:
+    config = load_config(PRESET.with_name("quickstart.yaml"))
+    planned = planned_on_cpu(config, SMOLLM2_135M, 3, 20 * GB)
+    # 134.5 million weights: four times as they are served and read; caches of half a GiB.
+    weights = 4 * 134_515_008
+    rollout = 4 * weights + 3 * (2**29 + 1.15 * GB) + 0.8 * GB
+    assert planned.host_peak("rollout") == pytest.approx(rollout)
+    assert planned.peak("update") == planned.peak("rollout") == 0
+    # A longer sequence is read whole, however small a micro-batch is.
+    longer = load_config(PRESET.with_name("quickstart.yaml"), ["engine.max_model_length=4096"])
+    more = planned_on_cpu(longer, SMOLLM2_135M, 3, 20 * GB).host_bytes - planned.host_bytes
+    per_token = 2 * 30 * (2 * (4 * 576 + 2 * 576 + 2 * 192 + 4 * 1536) + 8 * 576)
+    assert more == pytest.approx((4096 - 1024) * per_token)
 
 
 @pytest.mark.parametrize("preset", sorted(PRESET.parent.glob("*.yaml")), ids=lambda file: file.stem)

@@ -1,0 +1,165 @@
+"""Refuses, before anything is written, a run that memory or disk of this machine do not hold.
+
+    memory   the plan of `mappa doctor --plan`, on this machine's GPU or CPU
+    disk     checkpoints, registered files and served weights, by the configuration
+
+What is refused can be started all the same by name: `mappa train --despite memory`. A run whose
+updates are computed elsewhere, or whose model does not say its sizes, has no plan.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.memory import coached, planned, planned_on_cpu, shape_for
+from mappa_core.core.errors import ConfigError, DiskFull
+from mappa_core.core.settings import Settings
+from mappa_core.models.shape import ModelShape
+from mappa_core.rollout.engines.base import serves_whole_models
+from mappa_core.train.memory_plan import GB, MemoryPlan
+
+Despite = Literal["memory", "disk"]
+"""A refusal that a person may overrule."""
+
+SPARE_BYTES = 2 * 2**30
+"""Free space asked for before any run starts: a converted model, rows, logs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskNeed:
+    """Bytes that a run writes, at most."""
+
+    checkpoints: float
+    """Weights and moments in float32; at most so many as are kept."""
+    registered: float
+    """Copies in MLflow."""
+    served: float
+    """Merged weights, while they are loaded."""
+
+    @property
+    def total(self) -> float:
+        """Sum them, with what any run takes beside."""
+        return self.checkpoints + self.registered + self.served + SPARE_BYTES
+
+
+def check_fits(
+    config: TrainConfig, settings: Settings, agents: int, despite: Collection[Despite] = ()
+) -> None:
+    """Refuse a run that does not fit this machine, but for what `despite` names.
+
+    Raises:
+        ConfigError: Its memory plan does not fit.
+        DiskFull: Its files do not.
+    """
+    try:
+        shape = shape_for(config.model, settings.models)
+    except ConfigError:
+        shape = None
+    if shape is not None and "memory" not in despite:
+        check_memory(memory_plan(config, settings, shape, agents))
+    if "disk" not in despite:
+        need = SPARE_BYTES if shape is None else disk_need(config, shape, agents).total
+        check_space(settings.home, need)
+
+
+def memory_plan(
+    config: TrainConfig, settings: Settings, shape: ModelShape, agents: int
+) -> MemoryPlan | None:
+    """Plan a run's memory on this machine; None where a part of it is elsewhere."""
+    from mappa_core.models.device import resolve_device
+
+    learner, engine = config.learner, config.engine
+    devices = {resolve_device(engine.device)}
+    if learner.deployment is None:
+        devices.add(resolve_device(learner.device))
+    if learner.deployment is not None or len(devices) > 1:
+        return None
+    if devices == {"cuda"}:
+        found = gpu_bytes()
+        if found is None:
+            return None
+        return coached(planned(config, shape, agents, found), config, settings)
+    if learner.backend != "torch" or engine.backend != "vllm":
+        return None
+    alone = planned_on_cpu(config, shape, agents, machine_bytes())
+    return coached(alone, config, settings)
+
+
+def check_memory(plan: MemoryPlan | None) -> None:
+    """Refuse a plan that does not fit.
+
+    Raises:
+        ConfigError: It needs more than there is; the message names both.
+    """
+    if plan is None or plan.fits:
+        return
+    kind = "GPU" if plan.machine_bytes is None else "CPU"
+    needs = (
+        f"{plan.needed_bytes / GB:.1f} GB of the {kind}'s {plan.limit_bytes / GB:.1f}"
+        if plan.needed_bytes > plan.limit_bytes
+        else f"a cache for {plan.longest:,} tokens and has one for {plan.cached_tokens:,}"
+    )
+    raise ConfigError(
+        f"by the memory plan this run needs {needs}: see `mappa doctor --plan`, lower "
+        "learner.micro_batch_tokens or engine.max_model_length, or start it all the same with "
+        "--despite memory"
+    )
+
+
+def disk_need(config: TrainConfig, shape: ModelShape, agents: int) -> DiskNeed:
+    """Estimate what a run writes: each checkpoint has weights and two moments in float32."""
+    learner, whole = config.learner, config.learner.weights == "full"
+    trained = shape.parameters if whole else shape.adapter_parameters(learner.lora.rank)
+    updates = config.rollout.iterations - config.start.step
+    # The best one stays as well, and one is written before another is removed.
+    stay = updates if learner.keep_checkpoints is None else learner.keep_checkpoints + 2
+    wide = 2 if config.tracking.registered_dtype == "bfloat16" else 4
+    # Float32 on a CPU; on a GPU this is more than is written.
+    merged = serves_whole_models(config.engine, "cpu", whole_weights=whole)
+    return DiskNeed(
+        checkpoints=agents * min(updates, stay) * 12 * trained,
+        registered=agents * (updates if config.registers_every else 2) * wide * trained,
+        served=4 * shape.parameters * agents if merged else 0,
+    )
+
+
+def check_space(directory: Path, spare_bytes: float = SPARE_BYTES) -> None:
+    """Refuse to start on a disk that will fill up half way.
+
+    Raises:
+        DiskFull: Less than `spare_bytes` are free where `directory` lies or will lie.
+    """
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    if free < spare_bytes:
+        raise DiskFull(
+            f"{existing} has {free / 2**30:.1f} GiB free and this needs {spare_bytes / 2**30:.0f}:"
+            " make room, point MAPPA_HOME at a larger disk, or keep less "
+            "(learner.keep_checkpoints, tracking.versions); mappa train --despite disk starts a "
+            "run all the same"
+        )
+
+
+def gpu_bytes() -> int | None:
+    """Read the memory of the first GPU, None where there is none."""
+    answer = printed("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
+    return None if answer is None else int(answer.split()[0]) * 2**20
+
+
+def machine_bytes() -> int:
+    """Read the memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def printed(*command: str) -> str | None:
+    """Run a command and return what it prints; None where there is no such one, or it fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

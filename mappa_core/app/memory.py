@@ -1,0 +1,98 @@
+"""The memory plan of a run: its configuration, team and model put into `train.memory_plan`."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from mappa_core.app.coach_plan import coach_items
+from mappa_core.app.config import TrainConfig
+from mappa_core.core.errors import ConfigError
+from mappa_core.core.settings import Settings
+from mappa_core.models.shape import KNOWN, ModelShape, shape_of
+from mappa_core.rollout.engines.base import serves_whole_models
+from mappa_core.rollout.teams import load_team
+from mappa_core.train.memory_plan import GB, MemoryPlan, Servers, plan, plan_on_cpu
+
+GPU_BYTES = 80 * GB
+"""Of the GPU that is planned for where there is none."""
+
+
+def plan_memory(
+    config: TrainConfig, settings: Settings, gpu_bytes: int | None, machine_bytes: int | None = None
+) -> MemoryPlan:
+    """Plan what a run keeps where: on the GPU; without one on the CPU, where it fits there.
+
+    What fits neither is planned for a GPU of 80 GB.
+
+    Args:
+        config: The run's.
+        settings: Where models lie.
+        gpu_bytes: Memory of this machine's GPU; None where it has none.
+        machine_bytes: Memory of its CPU; None: only a GPU is planned for.
+
+    Raises:
+        ConfigError: The model's shape is not known here.
+    """
+    agents = len(load_team(config.team, config.prompts, config.rollout).agents)
+    shape = shape_for(config.model, settings.models)
+    if gpu_bytes is None and machine_bytes is not None and config.learner.backend == "torch":
+        on_cpu = coached(planned_on_cpu(config, shape, agents, machine_bytes), config, settings)
+        if on_cpu.fits:
+            return on_cpu
+    return coached(planned(config, shape, agents, gpu_bytes or GPU_BYTES), config, settings)
+
+
+def coached(alone: MemoryPlan, config: TrainConfig, settings: Settings) -> MemoryPlan:
+    """Add the servers of local coaches to a plan."""
+    coaches = coach_items(config.coach, settings.models, alone.gpu_bytes)
+    return replace(alone, items=(*alone.items, *coaches))
+
+
+def planned(config: TrainConfig, shape: ModelShape, agents: int, gpu_bytes: float) -> MemoryPlan:
+    """Plan the memory of a run whose model and GPU are known."""
+    return plan(shape, config.learner, _servers(config, agents, "cuda"), gpu_bytes)
+
+
+def planned_on_cpu(
+    config: TrainConfig, shape: ModelShape, agents: int, machine_bytes: float
+) -> MemoryPlan:
+    """Plan the memory of a run on a CPU, whose learner is torch's."""
+    return plan_on_cpu(
+        shape,
+        config.learner,
+        _servers(config, agents, "cpu"),
+        cache_bytes=config.engine.kv_cache_gib * 2**30,
+        machine_bytes=machine_bytes,
+    )
+
+
+def _servers(config: TrainConfig, agents: int, device: str) -> Servers:
+    engine, whole = config.engine, config.learner.weights == "full"
+    return Servers(
+        agents=agents,
+        merged=serves_whole_models(engine, device, whole_weights=whole),
+        gpu_share=engine.gpu_memory_utilization,
+        sleep=engine.colocate,
+        longest=engine.max_model_length,
+    )
+
+
+def shape_for(model: str, models: Path) -> ModelShape:
+    """Find a model's shape by its directory, its name, or what was downloaded of it to `models`.
+
+    Raises:
+        ConfigError: None of these says.
+    """
+    if model in KNOWN:
+        return KNOWN[model]
+    for directory in (Path(model), models / model):
+        file = directory / "config.json"
+        if file.exists():
+            try:
+                return shape_of(json.loads(file.read_text()))
+            except (KeyError, ValueError) as error:
+                raise ConfigError(f"{file} does not say {error}: no plan for this model") from error
+    raise ConfigError(
+        f"the shape of {model} is not known here: give model= a directory with its config.json, or "
+        f"one of {', '.join(KNOWN)}"
+    )

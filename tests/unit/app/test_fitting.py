@@ -1,0 +1,93 @@
+"""A run that memory or disk do not hold is refused by name before anything is written."""
+
+from pathlib import Path
+
+import pytest
+
+from mappa_cli.commands.train import overrulings
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.config_files import load_config
+from mappa_core.app.fitting import (
+    SPARE_BYTES,
+    check_fits,
+    check_memory,
+    check_space,
+    disk_need,
+    memory_plan,
+)
+from mappa_core.app.memory import planned
+from mappa_core.core.errors import ConfigError, DiskFull
+from mappa_core.core.settings import Settings
+from mappa_core.models.shape import QWEN3_4B, SMOLLM2_135M
+from mappa_core.train.memory_plan import GB
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+TERABYTE = 1000 * GB
+
+
+def settings(home: Path) -> Settings:
+    return Settings.model_validate({"MAPPA_HOME": home})
+
+
+def test_what_memory_does_not_hold_is_refused_unless_it_is_named(tmp_path: Path) -> None:
+    # A sequence of a million tokens is read whole; no machine of these tests has its activations.
+    huge = TrainConfig.model_validate(
+        {"engine": {"max_model_length": 2**20, "kv_cache_gib": 50, "device": "cpu"}}
+    )
+    home = tmp_path / "home"
+    with pytest.raises(ConfigError, match=r"needs [\d.]+ GB of the CPU's .* --despite memory"):
+        check_fits(huge, settings(home), 3)
+    check_fits(huge, settings(home), 3, ["memory"])
+    assert not home.exists()
+
+
+def test_a_gpus_plan_says_what_is_short() -> None:
+    paper = load_config(CONFIGS / "mathchat_paper.yaml")
+    check_memory(planned(paper, QWEN3_4B, 3, 80 * GB))
+    with pytest.raises(ConfigError, match=r"needs 38\.4 GB of the GPU's 30\.0"):
+        check_memory(planned(paper, QWEN3_4B, 3, 30 * GB))
+    longer = load_config(CONFIGS / "mathchat_paper.yaml", ["engine.max_model_length=60000"])
+    with pytest.raises(ConfigError, match=r"a cache for 60,000 tokens and has one for 54,626"):
+        check_memory(planned(longer, QWEN3_4B, 3, 80 * GB))
+
+
+def test_a_run_in_parts_has_no_plan(tmp_path: Path) -> None:
+    elsewhere = TrainConfig.model_validate({"learner": {"deployment": "update/gpu"}})
+    assert memory_plan(elsewhere, settings(tmp_path), SMOLLM2_135M, 3) is None
+    assert memory_plan(TrainConfig(), settings(tmp_path), SMOLLM2_135M, 3) is not None
+
+
+def test_the_disk_holds_what_a_run_keeps() -> None:
+    quickstart = load_config(CONFIGS / "quickstart.yaml")
+    need = disk_need(quickstart, SMOLLM2_135M, 3)
+    # Seen on disk after such a run: 1.7 GiB of checkpoints, 30 of 57 MB, and 561 MiB of float32.
+    assert need.checkpoints / 2**30 == pytest.approx(1.65, abs=0.1)
+    assert 2 * need.registered / 2**20 == pytest.approx(561, rel=0.02)
+    paper = load_config(CONFIGS / "mathchat_paper.yaml")
+    whole = disk_need(paper, QWEN3_4B, 3)
+    weights = QWEN3_4B.parameters
+    assert whole.checkpoints == 3 * (3 + 2) * 12 * weights
+    assert whole.registered == 3 * 2 * 2 * weights
+    every = load_config(
+        CONFIGS / "mathchat_paper.yaml",
+        ["tracking.versions=every", "tracking.registered_dtype=float32"],
+    )
+    # 16 GB for each of 3 agents after each of 128 updates.
+    assert disk_need(every, QWEN3_4B, 3).registered == pytest.approx(6.2 * TERABYTE, rel=0.01)
+    assert whole.total > whole.checkpoints + whole.registered + SPARE_BYTES
+
+
+def test_what_the_disk_does_not_hold_is_refused_unless_it_is_named(tmp_path: Path) -> None:
+    many = TrainConfig.model_validate({"rollout": {"iterations": 10**7}})
+    home = tmp_path / "home"
+    with pytest.raises(DiskFull, match=r"GiB free and this needs \d+: .*--despite disk"):
+        check_fits(many, settings(home), 3)
+    check_fits(many, settings(home), 3, ["disk"])
+    check_space(home)
+    assert not home.exists()
+
+
+def test_only_refusals_that_there_are_can_be_overruled() -> None:
+    assert overrulings(["disk", "memory", "disk"]) == ("memory", "disk")
+    with pytest.raises(ConfigError, match="--despite time: it takes memory or disk"):
+        overrulings(["time"])
