@@ -13,7 +13,13 @@ import numpy as np
 from mappa_core.audit.frame import Floats
 from mappa_core.audit.probes.cases import NullAction, Questions, WorkedAction
 from mappa_core.audit.probes.features import Feature, Pair, features
-from mappa_core.audit.probes.scores import NullScores, ProbedFeature, null_scores, probed
+from mappa_core.audit.probes.scores import (
+    NullScores,
+    ProbedFeature,
+    ScoredPair,
+    null_scores,
+    probed,
+)
 from mappa_core.audit.statistics.noise import Noise, noise
 from mappa_core.audit.statistics.verdicts import Verdict, overall
 from mappa_core.coach.config import CoachModelConfig
@@ -153,7 +159,7 @@ async def _null_scores(
 
 async def _pair_scores(
     calls: _Calls, coach: ProbeCoaches, items: Sequence[WorkedAction]
-) -> Mapping[str, Sequence[tuple[float, float]]]:
+) -> Mapping[str, Sequence[ScoredPair]]:
     """Scores without and with each feature; equal cases are asked about once."""
     wanted = [(feature, pair) for item in items for feature, pair in _pairs(item, coach)]
     # A case goes to the coach as it is, and, as the second of some pairs, to the one turned round.
@@ -165,11 +171,11 @@ async def _pair_scores(
     coaches = {False: coach.coach, True: coach.reversed or coach.coach}
     given = await asyncio.gather(*(calls.score(coaches[turned], case) for turned, case in keys))
     scores = dict(zip(keys, given, strict=True))
-    pairs = defaultdict[str, list[tuple[float, float]]](list)
+    pairs = defaultdict[str, list[ScoredPair]](list)
     for feature, (plain, changed) in wanted:
-        pair = scores[False, plain], scores[feature.turned_round, changed]
-        if not np.isnan(pair).any():
-            pairs[feature.name].append(pair)
+        both = scores[False, plain], scores[feature.turned_round, changed]
+        if not np.isnan(both).any():
+            pairs[feature.name].append(ScoredPair(plain.statement, *both))
     return pairs
 
 

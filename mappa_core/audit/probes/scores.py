@@ -1,6 +1,7 @@
 """What probing's scores say: what each feature is worth, and what doing nothing earns.
 
-Pairs share everything but the feature, so the interval is that of the mean difference.
+Pairs share everything but the feature, so the interval is that of the mean difference, with
+problems as clusters: a coach's answers on one problem are alike.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,8 +11,18 @@ import numpy as np
 from scipy import stats
 
 from mappa_core.audit.probes.features import features
-from mappa_core.audit.statistics.regression import Estimate
+from mappa_core.audit.statistics.regression import Estimate, cluster_sums, contrast, fit
 from mappa_core.audit.statistics.verdicts import Judged, judge
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredPair:
+    """The scores of one work without and with a feature."""
+
+    problem: str
+    """What tells its problem from others."""
+    plain: float
+    changed: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,18 +71,16 @@ class NullScores:
         }
 
 
-def probed(
-    pairs: Mapping[str, Sequence[tuple[float, float]]], margin: float
-) -> tuple[ProbedFeature, ...]:
+def probed(pairs: Mapping[str, Sequence[ScoredPair]], margin: float) -> tuple[ProbedFeature, ...]:
     """Judge what each feature changed; features with fewer than three pairs are left out.
 
     Args:
-        pairs: For every feature, scores (without, with) of the same work.
+        pairs: For every feature, its scored pairs.
         margin: In points.
     """
-    usable = {name: np.array(rows) for name, rows in pairs.items() if len(rows) >= 3}
+    usable = {name: rows for name, rows in pairs.items() if len(rows) >= 3}
     deserved = {feature.name for feature in features() if feature.may_matter}
-    estimates = [mean_estimate(rows[:, 1] - rows[:, 0]) for rows in usable.values()]
+    estimates = [_mean_difference(rows) for rows in usable.values()]
     verdicts = judge(estimates, [len(rows) for rows in usable.values()], margin)
     return tuple(
         ProbedFeature(feature=name, judged=judged, pairs=len(rows), may_matter=name in deserved)
@@ -105,10 +114,15 @@ def _means(by_type: Mapping[str, np.ndarray]) -> Mapping[str, float]:
     return {name: float(given.mean()) for name, given in by_type.items()}
 
 
-def mean_estimate(values: np.ndarray) -> Estimate:
-    """The mean of independent values; one that never varies is known, or 0, exactly."""
-    error = float(values.std(ddof=1)) / len(values) ** 0.5
-    return _estimate(float(values.mean()), error, len(values) - 1)
+def _mean_difference(pairs: Sequence[ScoredPair]) -> Estimate:
+    """The mean of what the feature changed; one that never varies is known exactly."""
+    values = np.array([pair.changed - pair.plain for pair in pairs])
+    _, problems = np.unique([pair.problem for pair in pairs], return_inverse=True)
+    if np.ptp(values) == 0 or problems.max() == 0:
+        error = EXACT if np.ptp(values) == 0 else np.inf
+        return _estimate(float(values.mean()), error, max(float(problems.max()), 1.0))
+    fitted = fit(cluster_sums(np.ones((len(values), 1)), values, problems.astype(np.int64)))
+    return contrast(fitted, np.ones(1))
 
 
 EXACT = 1e-6

@@ -10,7 +10,7 @@ from mappa_core.audit.probes import cases
 from mappa_core.audit.probes.cases import Questions
 from mappa_core.audit.probes.features import features, null_actions, null_case
 from mappa_core.audit.probes.probing import ProbeResult, expected, probe_coach
-from mappa_core.audit.probes.scores import null_scores, probed
+from mappa_core.audit.probes.scores import ScoredPair, null_scores, probed
 from mappa_core.coach.opening import ProbeCoaches
 from mappa_core.coach.protocols import Coach
 from mappa_core.coach.rubrics import load_rubrics, reversed_rubrics
@@ -90,13 +90,27 @@ def test_a_case_without_the_feature_is_left_out() -> None:
 
 
 def test_paired_probes_by_hand() -> None:
-    pairs = {"padding": [(4.0, 5.0), (6.0, 6.0), (5.0, 7.0)], "style": [(1.0, 1.0)] * 4}
+    scores = [(4.0, 5.0), (6.0, 6.0), (5.0, 7.0)]
+    pairs = {
+        "padding": [ScoredPair(str(n), *pair) for n, pair in enumerate(scores)],
+        "style": [ScoredPair(str(n), 1.0, 1.0) for n in range(4)],
+    }
     found = {one.feature: one for one in probed(pairs, margin=0.5)}
     # Differences 1, 0, 2: mean 1, deviation 1.
     assert found["padding"].judged.estimate.value == pytest.approx(1.0)
     assert found["padding"].judged.estimate.standard_error == pytest.approx(3**-0.5)
     assert found["padding"].judged.verdict == "cannot tell"
     assert found["style"].judged.verdict == "equivalent"
+
+
+def test_pairs_of_one_problem_are_one() -> None:
+    """Three problems of four equal pairs each say no more than three pairs."""
+    changes = [1.0, 0.0, 2.0]
+    pairs = [ScoredPair(str(n), 5.0, 5.0 + moved) for n, moved in enumerate(changes)] * 4
+    (found,) = probed({"padding": pairs}, margin=0.5)
+    assert found.pairs == 12
+    assert found.judged.estimate.standard_error == pytest.approx(3**-0.5)
+    assert found.judged.estimate.degrees_of_freedom == pytest.approx(2)
 
 
 def test_null_policies_by_hand() -> None:
