@@ -2,6 +2,7 @@
 
 import importlib
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -20,15 +21,15 @@ DEPLOYMENTS = {
     each["name"]: each
     for each in yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
 }
-PRESETS = ("quickstart", "mathchat", "dsbench")
+PRESETS = ("quickstart", "quickstart_llm_coach", "mathchat", "dsbench")
 
 
-def flow_of(name: str) -> Flow:
+def flow_of(name: str) -> Flow[..., Any]:
     module, _, function = DEPLOYMENTS[name]["entrypoint"].rpartition(".")
     return getattr(importlib.import_module(module), function)
 
 
-def refusals(name: str, parameters: object) -> list[str]:
+def refusals(name: str, parameters: dict[str, Any]) -> list[str]:
     """What Prefect's server answers to such a run, by its own check of the form."""
     schema = parameter_schema(flow_of(name)).model_dump()
     errors = validate(parameters, schema, raise_on_error=False, preprocess=True)
