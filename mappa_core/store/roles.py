@@ -37,6 +37,7 @@ REVOKE INSERT ON mappa.alembic_version, mappa.human_label, mappa.experiment_scor
 GRANT UPDATE (status, error, ended_at, provenance, prefect_flow_run_id, mlflow_run_id)
     ON mappa.run TO mappa_run;
 GRANT UPDATE (stop_reason, error, closed_at) ON mappa.episode TO mappa_run;
+GRANT UPDATE (attributes) ON mappa.problem TO mappa_run;
 GRANT UPDATE (trained) ON mappa.coach_score TO mappa_run;
 GRANT UPDATE (registered_model, model_version) ON mappa.checkpoint TO mappa_run;
 GRANT DELETE ON mappa.audit_finding TO mappa_run;

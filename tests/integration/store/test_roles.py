@@ -88,6 +88,9 @@ def test_a_worker_plays_scores_trains_audits_and_ends_a_run(database_url: str) -
     fill(store)
     store.runs.link_run(RUN.id, prefect_flow_run_id="p", mlflow_run_id="m")
     store.runs.set_provenance(RUN.id, ())
+    known = replace(EPISODE.problem, attributes={"year": 2024})
+    store.runs.add_manifest(RUN.id, "train", [known])
+    assert store.episodes.get_episode(str(EPISODE.id)).problem == known
     audit = AuditStore(store.database)
     audit_run(audit, RUN.name, 0.5, record=True, simulations=0)
     audit_run(audit, RUN.name, 0.5, record=True, simulations=0)
@@ -107,6 +110,7 @@ def test_a_worker_plays_scores_trains_audits_and_ends_a_run(database_url: str) -
         "DELETE FROM mappa.coach_score",
         "UPDATE mappa.coach_score SET score = 10",
         "UPDATE mappa.outcome SET success = true",
+        "UPDATE mappa.problem SET answer = '5'",
         "UPDATE mappa.action SET text = 'better'",
         "DELETE FROM mappa.run",
         "UPDATE mappa.run SET config = '{}'",
