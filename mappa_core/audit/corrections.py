@@ -6,17 +6,28 @@ from uuid import UUID
 
 from mappa_core.audit.records import CorrectedScore, Correction
 from mappa_core.audit.run_audit import RunAudit
-from mappa_core.audit.statistics.debias import corrected, correction
+from mappa_core.audit.statistics.debias import (
+    corrected,
+    correction,
+    correction_terms,
+    experiment_terms,
+)
 from mappa_core.audit.store import AuditStore
 from mappa_core.core.records.scores import ScoredAction
 
 
 def store_correction(store: AuditStore, audited: RunAudit) -> Correction:
-    """Store and return the correction that an audit supports."""
+    """Store and return the correction that an audit supports: its experiment's, if it has one."""
+    result = audited.result
+    terms = (
+        experiment_terms(result.experiment)
+        if result.experiment
+        else correction_terms(result.effects)
+    )
     run, frame = audited.seen.run, audited.seen.frame
     coach, rubric_sha256 = store.trainer(run.id)
     made = correction(
-        audited.result.effects,
+        terms,
         run_id=run.id,
         iteration=int(frame.iteration.max()),
         coach=coach,

@@ -34,6 +34,7 @@ from mappa_core.audit.statistics.observational import ALARMS, Word, overall_word
 from mappa_core.audit.statistics.onset import gaps, onset
 from mappa_core.audit.statistics.paired import (
     PairedEffect,
+    biased_by,
     experiment_effects,
     experiment_verdict,
 )
@@ -105,6 +106,8 @@ class AuditResult:
     @property
     def biased(self) -> tuple[str, ...]:
         """The task types that the coach prefers, or the reverse, in some episodes."""
+        if self.experiment:
+            return biased_by(self.experiment)
         found = [each for each in (*self.effects, *self.cells) if each.judged.verdict == "biased"]
         return tuple(dict.fromkeys(_named(each) for each in found))
 

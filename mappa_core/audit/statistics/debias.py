@@ -17,6 +17,7 @@ from mappa_core.audit.frame import Floats, Frame
 from mappa_core.audit.records import Correction, CorrectionTerm
 from mappa_core.audit.statistics.effects import Effect
 from mappa_core.audit.statistics.health import HIGHEST, LOWEST
+from mappa_core.audit.statistics.paired import PairedEffect
 from mappa_core.core import ids
 
 CAP_POINTS = 2.0
@@ -39,6 +40,35 @@ def correction_terms(effects: Sequence[Effect]) -> tuple[CorrectionTerm, ...]:
     if len(found) < 2:
         return tuple(term for terms in found.values() for term in terms)
     return tuple(_from_the_mean(found))
+
+
+def experiment_terms(effects: Sequence[PairedEffect]) -> tuple[CorrectionTerm, ...]:
+    """What an experiment supports taking off each type's scores: the worth of the type's name.
+
+    Over right and wrong work alike, for the outcome must not reach a coach's score through it.
+    """
+    found = {
+        effect.types: (
+            CorrectionTerm(
+                task_type=effect.types[0],
+                stratum="all",
+                estimate=effect.estimate.value,
+                points=_proven(effect),
+                verdict=effect.verdict,
+            ),
+        )
+        for effect in effects
+        if effect.types is not None and effect.stratum == "all"
+    }
+    if len(found) < 2:
+        return tuple(term for terms in found.values() for term in terms)
+    return tuple(term for term in _from_the_mean(found) if term.stratum == "all")
+
+
+def _proven(effect: PairedEffect) -> float:
+    if effect.verdict != "biased":
+        return 0.0
+    return shrunk(effect.estimate.value, effect.estimate.standard_error)
 
 
 def _from_the_mean(
@@ -65,18 +95,22 @@ def _from_the_mean(
 
 
 def correction(
-    effects: Sequence[Effect], *, run_id: UUID, iteration: int, coach: str, rubric_sha256: str
+    terms: tuple[CorrectionTerm, ...],
+    *,
+    run_id: UUID,
+    iteration: int,
+    coach: str,
+    rubric_sha256: str,
 ) -> Correction:
-    """A correction from an audit's task-type effects.
+    """A correction of these terms.
 
     Args:
-        effects: Of `effects.task_type_effects`.
+        terms: Of `experiment_terms`, or of `correction_terms`.
         run_id: The run they were estimated on.
         iteration: The last iteration they were estimated on.
         coach: Whose scores they are.
         rubric_sha256: Of the rubric it used.
     """
-    terms = correction_terms(effects)
     content = tuple((term.task_type, term.stratum, f"{term.points:.6f}") for term in terms)
     return Correction(
         id=ids.content_id("correction", run_id, iteration, coach, rubric_sha256, content),

@@ -50,6 +50,8 @@ class PairedEffect:
     actions: int
     problems: int
     sql: str
+    types: tuple[str, str] | None = None
+    """The task type that the work was called by, and the one instead of which."""
     judged: Judged | None = None
     """None where the change may matter."""
 
@@ -88,6 +90,12 @@ def experiment_verdict(effects: Sequence[PairedEffect]) -> Verdict:
     return "cannot tell" if found == "equivalent" and moved else found
 
 
+def biased_by(effects: Sequence[PairedEffect]) -> tuple[str, ...]:
+    """The changes that must not matter and do."""
+    found = (each.subject for each in _of(effects, "must not") if each.verdict == "biased")
+    return tuple(dict.fromkeys(found))
+
+
 def _of(effects: Sequence[PairedEffect], rule: str) -> Sequence[PairedEffect]:
     return [each for each in effects if each.rule.startswith(rule)]
 
@@ -111,6 +119,7 @@ def _effect(pairs: Pairs) -> PairedEffect:
         actions=len(difference),
         problems=len(np.unique(problem)),
         sql=pairs.sql,
+        types=pairs.types,
     )
 
 

@@ -39,6 +39,8 @@ class Pairs:
     sql: str
     stratum: str = "all"
     against: str = "the same action"
+    types: tuple[str, str] | None = None
+    """The task type that the work was called by, and the one instead of which."""
 
 
 def all_pairs(data: Experiment) -> Iterator[Pairs]:
@@ -121,6 +123,7 @@ def _turned(
         difference=pairs.difference * np.where(up, 1.0, -1.0)[up | down],
         sql=paired(asked, "other.change = 'as it was'", f"({sign}) * (one.score - other.score)"),
         stratum=stratum,
+        types=types,
     )
 
 

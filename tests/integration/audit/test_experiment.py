@@ -135,7 +135,9 @@ def experimented(store: Store, coach: Coach, count: int = ACTIONS) -> RunAudit:
     return audit_run(audit, RUN.name, 0.5, record=True, simulations=0)
 
 
-def test_a_bonus_planted_in_the_rule_coach_is_found_and_sized(store: Store) -> None:
+def test_a_bonus_planted_in_the_rule_coach_is_found_sized_and_corrected(
+    mappa: Mappa, store: Store
+) -> None:
     coach = Favouring("addition", 1.5)
     play(store, scored_by(coach, store))
     found = experimented(store, coach)
@@ -148,6 +150,15 @@ def test_a_bonus_planted_in_the_rule_coach_is_found_and_sized(store: Store) -> N
         "called addition rather than subtraction",
     }
     assert all(value == 1.5 for value in biased(effects).values())
+    assert found.result.biased
+    said = json.loads(mappa("--debias", "--json").stdout)
+    audit = AuditStore(store.database)
+    correction = audit.correction(RUN.name)
+    assert str(correction.id) == said["correction"]
+    # Nothing of the outcome, which this coach does not see, and the types end up alike.
+    assert {term.stratum for term in correction.terms} == {"all"}
+    points = {term.task_type: round(term.points, 6) for term in correction.terms}
+    assert points == {"addition": 1.0, "multiplication": -0.5, "subtraction": -0.5}
     assert effects["called multiplication rather than subtraction"].verdict == "equivalent"
 
 

@@ -11,7 +11,7 @@ import pytest
 from mappa_core.audit.config import AuditConfig
 from mappa_core.audit.corrections import corrected_actions
 from mappa_core.audit.frame import Frame
-from mappa_core.audit.statistics.debias import correction
+from mappa_core.audit.statistics.debias import correction, correction_terms
 from mappa_core.audit.store import AuditStore
 from mappa_core.audit.watch.history import DriftState
 from mappa_core.audit.watch.monitor import FIRST_SAMPLE, Monitor, Watched
@@ -174,12 +174,16 @@ def test_corrected_actions_keep_raw_and_new(audit: AuditStore, store: Store) -> 
 
     audited = audit_run(audit, "biased-1", 0.5, record=False, simulations=0)
     made = correction(
-        audited.result.effects, run_id=RUN.id, iteration=2, coach="rule", rubric_sha256="ab" * 32
+        correction_terms(audited.result.effects),
+        run_id=RUN.id,
+        iteration=2,
+        coach="rule",
+        rubric_sha256="ab" * 32,
     )
     audit.add([made])
     actions = store.scores.list_scored_actions(RUN.id, "solver", 1)
-    for _ in range(2):
-        changed = corrected_actions(made, RUN.id, 1, actions, audit=audit)
+    corrected_actions(made, RUN.id, 1, actions, audit=audit)
+    changed = corrected_actions(made, RUN.id, 1, actions, audit=audit)
     rows, frame = audit.frame_with_ids(RUN.id, 1)
     kinds = dict(zip(rows, frame.task_type.codes, strict=True))
     for before, after in zip(actions, changed, strict=True):

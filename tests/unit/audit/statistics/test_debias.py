@@ -4,7 +4,14 @@ from hypothesis import strategies as st
 
 from mappa_core.audit.frame import Frame
 from mappa_core.audit.records import Correction
-from mappa_core.audit.statistics.debias import CAP_POINTS, corrected, correction, points_off, shrunk
+from mappa_core.audit.statistics.debias import (
+    CAP_POINTS,
+    corrected,
+    correction,
+    correction_terms,
+    points_off,
+    shrunk,
+)
 from mappa_core.audit.statistics.effects import task_type_effects
 from mappa_core.audit.statistics.simulation import World, simulate
 from mappa_core.core import ids
@@ -13,8 +20,8 @@ RUN = ids.content_id("run", "debias")
 
 
 def correction_of(frame: Frame) -> Correction:
-    effects = task_type_effects(frame)
-    return correction(effects, run_id=RUN, iteration=9, coach="c", rubric_sha256="aa")
+    terms = correction_terms(task_type_effects(frame))
+    return correction(terms, run_id=RUN, iteration=9, coach="c", rubric_sha256="aa")
 
 
 def test_what_is_left_of_a_planted_bias_is_small() -> None:
