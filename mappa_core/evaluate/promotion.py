@@ -268,6 +268,10 @@ def _temperature(run: Run) -> object:
 def _audit_objections(run: Run, audit: CoachAudit | None) -> Sequence[str]:
     if audit is None:
         return (f"the coach of {run.name} was not audited: `mappa audit {run.name}`",)
+    if audit.verdict == "suspected":
+        return (
+            f"the audit suspects its coach: ask it by `mappa audit {run.name} --experiment 200`",
+        )
     if audit.verdict != "biased":
         return ()
     return (f"the audit says that its coach is biased for {', '.join(audit.biased_for)}",)

@@ -108,6 +108,14 @@ def test_a_biased_coach_is_refused_and_an_override_is_kept_with_the_version(worl
     assert "biased for addition" in version.tags["mappa.promotion.objections"]
 
 
+def test_a_suspected_coach_is_refused_with_what_would_tell(world: World) -> None:
+    run = world.run("suspected", before=(), after=range(15))
+    audit = CoachAudit(verdict="suspected", biased_for=())
+    case = build_case(run, None, store=world.store, registry=world.registry, audit=audit)
+    with pytest.raises(PromotionRefused, match="mappa audit suspected --experiment 200"):
+        promote(case, world.registry, override=None)
+
+
 def test_a_run_that_was_not_audited_is_refused(world: World) -> None:
     run = world.run("unknown", before=(), after=range(15))
     case = build_case(run, None, store=world.store, registry=world.registry, audit=None)
