@@ -44,6 +44,8 @@ from mappa_core.train.learners.deepspeed.exchange import (
 from mappa_core.train.learners.deepspeed.launch import run_ranks
 from mappa_core.train.learners.deepspeed.learner import DeepspeedLearner
 
+# The samples' log-probs are made up, far from the model's: the guard on their mismatch is off.
+ALGORITHM = AlgorithmConfig(guard=GuardConfig(mismatch_kl_max=None))
 ADVANTAGES = [1.0, -1.0, 0.5, -0.5, 0.0, 2.0, -2.0]
 CONFIG = LearnerConfig(
     device="cpu",
@@ -75,7 +77,8 @@ def updates(learner: Learner, count: int) -> list[UpdateReport]:
     reports: list[UpdateReport] = []
     policy: PolicyVersion = BASE
     for _ in range(count):
-        reports.append(learner.update(policy, batch(), AlgorithmConfig(), total_steps=4, seed=3))
+        reports.append(learner.update(policy, batch(), ALGORITHM, total_steps=4, seed=3))
+        assert reports[-1].skipped is None
         policy = reports[-1].policy
     return reports
 
@@ -130,7 +133,7 @@ def test_a_job_that_takes_too_long_is_given_up(tiny_model: Path, tmp_path: Path)
     config = CONFIG.model_copy(update={"deepspeed": hurried})
     learner = DeepspeedLearner(tiny_model, tmp_path, config, threads=1)
     with pytest.raises(LearnerError, match=r"longer than 0 s: read .*deepspeed\.log"):
-        learner.update(BASE, batch(), AlgorithmConfig(), total_steps=4, seed=3)
+        learner.update(BASE, batch(), ALGORITHM, total_steps=4, seed=3)
 
 
 LONG_MS = 120_000
@@ -160,7 +163,7 @@ def task_of(policy: PolicyVersion, directory: Path) -> RankTask:
     update = UpdateJob(
         policy=policy,
         samples=tuple(batch()),
-        algorithm=AlgorithmConfig(),
+        algorithm=ALGORITHM,
         total_steps=4,
         seed=3,
         directory=str(directory),
@@ -216,7 +219,7 @@ def test_what_fails_on_a_rank_is_one_line(tiny_model: Path, tmp_path: Path) -> N
     away = replace(BASE, step=4, adapter_uri=str(tmp_path / "gone" / "4"))
     learner = DeepspeedLearner(tiny_model, tmp_path, spread(1, 2), threads=1)
     with pytest.raises(LearnerError, match=r"gone/4/.*mappa train --fork "):
-        learner.update(away, batch(), AlgorithmConfig(), total_steps=4, seed=3)
+        learner.update(away, batch(), ALGORITHM, total_steps=4, seed=3)
 
 
 @pytest.mark.slow
@@ -253,7 +256,7 @@ def test_offloaded_state_is_the_same_state(tiny_model: Path, tmp_path: Path, sta
 def test_the_guard_keeps_weights_and_moments_as_they_were(tiny_model: Path, tmp_path: Path) -> None:
     learner = DeepspeedLearner(tiny_model, tmp_path, spread(2, 2), threads=1)
     (before,) = updates(learner, 1)
-    watched = AlgorithmConfig(guard=GuardConfig(grad_norm_max=1e-9))
+    watched = AlgorithmConfig(guard=GuardConfig(mismatch_kl_max=None, grad_norm_max=1e-9))
     report = learner.update(before.policy, batch(), watched, total_steps=4, seed=3)
     assert "above algorithm.guard.grad_norm_max" in str(report.skipped)
     kept, found = files(before), files(report)
