@@ -62,6 +62,11 @@ class ServerConfig(Section):
     calls: Positive = Field(
         default=8, description="Computed at once, at most; others wait here and not in the server."
     )
+    rationale_characters: Positive | None = Field(
+        default=None,
+        description="A reply is a rationale of so many characters at most, and the score; "
+        "null asks for marks by criterion and who is to blame, too.",
+    )
     start_seconds: float = Field(default=300, gt=0, description="How long it may take to start.")
     restarts: int = Field(default=3, ge=0, description="After it died, before the run stops.")
 
@@ -96,11 +101,6 @@ class CoachModelConfig(Section):
         default=None, description="Thinking of an openai coach; null leaves it to the model."
     )
     max_output_tokens: Positive = Field(default=2048, description="Of a reply, at most.")
-    rationale_characters: Positive | None = Field(
-        default=None,
-        description="local: a reply is a rationale of so many characters at most, and the score; "
-        "null asks for marks by criterion and who is to blame, too.",
-    )
     expected_reply_tokens: Positive = Field(
         default=150, description="Of a reply, on average; what a run will cost is predicted by it."
     )
@@ -144,8 +144,6 @@ class CoachModelConfig(Section):
         return self
 
     def _check_local(self, *, ours: bool) -> None:
-        if self.rationale_characters is not None and not ours:
-            raise ValueError(f"backend {self.backend} has no rationale_characters: only local")
         if ours and self.base_url is not None:
             raise ValueError("backend local starts its own server: for another one take openai")
         if ours and self._longest_reply > self.max_output_tokens:
@@ -157,9 +155,9 @@ class CoachModelConfig(Section):
     @property
     def _longest_reply(self) -> int:
         """Tokens of a local coach's reply, at most: one a character, in scripts the model knows."""
-        if self.rationale_characters is None:
+        if self.server.rationale_characters is None:
             return FULL_REPLY
-        return self.rationale_characters * (2 if self.correction else 1) + BRIEF_SPARE
+        return self.server.rationale_characters * (2 if self.correction else 1) + BRIEF_SPARE
 
     @property
     def calls_at_once(self) -> int:

@@ -55,7 +55,7 @@ class LlmCoach:
         self._clock = clock or Clock()
         self._systems = {
             agent: system_text(
-                rubric, correction=config.correction, brief=config.rationale_characters
+                rubric, correction=config.correction, brief=config.server.rationale_characters
             )
             for agent, rubric in rubrics.rubrics.items()
         }

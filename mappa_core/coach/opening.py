@@ -106,7 +106,7 @@ def judged_by(config: CoachModelConfig, team: CoachedTeam) -> dict[str, str]:
         agent: system_text(
             rubrics.rubrics[agent],
             correction=config.correction,
-            brief=config.rationale_characters,
+            brief=config.server.rationale_characters,
         )
         for agent in team.agents
     }

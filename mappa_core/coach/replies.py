@@ -63,7 +63,9 @@ def bounded_schema(characters: int | None, *, tokens: int, correction: bool) -> 
         correction: Whether to ask what should have been done instead.
     """
     score: Json = {"enum": list(MARKS)}
-    short, long = _string(tokens // 32), _string(characters or tokens // 5)
+    short = _string(tokens // 32)
+    # A score without a rationale is none.
+    long = _string(characters or tokens // 5) | {"minLength": 1}
     wished: dict[str, Json] = {"correction": long} if correction else {}
     if characters is not None:
         properties: dict[str, Json] = {"rationale": long, **wished, "score": score}

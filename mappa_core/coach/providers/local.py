@@ -21,7 +21,7 @@ class LocalProvider:
     def __init__(self, config: CoachModelConfig, server: CoachServer) -> None:
         self._config, self._server = config, server
         schema = bounded_schema(
-            config.rationale_characters,
+            config.server.rationale_characters,
             tokens=config.max_output_tokens,
             correction=config.correction,
         )

@@ -181,4 +181,8 @@ async def leave(server: CoachServer) -> None:
 
 
 def _key(config: CoachModelConfig, settings: Settings) -> tuple[str, ...]:
-    return config.model, config.server.model_dump_json(), str(settings.home)
+    return (
+        config.model,
+        config.server.model_dump_json(exclude={"rationale_characters"}),
+        str(settings.home),
+    )

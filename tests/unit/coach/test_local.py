@@ -31,7 +31,7 @@ def longest(schema: Any) -> int:
     match schema:
         case {"enum": values}:
             return max(len(json.dumps(value)) for value in values)
-        case {"type": "string", "maxLength": most}:
+        case {"type": "string", "maxLength": most, **_rest}:
             return most + 2
         case {"type": "array", "items": item, "maxItems": most}:
             return most * (longest(item) + 1) + 2
@@ -85,8 +85,7 @@ def test_a_brief_coach_is_told_the_form_it_is_held_to() -> None:
     [
         ({"model": ""}, "needs a model"),
         ({"base_url": "http://127.0.0.1:8000/v1"}, "for another one take openai"),
-        ({"rationale_characters": 400, "max_output_tokens": 400}, "may cut a reply"),
-        ({"backend": "openai", "rationale_characters": 100}, "only local"),
+        ({"server": {"rationale_characters": 400}, "max_output_tokens": 400}, "may cut a reply"),
         ({"max_output_tokens": 500}, "may cut a reply: it takes 800"),
     ],
 )

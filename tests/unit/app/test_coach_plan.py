@@ -1,0 +1,61 @@
+"""What a local coach's server takes is in the plan, and whether its weights are there is said."""
+
+from pathlib import Path
+
+import pytest
+
+from mappa_core.app.coach_plan import coach_items, coach_need
+from mappa_core.coach.config import CoachConfig
+from mappa_core.core.settings import Settings
+from mappa_core.train.memory_plan import GB
+
+
+def local(model: str, **server: object) -> CoachConfig:
+    return CoachConfig.model_validate({"backend": "local", "model": model, "server": server})
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setenv("MAPPA_HOME", str(tmp_path))
+    return Settings()
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> str:
+    folder = tmp_path / "judge"
+    folder.mkdir()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.truncate(3 * 10**9)
+    return str(folder)
+
+
+def test_a_server_on_a_cpu_holds_its_weights_twice_beside_the_cache(
+    weights: str, settings: Settings
+) -> None:
+    config = local(weights, device="cpu", kv_cache_gib=2)
+    items = list(coach_items(config, settings.models, 80 * GB))
+    assert [item.phase for item in items] == ["rollout", "update"]
+    assert {item.gpu_bytes for item in items} == {0}
+    assert items[0].host_bytes == pytest.approx(6.5e9 + 2 * 2**30)
+    assert "weights are there (3.0 GB" in coach_need(config, settings)
+    assert "8.6 GB of memory on a CPU" in coach_need(config, settings)
+
+
+def test_a_server_on_a_gpu_keeps_its_share_and_coaches_of_one_model_share_it(
+    weights: str, settings: Settings
+) -> None:
+    one = {"backend": "local", "model": weights, "server": {"gpu_memory_utilization": 0.25}}
+    config = CoachConfig.model_validate(one | {"second": one | {"share": 0.5}})
+    items = list(coach_items(config, settings.models, 80 * GB))
+    assert [item.gpu_bytes for item in items] == [20 * GB, 20 * GB]
+
+
+def test_weights_that_are_not_there_are_said_with_how_they_are_had(settings: Settings) -> None:
+    need = coach_need(local("qwen2.5-coder-1.5b-instruct"), settings)
+    assert need.startswith("weights are not there; `mappa coach-model qwen2.5-coder-1.5b")
+    assert "needs 7 GB of disk" in need
+    assert "the first run fetches them" in coach_need(local("Qwen/Qwen3-4B"), settings)
+
+
+def test_a_rule_coach_takes_nothing(settings: Settings) -> None:
+    assert list(coach_items(CoachConfig(), settings.models, 80 * GB)) == []
