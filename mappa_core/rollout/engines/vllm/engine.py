@@ -1,7 +1,10 @@
 """The engine on vLLM: which servers there are, and which of them serves which agent."""
 
 import asyncio
+from collections.abc import Sequence
+from typing import Protocol
 
+from mappa_core.core.concurrency import all_ended
 from mappa_core.core.errors import EngineError
 from mappa_core.core.records.episodes import Completion, GenerationRequest, PolicyVersion
 from mappa_core.models.device import resolve_device, resolve_dtype
@@ -44,19 +47,18 @@ class VllmEngine:
         # vLLM's sleep mode is for GPUs only.
         self._sleeps = config.colocate and device != "cpu"
         self._servers = tuple(map(managed, names))
+        self._share_a_gpu = device != "cpu"
         self._waves = WaveScheduler() if device == "cpu" and len(names) > 1 else None
         serving = self._servers if merged else self._servers * len(agents)
         self._server_of = dict(zip(agents, serving, strict=True))
 
     async def start(self) -> None:
-        """Start all servers at once; where one does not start, all are stopped again."""
-        results = await asyncio.gather(
-            *(server.start() for server in self._servers), return_exceptions=True
-        )
-        failures = [result for result in results if isinstance(result, BaseException)]
-        if failures:
+        """Start all servers; where one does not start, all are stopped again."""
+        try:
+            await start_all(self._servers, one_by_one=self._share_a_gpu)
+        except BaseException:
             await self.close()
-            raise failures[0]
+            raise
 
     async def load(self, policy: PolicyVersion) -> None:
         """Put `policy` into the server of its agent."""
@@ -90,6 +92,27 @@ class VllmEngine:
         if server is None:
             raise EngineError(f"no agent {policy.agent} here: only {', '.join(self._server_of)}")
         return server
+
+
+class Startable(Protocol):
+    """A server that is not up yet."""
+
+    async def start(self) -> None:
+        """Return when it answers."""
+        ...
+
+
+async def start_all(servers: Sequence[Startable], *, one_by_one: bool) -> None:
+    """Start servers; the first error is raised when none is starting any more.
+
+    On a GPU they come one after another: a server measures while it starts what its own weights
+    and steps leave of the memory, and would take another's, which is loading, for its own.
+    """
+    if one_by_one:
+        for server in servers:
+            await server.start()
+        return
+    await all_ended((server.start() for server in servers), at_once=len(servers))
 
 
 def _whole_model_loader(setup: EngineSetup, device: str) -> WeightLoader:

@@ -1,0 +1,50 @@
+"""Servers that share a GPU start one after another; on a CPU they start at once."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from mappa_core.core.errors import EngineError
+from mappa_core.rollout.engines.vllm.engine import start_all
+
+
+@dataclass
+class LoggedServer:
+    """Writes down when it begins and ends to start."""
+
+    name: str
+    log: list[str]
+    fails: bool = False
+
+    async def start(self) -> None:
+        self.log.append(f"{self.name} begins")
+        await asyncio.sleep(0)
+        if self.fails:
+            raise EngineError(f"{self.name} does not start")
+        self.log.append(f"{self.name} answers")
+
+
+def servers(log: list[str], failing: str = "") -> Sequence[LoggedServer]:
+    return [LoggedServer(name, log, fails=name == failing) for name in ("a", "b", "c")]
+
+
+@pytest.mark.parametrize("one_by_one", [True, False])
+def test_all_are_up_when_it_returns(one_by_one: bool) -> None:
+    log: list[str] = []
+    asyncio.run(start_all(servers(log), one_by_one=one_by_one))
+    begun = ["a begins", "b begins", "c begins"]
+    answered = ["a answers", "b answers", "c answers"]
+    in_turn = [line for pair in zip(begun, answered, strict=True) for line in pair]
+    assert log == (in_turn if one_by_one else begun + answered)
+
+
+@pytest.mark.parametrize("one_by_one", [True, False])
+def test_one_that_fails_is_told_when_none_is_starting_any_more(one_by_one: bool) -> None:
+    log: list[str] = []
+    with pytest.raises(EngineError, match="b does not start"):
+        asyncio.run(start_all(servers(log, failing="b"), one_by_one=one_by_one))
+    # One after another, the third is not begun at all.
+    rest = [] if one_by_one else ["c answers", "c begins"]
+    assert sorted(log) == sorted(["a answers", "a begins", "b begins", *rest])
