@@ -9,7 +9,7 @@ from enum import StrEnum
 from random import Random
 from typing import TypeAlias
 
-_MARKER = re.compile(r"\bCase ([0-9a-f]{16}):")
+_MARKER = re.compile(r"\bCase ([0-9a-f]{8}):")
 
 
 class Fault(StrEnum):

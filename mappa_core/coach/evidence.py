@@ -19,7 +19,8 @@ from mappa_core.core.records.episodes import Message, Turn
 from mappa_core.core.records.scores import CoachCase
 from mappa_core.core.records.tools import ToolResult
 
-MARKER_CHARACTERS = 16
+MARKER_CHARACTERS = 8
+"""Of 4 bits each. A fence costs a coach two markers, and a case has about six fences."""
 
 _CONTROL_TOKEN = re.compile(
     r"<(?=[|｜]|<<|/?s>|/?(?:start|end)_of_turn>|/?SYS>)|\[(?=/?INST\])", re.IGNORECASE
@@ -105,7 +106,7 @@ def case_text(case: CoachCase, marker: str) -> str:
 
 
 def marker_of(case: CoachCase) -> str:
-    """The case's marker: 16 hexadecimal digits that depend on all of its text."""
+    """The case's marker: 8 hexadecimal digits that depend on all of its text."""
     hashed = hashlib.blake2b(digest_size=MARKER_CHARACTERS // 2, person=b"mappa-coach")
     for text in (case.agent, *case_texts(case)):
         data = text.encode("utf-8", "surrogatepass")
@@ -192,14 +193,21 @@ def _tool_sections(result: ToolResult | None) -> Iterator[tuple[str, str, int]]:
     if result is None:
         yield "what its program did", "no program was run", OUTPUT_CHARACTERS
         return
-    ended = f"status {result.status.value}, exit code {result.exit_code}, {result.seconds:.2f} s"
-    yield "what its program did", ended, OUTPUT_CHARACTERS
-    for name, text, omitted in (
+    streams = (
         ("stdout", result.stdout, result.stdout_omitted_bytes),
         ("stderr", result.stderr, result.stderr_omitted_bytes),
-    ):
+    )
+    empty = "".join(
+        f", nothing on {name}" for name, text, left_out in streams if not (text or left_out)
+    )
+    ended = (
+        f"status {result.status.value}, exit code {result.exit_code}, {result.seconds:.2f} s{empty}"
+    )
+    yield "what its program did", ended, OUTPUT_CHARACTERS
+    for name, text, omitted in streams:
         note = f"\n({omitted} bytes of it were not recorded)" if omitted else ""
-        yield name, (text or "(nothing)") + note, OUTPUT_CHARACTERS
+        if text or omitted:
+            yield name, text + note, OUTPUT_CHARACTERS
 
 
 def _turn_text(turn: Turn) -> str:

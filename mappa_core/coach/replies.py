@@ -97,7 +97,7 @@ def _string(characters: int) -> dict[str, Json]:
 
 
 _SCORE_LINE = re.compile(
-    r"[\s#*_-]*(?:(?:final|overall|process)[ _])?(?:score|rating)(?P<marker>\s+[0-9a-f]{16})?"
+    r"[\s#*_-]*(?:(?:final|overall|process)[ _])?(?:score|rating)(?P<marker>\s+[0-9a-f]{8})?"
     r"[*_\s]*[:=](?P<points>.*)",
     re.IGNORECASE,
 )

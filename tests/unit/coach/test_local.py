@@ -52,7 +52,7 @@ def test_no_reply_that_the_grammar_allows_reaches_the_token_limit(
 
 @pytest.mark.parametrize("characters", [None, 120])
 def test_a_reply_in_the_grammar_is_a_score(characters: int | None) -> None:
-    marker = "0123456789abcdef"
+    marker = "01234567"
     reply: dict[str, object] = {"rationale": "It crashed.", "score": 2.5}
     if characters is None:
         reply |= {"case": marker, "criteria": [{"name": "ran", "mark": 0}], "blamed": ""}

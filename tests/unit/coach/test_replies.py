@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mappa_core.coach.replies import Unreadable, points, read_reply
 from mappa_core.core.records.scores import CoachScore
 
-MARKER = "0f1e2d3c4b5a6978"
+MARKER = "0f1e2d3c"
 
 
 def read(raw: str, *evidence: str) -> CoachScore | Unreadable:
@@ -120,7 +120,7 @@ def test_replies_that_say_a_score(raw: str, value: float) -> None:
         (f'{{"case": "{MARKER}", "score": 9, "rationale": "it ca', "cut off"),
         (f'{{"case": "{MARKER}", "score": 1, "score": 10, "rationale": "x"}}', "twice"),
         (structured(case="another"), "another case"),
-        ("x\nSCORE 0000000000000000: 9", "another case"),
+        ("x\nSCORE 00000000: 9", "another case"),
         (structured(score=3) + "\n" + structured(score=9), "several"),
         ("Good.\nScore: 3\nScore: 9", "several"),
         ("Good.\nScore: about 8", "no number"),
