@@ -105,3 +105,7 @@ def _drop_stdout() -> None:
     """Lose what stdout would not take, which Python tries again as it exits."""
     with suppress(OSError), Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    main()

@@ -16,7 +16,13 @@ from pathlib import Path
 from typing import Literal
 
 from mappa_core.app.config import TrainConfig
-from mappa_core.app.memory import coached, planned, planned_on_cpu, shape_for
+from mappa_core.app.memory import (
+    coached,
+    planned,
+    planned_on_cpu,
+    shape_for,
+    shared_cache_bytes,
+)
 from mappa_core.core.errors import ConfigError, DiskFull
 from mappa_core.core.settings import Settings
 from mappa_core.models.shape import ModelShape
@@ -88,6 +94,14 @@ def memory_plan(
         return None
     alone = planned_on_cpu(config, shape, agents, machine_bytes())
     return coached(alone, config, settings)
+
+
+def server_cache_bytes(config: TrainConfig, settings: Settings, agents: int) -> int | None:
+    """Plan the cache of the engine's servers on this machine's GPU, as `shared_cache_bytes`."""
+    from mappa_core.models.device import resolve_device
+
+    found = gpu_bytes() if resolve_device(config.engine.device) == "cuda" else None
+    return None if found is None else shared_cache_bytes(config, settings, agents, found)
 
 
 def check_memory(plan: MemoryPlan | None) -> None:

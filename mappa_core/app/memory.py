@@ -53,6 +53,32 @@ def planned(config: TrainConfig, shape: ModelShape, agents: int, gpu_bytes: floa
     return plan(shape, config.learner, _servers(config, agents, "cuda"), gpu_bytes)
 
 
+def shared_cache_bytes(
+    config: TrainConfig, settings: Settings, agents: int, gpu_bytes: float
+) -> int | None:
+    """Plan the cache of each of the engine's servers where several servers share a GPU.
+
+    None where a server is alone there, serves float32 or has a model without a plan: it measures
+    for itself what its share leaves.
+
+    Args:
+        config: The run's.
+        settings: Where models lie.
+        agents: How many policies are served.
+        gpu_bytes: Memory of the GPU.
+    """
+    own = agents if _servers(config, agents, "cuda").merged else 1
+    coaches = any(each.gpu_bytes for each in coach_items(config.coach, settings.models, gpu_bytes))
+    if config.engine.dtype == "float32" or (own == 1 and not coaches):
+        return None
+    try:
+        shape = shape_for(config.model, settings.models)
+    except ConfigError:
+        return None
+    # What holds no cache at all is vLLM's to refuse, which knows the weights as they are.
+    return int(planned(config, shape, agents, gpu_bytes).cache_bytes) or None
+
+
 def planned_on_cpu(
     config: TrainConfig, shape: ModelShape, agents: int, machine_bytes: float
 ) -> MemoryPlan:

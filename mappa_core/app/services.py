@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mappa_core.app.checks import auditable, check_inputs, coached_team
 from mappa_core.app.config import TrainConfig
-from mappa_core.app.fitting import Despite, check_space
+from mappa_core.app.fitting import Despite, check_space, server_cache_bytes
 from mappa_core.app.progress import Log, LogProgress, ProgressListener
 from mappa_core.audit.config import AuditConfig
 from mappa_core.audit.corrections import corrected_actions
@@ -272,6 +272,7 @@ def _engine_setup(
         log_directory=settings.logs,
         whole_weights=config.learner.weights == "full",
         lora_rank=config.learner.lora.rank,
+        gpu_cache_bytes=server_cache_bytes(config, settings, len(team.agents)),
     )
 
 

@@ -87,12 +87,18 @@ KNOWN: Mapping[str, ModelShape] = {
 """Models of the presets, so that a plan needs no download."""
 
 
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+"""Keys under which a mixture of experts says how many it has."""
+
+
 def shape_of(config: Mapping[str, object]) -> ModelShape:
     """Read the shape from a model's `config.json`.
 
     Raises:
-        KeyError: It names its sizes in another way.
+        KeyError: It names its sizes in another way, or has experts, which are not counted.
     """
+    if experts := sorted(key for key in config if key in _EXPERTS and config[key]):
+        raise KeyError(f"what its {experts[0]} weigh")
 
     def size(name: str) -> int:
         value = config[name]

@@ -157,7 +157,7 @@ class EngineConfig(Section):
         default=1.0, gt=0, description="Key-value cache of each CPU server."
     )
     gpu_memory_utilization: Fraction = Field(
-        default=0.6, description="Share of a GPU a server may take."
+        default=0.6, description="Share of a GPU the servers may take, all together."
     )
     colocate: bool = Field(
         default=False,

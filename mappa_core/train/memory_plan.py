@@ -79,8 +79,10 @@ class MemoryPlan:
     """Of the one GPU."""
     machine_bytes: float | None = None
     """Of the CPU's memory, where all of the run is there; None for a GPU."""
+    cache_bytes: float
+    """Of each server's key-value cache."""
     cached_tokens: int
-    """That each server's key-value cache holds."""
+    """That it holds."""
     longest: int
     """Tokens of the longest sequence; a cache must hold one."""
 
@@ -137,6 +139,7 @@ def plan(
     return MemoryPlan(
         items=(*rollout, *needs.staying(), held, *needs.update(), *needs.checkpoints()),
         gpu_bytes=gpu_bytes,
+        cache_bytes=cache,
         cached_tokens=int(cache / shape.cache_bytes_per_token),
         longest=servers.longest,
     )
@@ -188,6 +191,7 @@ def plan_on_cpu(
         ),
         gpu_bytes=0,
         machine_bytes=machine_bytes,
+        cache_bytes=cache_bytes,
         cached_tokens=int(cache_bytes / (2 * shape.cache_bytes_per_token)),
         longest=servers.longest,
     )

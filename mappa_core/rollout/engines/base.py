@@ -26,6 +26,8 @@ class EngineSetup:
     """Whether agents train all weights, not adapters."""
     lora_rank: int = 64
     """Largest rank of an adapter (serving `adapters` only)."""
+    gpu_cache_bytes: int | None = None
+    """Key-value cache of each server on a GPU; None: what a server finds its share to leave."""
 
 
 def serves_whole_models(config: EngineConfig, device: str, *, whole_weights: bool) -> bool:

@@ -3,12 +3,19 @@
 import subprocess
 import sys
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 
 from mappa_cli.main import main
 from mappa_core.app.fitting import check_space
 from mappa_core.core.errors import DiskFull
+
+SIZES = """{
+    "num_hidden_layers": 30, "hidden_size": 576, "num_attention_heads": 9,
+    "tie_word_embeddings": true,
+    "num_key_value_heads": 3, "intermediate_size": 1536, "vocab_size": 49152
+}"""
 
 
 @pytest.fixture
@@ -79,6 +86,35 @@ def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_written(
     assert not home.exists()
 
 
+@pytest.mark.parametrize(
+    ("refusal", "given"),
+    [
+        # A sequence of a million tokens, whose activations no machine of these tests has.
+        ("memory", ("engine.max_model_length=1048576", "engine.kv_cache_gib=50")),
+        ("disk", ("rollout.iterations=10000000",)),
+    ],
+)
+def test_what_does_not_fit_is_refused_until_it_is_overruled_by_name(
+    refusal: str,
+    given: tuple[str, ...],
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # A model that has a shape, and no weights: what is looked for next.
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(SIZES)
+    arguments = ["train", *given, f"model={folder}", "engine.device=cpu", "learner.device=cpu"]
+    code, error = failing(arguments, monkeypatch, capsys)
+    assert (code, f"--despite {refusal}" in error) == (2 if refusal == "memory" else 1, True)
+    _, error = failing([*arguments, "--despite", refusal], monkeypatch, capsys)
+    assert "--despite" not in error
+    assert str(folder) in error
+    assert not home.exists()
+
+
 def test_an_unreachable_database_is_one_line_and_exit_code_1(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,6 +140,16 @@ def test_a_dry_run_prints_the_resolved_configuration(
     assert left.value.code == 0
     assert "seed: 7" in capsys.readouterr().out
     assert not home.exists()
+
+
+def test_the_module_runs_without_its_script(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["mappa", "--help"])
+    with pytest.raises(SystemExit) as left:
+        run_path(str(sys.modules[main.__module__].__file__), run_name="__main__")
+    assert left.value.code == 0
+    assert "train" in capsys.readouterr().out
 
 
 def test_what_takes_long_to_import_waits_for_the_command_that_needs_it() -> None:

@@ -43,3 +43,7 @@ def test_a_shape_is_read_from_a_models_configuration() -> None:
     assert shape_of(config) == TINY
     with pytest.raises(KeyError, match="vocab_size"):
         shape_of({key: value for key, value in config.items() if key != "vocab_size"})
+    # Each of its feed-forward layers is many: to count one would plan a tenth of the weights.
+    with pytest.raises(KeyError, match="what its num_experts weigh"):
+        shape_of({**config, "num_experts": 128})
+    assert shape_of({**config, "num_experts": 0}) == TINY

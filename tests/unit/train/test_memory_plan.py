@@ -7,7 +7,7 @@ import pytest
 
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import load_config
-from mappa_core.app.memory import plan_memory, planned_on_cpu
+from mappa_core.app.memory import plan_memory, planned_on_cpu, shared_cache_bytes
 from mappa_core.app.memory import planned as plan_of
 from mappa_core.core.settings import Settings
 from mappa_core.models.shape import QWEN3_4B, SMOLLM2_135M, ModelShape
@@ -130,6 +130,39 @@ def test_adapters_share_one_base_and_leave_room() -> None:
     whats = [item.what for item in planned.items]
     assert "1 x weights" in whats
     assert "frozen base" in whats
+
+
+@pytest.mark.parametrize(
+    ("given", "cached"),
+    [
+        # A third of 0.66 of 80 GB, less weights in bfloat16 and a step.
+        ((), int(0.22 * 80 * GB - 2 * 4_022_468_096 - 1.5 * GB)),
+        # One server for all adapters measures for itself,
+        (("learner.weights=lora", "engine.serving=adapters"), None),
+        # unless the coach's is beside it.
+        (
+            (
+                *("learner.weights=lora", "learner.lora.rank=16", "engine.serving=adapters"),
+                *("coach.backend=local", "coach.model=judge"),
+            ),
+            int(
+                0.66 * 80 * GB
+                - 2 * 4_022_468_096
+                - 3 * 2 * QWEN3_4B.adapter_parameters(16)
+                - 1.5 * GB
+            ),
+        ),
+        (("engine.dtype=float32",), None),
+        # Its share holds not even the weights: vLLM says by how much.
+        (("engine.gpu_memory_utilization=0.2",), None),
+        (("model=unheard-of",), None),
+    ],
+)
+def test_servers_that_share_a_gpu_are_told_their_cache(
+    given: tuple[str, ...], cached: int | None, tmp_path: Path
+) -> None:
+    settings = Settings.model_validate({"MAPPA_HOME": tmp_path})
+    assert shared_cache_bytes(load_config(PRESET, given), settings, 3, 80 * GB) == cached
 
 
 def test_the_plan_counts_what_the_code_holds() -> None:

@@ -16,9 +16,22 @@ _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 
 
 def arguments(
-    model: Path | str, config: EngineConfig, *, device: str, servers: int
+    model: Path | str,
+    config: EngineConfig,
+    *,
+    device: str,
+    servers: int,
+    gpu_cache_bytes: int | None = None,
 ) -> tuple[str, ...]:
-    """What every server is started with; `servers` of them share the machine."""
+    """List what every server is started with.
+
+    Args:
+        model: Directory of the base weights.
+        config: The engine's.
+        device: `cpu` or `cuda`.
+        servers: How many share the machine.
+        gpu_cache_bytes: Key-value cache of each on a GPU; None: it measures what its share leaves.
+    """
     length = config.max_model_length
     dtype = str(resolve_dtype(config.dtype, device)).removeprefix("torch.")
     common = (
@@ -33,10 +46,13 @@ def arguments(
     )
     if device == "cpu":
         return (*common, *cpu_arguments(config.max_model_length, config.kv_cache_gib, SEQUENCES))
-    share = config.gpu_memory_utilization / servers
+    # The share must be free when a server starts; an explicit cache is not measured any more.
+    share = ("--gpu-memory-utilization", f"{config.gpu_memory_utilization / servers:.3f}")
+    if gpu_cache_bytes is not None:
+        share += ("--kv-cache-memory-bytes", str(gpu_cache_bytes))
     asleep = ("--enable-sleep-mode",) if config.colocate else ()
     sync = () if config.weight_sync == "reload" else transfer_arguments(config.weight_sync)
-    return (*common, "--gpu-memory-utilization", f"{share:.3f}", *asleep, *sync)
+    return (*common, *share, *asleep, *sync)
 
 
 def transfer_arguments(backend: str) -> tuple[str, ...]:

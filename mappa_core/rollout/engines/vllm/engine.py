@@ -34,9 +34,7 @@ class VllmEngine:
         device = resolve_device(config.device)
         merged = serves_whole_models(config, device, whole_weights=setup.whole_weights)
         names = agents if merged else ("adapters",)
-        flags = command.arguments(setup.model, config, device=device, servers=len(names))
-        if not merged:
-            flags += command.adapter_arguments(len(agents), setup.lora_rank)
+        flags = server_flags(setup, device)
         loader = _whole_model_loader(setup, device) if merged else AdapterLoader()
 
         def managed(name: str) -> ManagedServer:
@@ -94,6 +92,21 @@ class VllmEngine:
         return server
 
 
+def server_flags(setup: EngineSetup, device: str) -> tuple[str, ...]:
+    """List what each server of an engine on `device` is started with."""
+    merged = serves_whole_models(setup.config, device, whole_weights=setup.whole_weights)
+    flags = command.arguments(
+        setup.model,
+        setup.config,
+        device=device,
+        servers=len(setup.agents) if merged else 1,
+        gpu_cache_bytes=setup.gpu_cache_bytes,
+    )
+    if merged:
+        return flags
+    return flags + command.adapter_arguments(len(setup.agents), setup.lora_rank)
+
+
 class Startable(Protocol):
     """A server that is not up yet."""
 
@@ -105,8 +118,9 @@ class Startable(Protocol):
 async def start_all(servers: Sequence[Startable], *, one_by_one: bool) -> None:
     """Start servers; the first error is raised when none is starting any more.
 
-    On a GPU they come one after another: a server measures while it starts what its own weights
-    and steps leave of the memory, and would take another's, which is loading, for its own.
+    On a GPU they come one after another: a server asks for its share of the memory that is free
+    when it starts, and one whose cache is not given measures what its own weights and steps leave:
+    it would take another's, which is loading, for its own.
     """
     if one_by_one:
         for server in servers:

@@ -70,6 +70,16 @@ def test_servers_share_a_gpu() -> None:
     assert "--no-enable-chunked-prefill" not in arguments
 
 
+def test_a_cache_that_was_planned_is_asked_for_in_bytes() -> None:
+    config = EngineConfig(gpu_memory_utilization=0.6)
+    planned = command.arguments("m", config, device="cuda", servers=3, gpu_cache_bytes=7 * 10**9)
+    assert flag(planned, "--kv-cache-memory-bytes") == "7000000000"
+    # That much has to be free when the server starts.
+    assert flag(planned, "--gpu-memory-utilization") == "0.200"
+    measured = command.arguments("m", config, device="cuda", servers=1)
+    assert "--kv-cache-memory-bytes" not in measured
+
+
 def test_the_dtype_asked_for_is_taken() -> None:
     config = EngineConfig(dtype="bfloat16")
     assert flag(command.arguments("m", config, device="cpu", servers=1), "--dtype") == "bfloat16"

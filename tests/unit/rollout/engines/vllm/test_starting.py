@@ -3,11 +3,15 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from mappa_core.core.errors import EngineError
-from mappa_core.rollout.engines.vllm.engine import start_all
+from mappa_core.rollout.config import EngineConfig
+from mappa_core.rollout.engines.base import EngineSetup
+from mappa_core.rollout.engines.vllm.engine import server_flags, start_all
 
 
 @dataclass
@@ -48,3 +52,25 @@ def test_one_that_fails_is_told_when_none_is_starting_any_more(one_by_one: bool)
     # One after another, the third is not begun at all.
     rest = [] if one_by_one else ["c answers", "c begins"]
     assert sorted(log) == sorted(["a answers", "a begins", "b begins", *rest])
+
+
+@pytest.mark.parametrize(("serving", "share"), [("merged", "0.200"), ("adapters", "0.600")])
+def test_each_server_on_a_gpu_is_told_its_cache(
+    serving: Literal["merged", "adapters"], share: str
+) -> None:
+    setup = EngineSetup(
+        config=EngineConfig(serving=serving, gpu_memory_utilization=0.6),
+        model="m",
+        agents=("a", "b", "c"),
+        end_token_ids=(),
+        work_directory=Path("work"),
+        log_directory=Path("logs"),
+        gpu_cache_bytes=7 * 10**9,
+    )
+    told = server_flags(setup, "cuda")
+    assert told[told.index("--kv-cache-memory-bytes") + 1] == "7000000000"
+    assert told[told.index("--gpu-memory-utilization") + 1] == share
+    assert ("--enable-lora" in told) == (serving == "adapters")
+    # On a CPU each has engine.kv_cache_gib.
+    on_cpu = server_flags(setup, "cpu")
+    assert on_cpu[on_cpu.index("--kv-cache-memory-bytes") + 1] == str(2**30)
