@@ -26,7 +26,7 @@ FORMAT = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.D
 def picture(result: SeedResult) -> str:
     """Draw a run's before and after, and its iterations."""
     console = Console(record=True, width=COLUMNS, file=StringIO(), force_terminal=True)
-    console.print(f"$ mappa train --config {PRESET}", highlight=False)
+    console.print(f"$ mappa train --config configs/{PRESET}.yaml", highlight=False)
     console.print(comparison_table(result.held_out))
     console.print(gain(result.held_out), highlight=False)
     console.print(f"$ mappa show {result.run}", highlight=False)

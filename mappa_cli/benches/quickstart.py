@@ -1,10 +1,12 @@
 """`mappa bench quickstart`: what the quickstart reaches, seed by seed, and what is kept of it.
 
     mappa bench quickstart seeds=1,2,3 file=docs/quickstart.json
+    mappa bench quickstart preset=quickstart_llm_coach file=docs/quickstart_llm_coach.json
 
-A finished run of the quickstart's preset with a seed is taken as it is; for a seed that has none,
-one is played. `homes=A,B` looks for finished runs in other homes than MAPPA_HOME. README's figures
-and picture are made from the file by docs/picture.py.
+A finished run of the preset with a seed is taken as it is; for a seed that has none, one is
+played. `homes=A,B` looks for finished runs in other homes than MAPPA_HOME, and keys with a dot are
+the preset's own (`coach.model=...`). README's figures and picture are made from the files by
+docs/picture.py.
 """
 
 import os
@@ -20,6 +22,7 @@ from mappa_cli.benches.report import BenchReport, Figure, machine
 from mappa_cli.printing.runs import IterationLine, iteration_lines
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import load_config
+from mappa_core.coach.config import RULE
 from mappa_core.core.errors import ConfigError, OutsideError
 from mappa_core.core.records.runs import Run, RunStatus
 from mappa_core.core.settings import Settings
@@ -28,9 +31,24 @@ from mappa_core.evaluate.report import successes_of
 from mappa_core.store.opening import opened_store
 from mappa_core.store.store import Store
 
-PRESET = Path("configs/quickstart.yaml")
+PRESET = "quickstart"
 NEWEST = 1000
 """Runs of a home that are looked at."""
+MOST_UNSCORED = 2
+"""Of 100 training actions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCoachResult:
+    """What a language model did as the coach of a run."""
+
+    model: str
+    scores: int
+    """Of training actions."""
+    unscored: int
+    """Training actions without one."""
+    tokens: int
+    """Prompts, cached parts included, and replies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +63,8 @@ class SeedResult:
     """From its start to its end, base and trained team's measurement included."""
     held_out: Comparison
     iterations: tuple[IterationLine, ...]
+    coach: ModelCoachResult | None = None
+    """None where rules scored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +72,17 @@ class RepeatedResult:
     """The preset's runs of several seeds, as they are stored."""
 
     machine: str
+    preset: str = PRESET
+    """Its name, and what was set otherwise."""
     results: tuple[SeedResult, ...]
     """By seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Options:
+    preset: str = PRESET
+    own: tuple[str, ...] = ()
+    """What is set otherwise than in the preset."""
     seeds: tuple[int, ...] = (1, 2, 3)
     homes: tuple[Path, ...] = ()
     file: Path | None = None
@@ -67,13 +92,15 @@ def bench_quickstart(overrides: Sequence[str], settings: Settings) -> BenchRepor
     """Take or play one run of the preset for each seed, and store what they reached.
 
     Raises:
-        ConfigError: An override other than `seeds=1,2,3`, `homes=DIR,DIR` or `file=FILE`.
+        ConfigError: An override other than `preset=NAME`, `seeds=1,2,3`, `homes=DIR,DIR`,
+            `file=FILE` or a key of the preset; or what `load_config` says of the preset.
         OutsideError: A run failed.
     """
     options = _options(overrides)
     found = RepeatedResult(
         machine=machine(),
-        results=tuple(_result(seed, options.homes, settings) for seed in options.seeds),
+        preset=" ".join((options.preset, *options.own)),
+        results=tuple(_result(seed, options, settings) for seed in options.seeds),
     )
     if options.file is not None:
         text = TypeAdapter(RepeatedResult).dump_json(found, indent=1).decode()
@@ -117,6 +144,7 @@ def _read(store: Store, run: Run, config: TrainConfig) -> SeedResult:
     if run.ended_at is None:
         raise OutsideError(f"run {run.name} completed and the store does not say when")
     return SeedResult(
+        coach=_model_coach(store, run, config),
         seed=run.seed,
         run=run.name,
         code_version=run.code_version,
@@ -126,11 +154,29 @@ def _read(store: Store, run: Run, config: TrainConfig) -> SeedResult:
     )
 
 
-def _result(seed: int, homes: Sequence[Path], settings: Settings) -> SeedResult:
-    wanted = load_config(PRESET, (f"seed={seed}",))
-    found = _look(wanted, homes, settings)
+def _model_coach(store: Store, run: Run, config: TrainConfig) -> ModelCoachResult | None:
+    if config.coach.backend == RULE:
+        return None
+    agents = [
+        agent
+        for iteration in range(1, config.rollout.iterations + 1)
+        for agent in store.figures.get_iteration_figures(run.id, "train", iteration).agents
+    ]
+    unscored = sum(agent.unscored for agent in agents)
+    return ModelCoachResult(
+        model=config.coach.model,
+        scores=sum(agent.actions for agent in agents) - unscored,
+        unscored=unscored,
+        tokens=store.figures.get_coach_spending(run.id).tokens,
+    )
+
+
+def _result(seed: int, options: _Options, settings: Settings) -> SeedResult:
+    typed = ("--config", options.preset, *options.own, f"seed={seed}")
+    wanted = load_config(Path(options.preset), typed[2:])
+    found = _look(wanted, options.homes, settings)
     if found is None:
-        _play(seed, settings)
+        _play(("train", *typed), settings)
         found = _look(wanted, (), settings)
     if found is None:
         raise OutsideError(f"the run of seed {seed} ended and {settings.home} does not have it")
@@ -147,9 +193,8 @@ def _look(wanted: TrainConfig, homes: Sequence[Path], settings: Settings) -> See
     return None
 
 
-def _play(seed: int, settings: Settings) -> None:
+def _play(typed: Sequence[str], settings: Settings) -> None:
     """Train as a person would, in a process of its own; its progress is shown on stderr."""
-    typed = ["train", "--config", str(PRESET), f"seed={seed}"]
     command = [sys.executable, "-c", "from mappa_cli.main import main; main()", *typed]
     where = os.environ | {"MAPPA_HOME": str(settings.home)}
     code = subprocess.run(command, stdout=sys.stderr, env=where, check=False).returncode
@@ -159,11 +204,16 @@ def _play(seed: int, settings: Settings) -> None:
 
 def _options(overrides: Sequence[str]) -> _Options:
     given = dict[str, str]()
+    own = tuple(override for override in overrides if "." in override.partition("=")[0])
     for override in overrides:
         key, _, value = override.partition("=")
-        given[key] = value
-    if not {*given} <= {"seeds", "homes", "file"} or not all(given.values()):
-        raise ConfigError("bench quickstart takes seeds=1,2,3, homes=DIR,DIR and file=FILE")
+        if override not in own:
+            given[key] = value
+    if not {*given} <= {"preset", "seeds", "homes", "file"} or not all(given.values()):
+        raise ConfigError(
+            "bench quickstart takes preset=NAME, seeds=1,2,3, homes=DIR,DIR, file=FILE and keys "
+            "of the preset (coach.model=...)"
+        )
     seeds = given.get("seeds", "1,2,3").split(",")
     if not all(seed.isdecimal() for seed in seeds):
         raise ConfigError(f"seeds={given['seeds']} are no numbers: write them as seeds=1,2,3")
@@ -173,7 +223,13 @@ def _options(overrides: Sequence[str]) -> _Options:
     file = Path(given["file"]) if "file" in given else None
     if file is not None and not file.parent.is_dir():
         raise ConfigError(f"file={file}: there is no folder {file.parent}, make it first")
-    return _Options(seeds=tuple(sorted(map(int, {*seeds}))), homes=homes, file=file)
+    return _Options(
+        preset=given.get("preset", PRESET),
+        own=own,
+        seeds=tuple(sorted(map(int, {*seeds}))),
+        homes=homes,
+        file=file,
+    )
 
 
 def _figures(found: RepeatedResult) -> Iterator[Figure]:
@@ -187,3 +243,14 @@ def _figures(found: RepeatedResult) -> Iterator[Figure]:
             name=name, value=100 * compared.low, unit="points", aim="> 0", met=compared.low > 0
         )
         yield Figure(name=f"{of}: a run", value=one.minutes, unit="min")
+        if one.coach is not None:
+            yield from _coach_figures(one.coach, of, one.minutes)
+
+
+def _coach_figures(coach: ModelCoachResult, of: str, minutes: float) -> Iterator[Figure]:
+    share = 100 * coach.unscored / (coach.scores + coach.unscored)
+    yield Figure(
+        name=f"{of}: actions unscored", value=share, unit="%", aim="< 2", met=share < MOST_UNSCORED
+    )
+    speed = coach.tokens / (60 * minutes)
+    yield Figure(name=f"{of}: tokens coached over the run", value=speed, unit="/s")

@@ -108,7 +108,7 @@ _LINE_WITH_BRACE = re.compile(r"^[ \t]*\{", re.MULTILINE)
 _MARKUP = re.compile(r"[\s*_`>#-]+")
 _JSON_FENCE = "```json"
 _FENCES = ("```", "~~~")
-_EVIDENCE, _EVIDENCE_END = "<<<EVIDENCE", "<<<END"
+_EVIDENCE, _EVIDENCE_END = "<<<", "<<<END"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,7 +283,7 @@ def _unquoted(text: str) -> str:
             in_json = False
         elif bare.lower() == _JSON_FENCE or (only_fence and bare == "```"):
             in_json = True
-        elif _EVIDENCE in line:
+        elif bare.startswith(_EVIDENCE) and not bare.startswith(_EVIDENCE_END):
             hidden_until = _EVIDENCE_END
         elif bare.startswith(_FENCES):
             hidden_until = bare[:3]

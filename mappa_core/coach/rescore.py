@@ -55,7 +55,8 @@ def coach_overrides(coach: str, rubric: str | None) -> list[str]:
     backend, separator, model = coach.partition(":")
     if not backend or (separator and not model):
         raise ConfigError(f"--coach {coach}: write backend:model, e.g. gemini:gemini-2.5-pro")
-    chosen = [f"coach.backend={backend}", f"coach.model={model}"]
+    # Nothing after `=` would be read as null.
+    chosen = [f"coach.backend={backend}", f"coach.model={model or repr(model)}"]
     return chosen if rubric is None else [*chosen, f"coach.rubric={rubric}"]
 
 

@@ -9,6 +9,8 @@ from uuid import UUID
 import pytest
 
 from mappa_cli.provider_stub.script import Question, judgement
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.config_files import with_overrides
 from mappa_core.coach.budget import Budget
 from mappa_core.coach.case import case_of
 from mappa_core.coach.config import BudgetConfig, CoachConfig
@@ -265,7 +267,10 @@ def test_a_coach_is_named_by_backend_and_model() -> None:
         "coach.model=gemini-2.5-pro",
         "coach.rubric=./mine-1",
     ]
-    assert coach_overrides("rule", None) == ["coach.backend=rule", "coach.model="]
+    # A run that a model coached can be scored by rules: no model is named, not null.
+    asked = TrainConfig.model_validate({"coach": {"backend": "openai", "model": "gpt-5-mini"}})
+    by_rules = with_overrides(asked, coach_overrides("rule", None)).coach
+    assert (by_rules.backend, by_rules.model) == ("rule", "")
     with pytest.raises(ConfigError, match="backend:model"):
         coach_overrides("gemini:", None)
 
@@ -309,7 +314,7 @@ def test_prompts_from_sql_alone_are_byte_for_byte_those_that_trained(
     )
     episode = episode.closed(StopReason.ANSWERED, outcome=outcome)
     store.episodes.close_episode(episode)
-    visibility = dict.fromkeys(AGENTS, LabelVisibility.FULL)
+    visibility: dict[str, LabelVisibility] = dict.fromkeys(AGENTS, LabelVisibility.FULL)
 
     def asked(played: Episode, *, trains: bool) -> list[Question]:
         provider = ScriptedProvider()

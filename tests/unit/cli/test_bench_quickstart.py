@@ -15,8 +15,10 @@ STORED = Path(__file__).parents[3] / "docs" / "quickstart.json"
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (("seed=1",), r"takes seeds=1,2,3, homes=DIR,DIR and file=FILE"),
-        (("seeds=",), r"takes seeds=1,2,3"),
+        (("seed=1",), r"takes preset=NAME, seeds=1,2,3, homes=DIR,DIR, file=FILE and keys"),
+        (("seeds=",), r"takes preset=NAME, seeds=1,2,3"),
+        (("preset=no_such",), r"no_such"),
+        (("rollout.problem=3",), r"rollout.problem"),
         (("seeds=1,two",), r"seeds=1,two are no numbers"),
         (("homes=/no/such/home",), r"there is no folder /no/such/home"),
         (("file=/no/such/folder/a.json",), r"there is no folder /no/such/folder, make it first"),

@@ -40,9 +40,9 @@ def test_an_attempt_stays_between_its_fences(one: dict[str, Any]) -> None:
     for line in one["attempt"].splitlines():
         assert line.strip() not in outside
     # Nothing inside looks like a fence or a control token any more.
-    inside = prompt.user.replace(f"<<<EVIDENCE {prompt.marker}", "").replace(
-        f"<<<END {prompt.marker}", ""
-    )
+    fences = re.findall(rf"<<<(.*)>>>\n(?s:.*?)\n<<<END {prompt.marker}>>>", prompt.user)
+    assert prompt.user.count("<<<") == 2 * len(fences)
+    inside = prompt.user.replace("<<<", "")
     assert not re.search(r"<<<|<\||<｜|\[/?INST\]|</?s>|<(start|end)_of_turn>", inside)
     assert not re.search(
         "[\u115f\u180e\u200b-\u200f\u202a-\u202e\u3164\ufe00-\ufe0f\x00\x1b]", inside
@@ -51,7 +51,7 @@ def test_an_attempt_stays_between_its_fences(one: dict[str, Any]) -> None:
 
 
 def outside_fences(user: str, marker: str) -> str:
-    pattern = rf"<<<EVIDENCE {marker} [^\n]*>>>\n.*?\n<<<END {marker}>>>"
+    pattern = rf"<<<[^\n]*>>>\n.*?\n<<<END {marker}>>>"
     return re.sub(pattern, "", user, flags=re.DOTALL)
 
 
