@@ -1,4 +1,4 @@
-"""Asks a person what to do about a coach that the audit of a run under way says is biased.
+"""Asks a person what to do about a coach that the audit of a run under way does not acquit.
 
 every so many iterations: audit ─▶ biased ─▶ the run is paused, with a form on its page
                                                ├─ go on    as before
@@ -26,6 +26,7 @@ from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import Services
 from mappa_core.audit.corrections import store_correction
 from mappa_core.audit.findings import as_finding
+from mappa_core.audit.needed import what_would_tell
 from mappa_core.audit.records import Figure
 from mappa_core.audit.report.text import markdown
 from mappa_core.audit.run_audit import DEFAULT_SIMULATIONS, RunAudit, audit_run
@@ -51,7 +52,7 @@ class Answer(RunInput):
 
 
 async def asked(port: Services, run: Run, iteration: int, config: TrainConfig) -> TrainConfig:
-    """Audit the run so far where it is time to, and ask a person if its coach is biased.
+    """Audit the run so far where it is time to, and ask a person about a verdict in `audit.ask_on`.
 
     Returns `config` as the next iteration is to have it. A run that takes a bias off already is not
     asked about.
@@ -83,21 +84,26 @@ async def _ask(
     # A resumed run walks through iterations that it left behind; those are not asked about.
     latest = int(audited.seen.frame.iteration.max())
     moved_on = latest > iteration + config.rollout.async_level
-    if moved_on or audited.result.verdict != "biased":
+    if moved_on or audited.result.verdict not in config.audit.ask_on:
         return None
     await _tell(port, run, iteration, audited)
     decision = await _answered(run, iteration, config, audited)
     if decision == STOP:
         raise CoachError(
-            f"stopped by a person after iteration {iteration}: the audit says biased, see `mappa "
-            f"audit {run.name}`; `mappa train --resume {run.name}` asks again"
+            f"stopped by a person after iteration {iteration}: the audit says "
+            f"{audited.result.verdict}, see `mappa audit {run.name}`; `mappa train --resume "
+            f"{run.name}` asks again"
         )
     detail: dict[str, str] = {}
     if decision == DEBIAS:
         correction = await asyncio.to_thread(store_correction, audit, audited)
         detail["correction"] = str(correction.id)
     answer = Figure(
-        kind=KIND, subject="biased", verdict=decision, iteration=iteration, detail=detail
+        kind=KIND,
+        subject=audited.result.verdict,
+        verdict=decision,
+        iteration=iteration,
+        detail=detail,
     )
     await asyncio.to_thread(audit.add, [as_finding(answer, run.id)])
     return answer
@@ -109,18 +115,23 @@ async def _tell(port: Services, run: Run, iteration: int, audited: RunAudit) -> 
         key="audit", markdown=markdown(audited.seen, audited.result, audited.rates)
     )
     payload = {"verdict": audited.result.verdict, "iteration": iteration, "asks": True}
-    emit_event("mappa.audit.biased", resource=run_resource(run.name), payload=payload)
+    event = f"mappa.audit.{audited.result.verdict.replace(' ', '_')}"
+    emit_event(event, resource=run_resource(run.name), payload=payload)
     port.progress.on_waiting(
-        f"the audit of iteration {iteration} says biased; the run is paused until its page in "
-        "Prefect (Resume) says go on, debias or stop"
+        f"the audit of iteration {iteration} says {audited.result.verdict}; the run is paused "
+        "until its page in Prefect (Resume) says go on, debias or stop"
     )
 
 
 async def _answered(run: Run, iteration: int, config: TrainConfig, audited: RunAudit) -> str:
     """Wait for a person's decision."""
+    result = audited.result
+    found = f"that its coach is biased: {', '.join(result.biased)}"
+    if result.verdict != "biased":
+        found = f"{result.verdict}: to tell would take {what_would_tell(audited.seen, result)}"
     form = Answer.with_initial_data(
-        description=f"After iteration {iteration} the audit of {run.name} says that its coach is "
-        f"biased: {', '.join(audited.result.biased)}. The artifact `audit` has the figures."
+        description=f"After iteration {iteration} the audit of {run.name} says {found}. The "
+        "artifact `audit` has the figures."
     )
     hours = config.audit.ask_hours
     try:
@@ -133,7 +144,8 @@ async def _answered(run: Run, iteration: int, config: TrainConfig, audited: RunA
         )
     except FlowPauseTimeout:
         raise CoachError(
-            f"the audit says biased, and there was no answer in {hours:g} hours (audit.ask_hours): "
-            f"see `mappa audit {run.name}`; `mappa train --resume {run.name}` asks again"
+            f"the audit says {audited.result.verdict}, and there was no answer in {hours:g} hours "
+            f"(audit.ask_hours): see `mappa audit {run.name}`; `mappa train --resume {run.name}` "
+            "asks again"
         ) from None
     return answer.decision

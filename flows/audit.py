@@ -19,6 +19,7 @@ from pydantic import Field
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.databases import opened_audit
 from mappa_core.app.services import Services
+from mappa_core.audit.config import StopOn
 from mappa_core.audit.report.text import markdown
 from mappa_core.audit.run_audit import DEFAULT_SIMULATIONS, audit_run
 from mappa_core.audit.statistics.verdicts import MARGIN_POINTS
@@ -56,14 +57,21 @@ class Watch:
         self._stop_on(seen.alerts)
 
     def _stop_on(self, alerts: Sequence[Alert]) -> None:
-        stopping = next((alert for alert in alerts if alert.stop in self._config.stop_on), None)
+        named = self._config.stop_on
+        stopping = next((alert for alert in alerts if stops(alert.stop, named)), None)
         if stopping is not None:
-            left = [name for name in self._config.stop_on if name != stopping.stop]
+            off = {stopping.stop} if stopping.stop in named else {"coach", "policy"}
+            left = [name for name in named if name not in off]
             raise CoachError(
                 f"{stopping.what} (audit.stop_on): see `mappa audit {self._run.name}`, then start "
                 "a new run with a coach that holds still, or go on with `mappa train --resume "
                 f"{self._run.name} 'audit.stop_on=[{','.join(left)}]'`"
             )
+
+
+def stops(what: StopOn, named: Sequence[StopOn]) -> bool:
+    """Whether `audit.stop_on` says so; one of two things does where both are named."""
+    return what in named or (what == "coach or policy" and {"coach", "policy"} <= set(named))
 
 
 def _monitor(port: Services, run: Run, config: TrainConfig) -> Monitor | None:

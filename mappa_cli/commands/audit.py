@@ -233,6 +233,10 @@ def _print(audited: "RunAudit", correction: str | None) -> None:
         console.print(
             "It rests on a regression alone; `mappa audit RUN --experiment 200` asks the coach."
         )
+    if result.verdict == "cannot tell":
+        from mappa_core.audit.needed import what_would_tell
+
+        console.print(f"To tell would take {what_would_tell(audited.seen, result)}.")
 
 
 def _verdict(verdict: str) -> Text:

@@ -1,6 +1,7 @@
 """`mappa promote`: from a trained run to the champions of the registry, and back."""
 
 import json
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -11,6 +12,7 @@ from mappa_cli.printing.console import make_table, open_console
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.updates import RegisteredVersion
 from mappa_core.core.settings import Settings
+from mappa_core.evaluate.audit_objections import waivers
 
 
 def promote_command(
@@ -20,6 +22,10 @@ def promote_command(
     agent: Annotated[str | None, typer.Option("--agent", help="Only this agent.")] = None,
     override: Annotated[
         str | None, typer.Option("--override", help="Why to promote in spite of objections.")
+    ] = None,
+    waive: Annotated[
+        list[str] | None,
+        typer.Option("--waive", help="An objection that is not to count: cannot-tell."),
     ] = None,
     listed: Annotated[
         bool, typer.Option("--list", help="Print the registered models and who is champion.")
@@ -33,6 +39,7 @@ def promote_command(
     """Make a run's last checkpoints champions where gain and audit support it."""
     if sum((run is not None, listed, rollback is not None)) != 1:
         raise ConfigError("say what to promote: a RUN, --list, or --rollback MODEL VERSION")
+    waivers(waive or ())
     if override is not None and not override.strip():
         raise ConfigError('an override needs a reason: --override "why"')
     if listed:
@@ -40,10 +47,12 @@ def promote_command(
     elif rollback is not None:
         _roll_back(*rollback)
     elif run is not None:
-        _promote(run, agent, override, as_json)
+        _promote(run, agent, override, waive or (), as_json)
 
 
-def _promote(run: str, agent: str | None, override: str | None, as_json: bool) -> None:
+def _promote(
+    run: str, agent: str | None, override: str | None, waive: Sequence[str], as_json: bool
+) -> None:
     settings = Settings()
     from mappa_cli.servers import prefect_server
 
@@ -51,11 +60,16 @@ def _promote(run: str, agent: str | None, override: str | None, as_json: bool) -
         from flows.promote import promote
         from mappa_core.app.promotion import summary
 
-        case = run_flow(promote(run, agent, override))
+        case = run_flow(promote(run, agent, override, waive))
     if as_json:
         moved = {each.name: each.version for each in case.moved}
         gain = case.comparison.metrics() if case.comparison else {}
-        promoted = {"promoted": moved, "audit": case.verdict, "objections": case.objections}
+        promoted = {
+            "promoted": moved,
+            "audit": case.verdict,
+            "objections": case.objections,
+            "waived": list(case.waived),
+        }
         typer.echo(json.dumps(promoted | gain))
         return
     typer.echo(summary(case, override))

@@ -26,7 +26,7 @@ RESUMABLE = {
         "base_url",
         "exam",
     ),
-    "audit": ("stop_on", "ask_every", "ask_hours"),
+    "audit": ("stop_on", "ask_every", "ask_on", "ask_hours"),
     "learner": ("deployment",),
 }
 """Keys that a resumed run may change, by section: how its coach is asked, and not what; what the

@@ -1,13 +1,19 @@
 """The case for promoting a run: what `evaluate` compares, with an audit of its coach made now."""
 
+from collections.abc import Collection
+
 from mappa_core.app.databases import Records
+from mappa_core.audit.needed import what_would_tell
 from mappa_core.audit.run_audit import audit_run
 from mappa_core.audit.statistics.verdicts import MARGIN_POINTS
 from mappa_core.core.records.runs import Run
-from mappa_core.evaluate.promotion import Case, CoachAudit, build_case
+from mappa_core.evaluate.audit_objections import CoachAudit, Waiver
+from mappa_core.evaluate.promotion import Case, build_case
 
 
-def considered(records: Records, run: str, agent: str | None) -> Case:
+def considered(
+    records: Records, run: str, agent: str | None, waive: Collection[Waiver] = ()
+) -> Case:
     """Build the case of one run, with an audit made now; raises as `flows.promote`."""
     stored = records.store.runs.get_run(run)
     return build_case(
@@ -16,6 +22,7 @@ def considered(records: Records, run: str, agent: str | None) -> Case:
         store=records.store,
         registry=records.registry,
         audit=_audit(records, stored),
+        waive=waive,
     )
 
 
@@ -24,7 +31,11 @@ def _audit(records: Records, run: Run) -> CoachAudit | None:
     if not records.store.policies.list_checkpoints(run.id):
         return None
     audited = audit_run(records.audit, str(run.id), MARGIN_POINTS, record=True, simulations=0)
-    return CoachAudit(verdict=audited.result.verdict, biased_for=audited.result.biased)
+    return CoachAudit(
+        verdict=audited.result.verdict,
+        biased_for=audited.result.biased,
+        needed=what_would_tell(audited.seen, audited.result),
+    )
 
 
 def summary(case: Case, override: str | None) -> str:
@@ -38,6 +49,7 @@ def summary(case: Case, override: str | None) -> str:
         )
     lines.append(f"* audit of the coach: {case.verdict}")
     lines += [f"* objection: {each}" for each in case.objections]
+    lines += [f"* waived: {said}" for said in case.waived.values()]
     if override is not None:
         lines.append(f"* overridden: {override}")
     lines += ["", "| model | version |", "| --- | --- |"]

@@ -6,8 +6,10 @@ from pydantic import Field
 
 from mappa_core.core.section import Fraction, Section
 
-StopOn = Literal["coach", "rubric", "policy", "health", "divergence", "unscored"]
+StopOn = Literal["coach", "rubric", "policy", "coach or policy", "health", "divergence", "unscored"]
 """What an audit may stop a run for."""
+AskOn = Literal["biased", "suspected", "cannot tell"]
+"""Verdicts that a person may be asked about."""
 
 
 class AuditConfig(Section):
@@ -21,14 +23,21 @@ class AuditConfig(Section):
     )
     stop_on: tuple[StopOn, ...] = Field(
         default=(),
-        description="Stop the run when coach, rubric or policy has drifted, or on an alert about "
-        "score health, divergence or unscored actions; a resumed run may change it.",
+        description="Stop the run when coach, rubric or policy has drifted, when one of coach and "
+        "policy has and the anchors cannot tell which (also where both are named), or on an alert "
+        "about score health, divergence or unscored actions; a resumed run may change it.",
     )
     ask_every: int = Field(
         default=0,
         ge=0,
-        description="Audit the run after so many iterations and, if its coach is biased, pause it "
-        "until a person says on its page to go on, debias or stop; 0 never asks.",
+        description="Audit the run after so many iterations and, if the verdict is one of "
+        "audit.ask_on, pause it until a person says on its page to go on, debias or stop; 0 never "
+        "asks.",
+    )
+    ask_on: tuple[AskOn, ...] = Field(
+        default=("biased", "suspected"),
+        min_length=1,
+        description="Verdicts that a person is asked about; most short runs have 'cannot tell'.",
     )
     ask_hours: float = Field(
         default=24.0,

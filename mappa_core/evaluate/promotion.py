@@ -8,7 +8,7 @@ Teams are measured as wholes, so the champions of a team are compared as they we
 from one run, after the same update.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TypeAlias
@@ -18,6 +18,7 @@ from mappa_core.core.errors import ConfigError, NotFound, PromotionRefused
 from mappa_core.core.records.runs import Run
 from mappa_core.core.records.updates import RegisteredVersion
 from mappa_core.core.text import counted
+from mappa_core.evaluate.audit_objections import CoachAudit, Waiver, audit_objections, undecided
 from mappa_core.evaluate.comparison import Comparison, compare
 from mappa_core.evaluate.registration import registered_name
 from mappa_core.evaluate.report import successes_of
@@ -46,15 +47,6 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CoachAudit:
-    """What an audit of the moment says of the candidate's coach."""
-
-    verdict: str
-    biased_for: tuple[str, ...]
-    """Task types."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """What there is to decide, and what speaks against it."""
 
@@ -69,6 +61,8 @@ class Case:
     """The audit's, on the candidate's coach."""
     objections: tuple[str, ...]
     """Empty where the promotion is certified."""
+    waived: Mapping[Waiver, str]
+    """What would have been an objection, under the name by which it was waived."""
 
 
 def build_case(
@@ -78,6 +72,7 @@ def build_case(
     store: Store,
     registry: ModelRegistry,
     audit: CoachAudit | None,
+    waive: Collection[Waiver] = (),
 ) -> Case:
     """Compare a run's last registered team with the champions.
 
@@ -87,6 +82,7 @@ def build_case(
         store: Where the held-out episodes are.
         registry: Where the versions are.
         audit: Of the run's coach; None where there was none.
+        waive: Objections that are not to count; they are kept with the versions.
 
     Raises:
         NotFound: The run has no finished update, or it is not registered, or no such agent.
@@ -103,6 +99,7 @@ def build_case(
     champions = {each.name: _step(each) for each in chain(*versions) if CHAMPION in each.aliases}
     champion, apart = _champion(champions, len(names), candidate, store)
     comparison, uncertified = _compared(candidate, champion, store)
+    unclear = undecided(run, audit)
     return Case(
         candidate=candidate,
         champion=champion,
@@ -113,8 +110,10 @@ def build_case(
             *_team_objections(champions, candidates, moved),
             *apart,
             *uncertified,
-            *_audit_objections(run, audit),
+            *audit_objections(run, audit),
+            *(said for name, said in unclear.items() if name not in waive),
         ),
+        waived={name: said for name, said in unclear.items() if name in waive},
     )
 
 
@@ -265,18 +264,6 @@ def _temperature(run: Run) -> object:
     return evaluation.get("temperature") if isinstance(evaluation, Mapping) else None
 
 
-def _audit_objections(run: Run, audit: CoachAudit | None) -> Sequence[str]:
-    if audit is None:
-        return (f"the coach of {run.name} was not audited: `mappa audit {run.name}`",)
-    if audit.verdict == "suspected":
-        return (
-            f"the audit suspects its coach: ask it by `mappa audit {run.name} --experiment 200`",
-        )
-    if audit.verdict != "biased":
-        return ()
-    return (f"the audit says that its coach is biased for {', '.join(audit.biased_for)}",)
-
-
 def _notes(case: Case, override: str | None) -> dict[str, str]:
     notes = {"against": str(case.champion or "several runs"), "audit": case.verdict}
     if case.comparison is not None:
@@ -284,6 +271,8 @@ def _notes(case: Case, override: str | None) -> dict[str, str]:
         notes["gain_low"] = f"{case.comparison.low:.4f}"
         notes["gain_high"] = f"{case.comparison.high:.4f}"
         notes["problems"] = str(case.comparison.problems)
+    if case.waived:
+        notes["waived"] = "; ".join(f"{name}: {said}" for name, said in case.waived.items())
     if override is not None:
         notes["override"] = override
         notes["objections"] = "; ".join(case.objections)

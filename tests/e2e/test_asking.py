@@ -142,6 +142,13 @@ def test_a_person_stops_the_run_and_has_it_debiased_later(toy: Toy, biased: Trai
 
 
 @pytest.mark.slow
+def test_a_verdict_that_is_not_named_is_not_asked_about(toy: Toy, biased: TrainConfig) -> None:
+    other = biased.audit.model_copy(update={"ask_on": ("cannot tell",)})
+    asyncio.run(toy.train(biased.model_copy(update={"audit": other})))
+    assert toy.answers() == []
+
+
+@pytest.mark.slow
 def test_without_an_answer_the_run_ends_in_time_and_can_go_on(
     toy: Toy, biased: TrainConfig
 ) -> None:

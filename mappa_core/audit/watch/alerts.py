@@ -11,7 +11,6 @@ default values are meant to be rare in a healthy run.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -32,8 +31,8 @@ class Alert:
 
     kind: str
     """`drift`, `health`, `divergence` or `unscored`; events are called `mappa.audit.<kind>`."""
-    stop: StopOn | Literal["coach or policy"]
-    """What `audit.stop_on` calls it; a drift of which the cause is not known stops nothing."""
+    stop: StopOn
+    """What `audit.stop_on` calls it."""
     subject: str
     what: str
     """In one line, for a person."""

@@ -8,7 +8,8 @@ import pytest
 from mappa_core.core.errors import ConfigError, NotFound, PromotionRefused
 from mappa_core.core.records.episodes import Outcome, StopReason
 from mappa_core.core.records.runs import Run
-from mappa_core.evaluate.promotion import CHAMPION, Case, CoachAudit, build_case, promote, roll_back
+from mappa_core.evaluate.audit_objections import CoachAudit, waivers
+from mappa_core.evaluate.promotion import CHAMPION, Case, build_case, promote, roll_back
 from mappa_core.evaluate.registration import register_policies
 from mappa_core.store.store import Store
 from tests.builders import make_episode, make_policy, make_problem, make_run, make_turn, make_update
@@ -52,7 +53,7 @@ class World:
             self.store.episodes.close_episode(closed)
 
     def case(self, run: Run, *biased_for: str, agent: str | None = None) -> Case:
-        audit = CoachAudit(verdict="biased" if biased_for else "cannot tell", biased_for=biased_for)
+        audit = CoachAudit(verdict="biased" if biased_for else "equivalent", biased_for=biased_for)
         return build_case(run, agent, store=self.store, registry=self.registry, audit=audit)
 
     def champions(self) -> dict[str, str]:
@@ -114,6 +115,33 @@ def test_a_suspected_coach_is_refused_with_what_would_tell(world: World) -> None
     case = build_case(run, None, store=world.store, registry=world.registry, audit=audit)
     with pytest.raises(PromotionRefused, match="mappa audit suspected --experiment 200"):
         promote(case, world.registry, override=None)
+
+
+def test_an_audit_that_cannot_tell_is_waived_by_name(world: World) -> None:
+    run = world.run("unclear", before=(), after=range(15))
+    audit = CoachAudit(verdict="cannot tell", biased_for=(), needed="300 answers")
+    records = {"store": world.store, "registry": world.registry, "audit": audit}
+    refused = build_case(run, None, **records)
+    with pytest.raises(PromotionRefused, match=r"cannot tell whether .* would take 300 answers"):
+        promote(refused, world.registry, override=None)
+    case = build_case(run, None, **records, waive=waivers(["cannot-tell"]))
+    assert case.objections == ()
+    promote(case, world.registry, override=None)
+    (version,) = world.registry.versions("mappa-mathchat-solver")
+    assert version.tags["mappa.promotion.waived"].startswith("cannot-tell: the audit cannot tell")
+    assert version.tags["mappa.promotion.audit"] == "cannot tell"
+
+
+def test_what_an_audit_tells_is_not_waived(world: World) -> None:
+    with pytest.raises(ConfigError, match="--waive biased: cannot-tell may be waived"):
+        waivers(["cannot-tell", "biased"])
+    run = world.run("kind", before=(), after=range(15))
+    audit = CoachAudit(verdict="biased", biased_for=("a",))
+    waived = waivers(["cannot-tell"])
+    case = build_case(
+        run, None, store=world.store, registry=world.registry, audit=audit, waive=waived
+    )
+    assert case.objections == ("the audit says that its coach is biased for a",)
 
 
 def test_a_run_that_was_not_audited_is_refused(world: World) -> None:

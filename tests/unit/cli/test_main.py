@@ -69,6 +69,7 @@ def failing(
         (["promote"], "say what to promote"),
         (["promote", "run", "--list"], "say what to promote"),
         (["promote", "run", "--override", " "], "needs a reason"),
+        (["promote", "run", "--waive", "biased"], "cannot-tell may be waived"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_written(
