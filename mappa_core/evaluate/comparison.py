@@ -3,9 +3,9 @@
     difference = mean over problems of (mean success after - mean success before)
 
 The interval is a percentile bootstrap over problems (Efron & Tibshirani 1993, chapter 13): a
-problem's episodes share its difficulty, so problems, not episodes, are resampled. The bootstrap
-knows no doubt where few problems changed: three that all improved give an interval of width zero.
-A verdict therefore also needs `FEWEST_CHANGED` problems that changed.
+problem's episodes share its difficulty, so problems, not episodes, are resampled. Of few problems
+it is too narrow; up to `FEW` have an interval of their own (`intervals.few_changes`). Where few of
+many changed, a verdict also needs `FEWEST_CHANGED` problems that did.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,8 +15,12 @@ from uuid import UUID
 
 import numpy as np
 
+from mappa_core.evaluate.intervals import few_changes
+
 Verdict = Literal["better", "worse", "cannot tell"]
 
+FEW = 20
+"""Problems up to which the bootstrap covers less than 94 %."""
 FEWEST_CHANGED = 6
 """Below this, changes all in one direction pass a two-sided sign test: 2 * 0.5**5 > 0.05."""
 
@@ -93,7 +97,11 @@ def compare(
     earlier = np.array([np.mean(before[problem]) for problem in problems])
     later = np.array([np.mean(after[problem]) for problem in problems])
     differences = later - earlier
-    low, high = _interval(differences, resamples, seed)
+    if len(problems) <= FEW:
+        fewest = min(len(side[problem]) for side in (before, after) for problem in problems)
+        low, high = few_changes(differences, fewest)
+    else:
+        low, high = _interval(differences, resamples, seed)
     return Comparison(
         problems=len(problems),
         changed=int(np.count_nonzero(differences)),

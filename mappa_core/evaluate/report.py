@@ -5,6 +5,7 @@
     majority    share of problems whose most frequent answer is right; where answers can be compared
     skill       mean over problems of the mean skill of their episodes; where tasks are measured
 
+Each is a mean over problems, which are what its 95 % interval takes as drawn (`intervals`).
 Every episode counts in every mean: one that failed outside or handed in nothing that can be
 measured is no success and has skill 0.
 """
@@ -15,7 +16,10 @@ from dataclasses import dataclass
 from math import comb
 from uuid import UUID
 
+import numpy as np
+
 from mappa_core.core.records.runs import AgentFigures, EpisodeSummary
+from mappa_core.evaluate.intervals import share_interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +39,8 @@ class Report:
     """By k, for 1, 2, 4, ... and all samples."""
     majority: float | None
     skill: float | None
+    intervals: Mapping[str, tuple[float, float]]
+    """95 %, of each mean by its name: `success`, `pass@2`, ..."""
     agents: tuple[AgentFigures, ...]
 
     def metrics(self) -> dict[str, float]:
@@ -48,17 +54,20 @@ class Report:
             "held_out/skill": self.skill,
         }
         named |= {f"held_out/pass_at_{k}": value for k, value in self.pass_at.items()}
+        for name, (low, high) in self.intervals.items():
+            key = f"held_out/{name.replace('@', '_at_')}"
+            named |= {f"{key}_low": low, f"{key}_high": high}
         for agent in self.agents:
             named |= {f"{agent.agent}/held_out/{k}": v for k, v in _rates(self, agent).items()}
         return {name: value for name, value in named.items() if value is not None}
 
     def table(self) -> list[dict[str, str | float]]:
         """For people: each mean with what it is over and what failed in it."""
-        means: dict[str, float | None] = {
-            "success": self.success,
-            **{f"pass@{k}": value for k, value in self.pass_at.items() if k > 1},
-            "majority vote": self.majority,
-            "skill (fair mean)": self.skill,
+        means: dict[str, tuple[str, float | None]] = {
+            "success": ("success", self.success),
+            **{f"pass@{k}": (f"pass@{k}", v) for k, v in self.pass_at.items() if k > 1},
+            "majority": ("majority vote", self.majority),
+            "skill": ("skill (fair mean)", self.skill),
         }
         beside: dict[str, str | float] = {
             "problems": self.problems,
@@ -67,8 +76,13 @@ class Report:
             "invalid": self.invalid,
         }
         return [
-            {"figure": name, "mean": round(value, 4), **beside}
-            for name, value in means.items()
+            {
+                "figure": title,
+                "mean": round(value, 4),
+                "95 % interval": "{:.3f} to {:.3f}".format(*self.intervals[name]),
+                **beside,
+            }
+            for name, (title, value) in means.items()
             if value is not None
         ]
 
@@ -90,21 +104,47 @@ def report(step: int, episodes: Sequence[EpisodeSummary], agents: Sequence[Agent
     """
     if not episodes:
         raise ValueError("no held-out episode has been played")
-    by_problem, successes = _by_problem(episodes), successes_of(episodes)
-    fewest = min(map(len, successes.values()))
-    skills = skills_of(episodes)
+    by_problem, means = _by_problem(episodes), _means(episodes)
+    overall = {name: _mean(values) for name, values in means.items()}
     return Report(
         step=step,
         problems=len(by_problem),
         episodes=len(episodes),
         failed=sum(one.failed for one in episodes),
         invalid=sum(one.invalid for one in episodes),
-        success=_mean([_mean(drawn) for drawn in successes.values()]),
-        pass_at={k: pass_at_k(successes, k) for k in _powers_up_to(fewest)},
-        majority=_majority(by_problem),
-        skill=_mean([_mean(values) for values in skills.values()]) if skills else None,
+        success=overall["success"],
+        pass_at={int(name[5:]): value for name, value in overall.items() if "@" in name},
+        majority=overall.get("majority"),
+        skill=overall.get("skill"),
+        intervals=_intervals(means, min(map(len, by_problem.values()))),
         agents=tuple(agents),
     )
+
+
+def _means(episodes: Sequence[EpisodeSummary]) -> Mapping[str, Sequence[float]]:
+    """By figure, what each problem came to."""
+    successes, skills = successes_of(episodes), skills_of(episodes)
+    fewest = min(map(len, successes.values()))
+    elected = _elected(_by_problem(episodes))
+    return {
+        "success": [_mean(drawn) for drawn in successes.values()],
+        **{
+            f"pass@{k}": [_of_problem(samples, k) for samples in successes.values()]
+            for k in _powers_up_to(fewest)
+        },
+        **({"majority": elected} if elected else {}),
+        **({"skill": [_mean(values) for values in skills.values()]} if skills else {}),
+    }
+
+
+def _intervals(
+    means: Mapping[str, Sequence[float]], fewest: int
+) -> Mapping[str, tuple[float, float]]:
+    """The interval of each figure; a vote is one trial of its problem."""
+    return {
+        name: share_interval(np.array(values), 1 if name == "majority" else fewest)
+        for name, values in means.items()
+    }
 
 
 def pass_at_k(outcomes: Mapping[UUID, Sequence[bool]], k: int) -> float:
@@ -166,11 +206,11 @@ def _by_problem(episodes: Sequence[EpisodeSummary]) -> Mapping[UUID, list[Episod
     return grouped
 
 
-def _majority(by_problem: Mapping[UUID, Sequence[EpisodeSummary]]) -> float | None:
-    """None where what is handed in is measured: two files are never the same answer."""
+def _elected(by_problem: Mapping[UUID, Sequence[EpisodeSummary]]) -> Sequence[float]:
+    """Whether each vote is right; empty where files are handed in, of which no two are the same."""
     if any(one.metric for drawn in by_problem.values() for one in drawn):
-        return None
-    return _mean([_elects_right(drawn) for drawn in by_problem.values()])
+        return ()
+    return [_elects_right(drawn) for drawn in by_problem.values()]
 
 
 def _elects_right(drawn: Sequence[EpisodeSummary]) -> float:

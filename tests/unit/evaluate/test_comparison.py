@@ -40,18 +40,25 @@ def compared(*pairs: tuple[str, str], seed: int = 1) -> Comparison:
 
 
 def test_two_problems_by_hand() -> None:
-    # 1/2 -> 1 and 0 -> 1/2; every resample of (1/2, 1/2) has mean 1/2.
+    # 1/2 -> 1 and 0 -> 1/2: two problems that agree tell next to nothing.
     result = compared(("10", "11"), ("00", "01"))
     assert (result.problems, result.episodes, result.changed) == (2, 4, 2)
     assert (result.before, result.after, result.difference) == (0.25, 0.75, 0.5)
-    assert (result.low, result.high) == (0.5, 0.5)
+    assert (result.low, result.high) == (-1.0, 1.0)
 
 
 def test_the_interval_by_hand() -> None:
-    # One of four problems improves: a resample holds it B(4, 1/4) times. P(0) = 0.316 and
-    # P(at most 2) = 0.949 < 0.975 <= P(at most 3) = 0.996, so the interval is 0 to 3/4.
-    result = compared(("0", "1"), *[("0", "0")] * 3)
-    assert (result.difference, result.low, result.high) == (0.25, 0.0, 0.75)
+    # One of nine problems improves: s^2 = (8 / 9 + 1) / 9, and t(8) = 2.306.
+    result = compared(("0", "1"), *[("0", "0")] * 8)
+    reach = 2.306 * (17 / 9 / 9 / 9) ** 0.5
+    assert (result.low, result.high) == pytest.approx((1 / 9 - reach, 1 / 9 + reach), abs=1e-3)
+
+
+def test_the_bootstrap_by_hand() -> None:
+    # One of 24 problems improves: a resample holds it B(24, 1/24) times. P(0) = 0.360 and
+    # P(at most 2) = 0.922 < 0.975 <= P(at most 3) = 0.983, so the interval is 0 to 3/24.
+    result = compared(("0", "1"), *[("0", "0")] * 23)
+    assert (result.low, result.high) == pytest.approx((0.0, 3 / 24))
 
 
 def test_problems_weigh_the_same_however_many_episodes_they_have() -> None:
@@ -61,7 +68,7 @@ def test_problems_weigh_the_same_however_many_episodes_they_have() -> None:
 @given(st.lists(st.text("01", min_size=1, max_size=4), min_size=1, max_size=20))
 def test_what_did_not_change_differs_by_nothing(marks: list[str]) -> None:
     result = compared(*[(mark, mark) for mark in marks])
-    assert (result.difference, result.low, result.high) == (0.0, 0.0, 0.0)
+    assert (result.difference, result.low) == (0.0, -result.high)
     assert (result.changed, result.verdict) == (0, "cannot tell")
 
 

@@ -45,6 +45,10 @@ def test_answers_are_counted_voted_on_and_sampled() -> None:
     # "4" is elected and right; "9" is elected and wrong.
     assert told.majority == 0.5
     assert told.skill is None
+    # One vote of two is right: Clopper and Pearson's interval of a single trial, for few problems.
+    assert told.intervals["majority"] == pytest.approx((0.0, 1.0), abs=0.02)
+    assert set(told.intervals) == {"success", "pass@1", "pass@2", "pass@4", "majority"}
+    assert told.metrics()["held_out/pass_at_4_low"] == told.intervals["pass@4"][0]
     assert told.metrics()["solver/held_out/tool_calls_per_action"] == 0.25
     assert told.agents_table() == [
         {

@@ -1,0 +1,62 @@
+"""Intervals for means over few problems, at 95 %.
+
+Both widen the spread between problems by what a further problem could have shown, so that problems
+that happen to agree are not taken for all there are. `pytest tests/unit/evaluate/test_intervals.py`
+holds their coverage in worlds of its own; docs/evaluation.md has the measured rates.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+LEVEL = 0.95
+Floats = NDArray[np.float64]
+
+
+def few_changes(differences: Floats, episodes: int) -> tuple[float, float]:
+    """Interval of the mean of few problems' changes.
+
+        d +- t(n - 1) s / sqrt(n),   s^2 = (sum (d_i - d)^2 + 1 / k) / n
+
+    Student's t with one problem more, which changed by one of k episodes' deviation. Plain t covers
+    66 % at worst, for all problems may change alike; a percentile bootstrap 62 %, inverted sign
+    flips 69 %.
+
+    Args:
+        differences: (n,) each problem's change of its mean, in [-1, 1].
+        episodes: k, the fewest of a problem on a side.
+    """
+    count = len(differences)
+    if count < 2:
+        return -1.0, 1.0
+    mean = float(differences.mean())
+    variance = (float(((differences - mean) ** 2).sum()) + 1 / episodes) / count
+    reach = float(special.stdtrit(count - 1, (1 + LEVEL) / 2)) * (variance / count) ** 0.5
+    return max(mean - reach, -1.0), min(mean + reach, 1.0)
+
+
+def share_interval(shares: Floats, episodes: int) -> tuple[float, float]:
+    """Interval of the mean of problems' shares, such as pass@k.
+
+    Clopper and Pearson's with the effective number of trials (Korn & Graubard 1998): how many
+    binomial trials of the same share have the variance that the problems show, which is again
+    widened by half of one problem's 1 / k.
+
+    Args:
+        shares: (n,) in [0, 1].
+        episodes: k, the fewest of a problem.
+    """
+    count = len(shares)
+    if count < 2:
+        return 0.0, 1.0
+    mean = float(shares.mean())
+    trials = float(count)
+    if 0 < mean < 1:
+        variance = (float(((shares - mean) ** 2).sum()) + 1 / (2 * episodes)) / count
+        quantile = (1 + LEVEL) / 2
+        few = (special.ndtri(quantile) / special.stdtrit(count - 1, quantile)) ** 2
+        trials = mean * (1 - mean) / (variance / count) * float(few)
+    right, wrong, tail = mean * trials, (1 - mean) * trials, (1 - LEVEL) / 2
+    low = float(special.betaincinv(right, wrong + 1, tail)) if right > 0 else 0.0
+    high = float(special.betaincinv(right + 1, wrong, 1 - tail)) if wrong > 0 else 1.0
+    return low, high

@@ -1,0 +1,55 @@
+"""Intervals of few problems: by hand, and their coverage where the truth is known."""
+
+import numpy as np
+import pytest
+from scipy import special
+
+from mappa_core.evaluate.intervals import few_changes, share_interval
+
+RUNS = 600
+"""The standard error of a coverage of 0.95 is 0.009; 3 of them are allowed."""
+LEAST = 0.92
+
+
+def test_a_change_of_few_problems_by_hand() -> None:
+    # s^2 = (0 + 1 / 4) / 4, and t(3) = 3.182 for 95 %.
+    low, high = few_changes(np.full(4, 0.5), 4)
+    reach = 3.1824 * (1 / 16 / 4) ** 0.5
+    assert (low, high) == pytest.approx((0.5 - reach, 0.5 + reach), abs=1e-4)
+    assert few_changes(np.array([0.5]), 9) == (-1.0, 1.0)
+
+
+def test_a_share_of_no_success_has_the_binomial_interval() -> None:
+    # 1 - 0.025^(1 / 20).
+    assert share_interval(np.zeros(20), 4) == pytest.approx((0.0, 0.16843), abs=1e-5)
+    assert share_interval(np.ones(20), 4) == pytest.approx((0.83157, 1.0), abs=1e-5)
+    assert share_interval(np.array([0.3]), 4) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("problems", [6, 12, 20])
+@pytest.mark.parametrize("episodes", [1, 8])
+def test_a_gain_on_few_problems_is_covered(problems: int, episodes: int) -> None:
+    # Most problems are hardly ever solved, and a gain comes on few of them.
+    rng = np.random.default_rng([problems, episodes])
+    before = rng.beta(0.2, 0.8, (RUNS, problems))
+    after = special.expit(special.logit(before.clip(1e-9, 1 - 1e-9)) + 1.5)
+    everywhere = rng.beta(0.2, 0.8, 200_000).clip(1e-9, 1 - 1e-9)
+    gain = float((special.expit(special.logit(everywhere) + 1.5) - everywhere).mean())
+    drawn = rng.binomial(episodes, after) - rng.binomial(episodes, before)
+    ends = np.array([few_changes(row, episodes) for row in drawn / episodes])
+    assert ((ends[:, 0] <= gain) & (gain <= ends[:, 1])).mean() >= LEAST
+
+
+@pytest.mark.parametrize(("a", "b"), [(0.1, 0.9), (0.05, 2.0), (3.0, 3.0)])
+@pytest.mark.parametrize("problems", [5, 20, 64])
+def test_pass_at_k_is_covered(a: float, b: float, problems: int) -> None:
+    rng = np.random.default_rng([problems, int(100 * a)])
+
+    def passes(rates: np.ndarray) -> np.ndarray:
+        wrong = 8 - rng.binomial(8, rates)
+        return 1 - special.comb(wrong, 4) / special.comb(8, 4)
+
+    truth = float((1 - (1 - rng.beta(a, b, 200_000)) ** 4).mean())
+    drawn = passes(rng.beta(a, b, (RUNS, problems)))
+    ends = np.array([share_interval(row, 8) for row in drawn])
+    assert ((ends[:, 0] <= truth) & (truth <= ends[:, 1])).mean() >= LEAST
