@@ -1,8 +1,8 @@
 """How a coach is watched while it teaches."""
 
-from typing import Literal
+from typing import Literal, cast
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from mappa_core.core.section import Fraction, Section
 
@@ -59,12 +59,6 @@ class AuditConfig(Section):
     most_unparsed: Fraction = Field(
         default=0.05, description="Share of unreadable replies that raises an alert."
     )
-    divergence: float = Field(
-        default=0.1,
-        ge=0,
-        description="Change of score / 10 minus success over the run that raises an alert, once "
-        "its interval lies above.",
-    )
     unscored_points: float = Field(
         default=1.0,
         gt=0,
@@ -75,3 +69,12 @@ class AuditConfig(Section):
         description="Take a bias off before scores teach: a correction's id, or the name of the "
         "run it was estimated on (`mappa audit RUN --debias`).",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_an_earlier_version(cls, values: object) -> object:
+        """Drop the limit of the divergence, which was in a unit that it has no more."""
+        if not isinstance(values, dict):
+            return values
+        kept = cast(dict[str, object], values).items()
+        return {key: value for key, value in kept if key != "divergence"}

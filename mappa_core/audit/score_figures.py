@@ -7,9 +7,11 @@ from mappa_core.audit import sql
 from mappa_core.audit.frame import Floats, Frame, LabelledScores, Ratings
 from mappa_core.audit.records import Figure
 from mappa_core.audit.statistics.agreement import Agreement, agreement, corrected_mean
+from mappa_core.audit.statistics.calibration import ALPHA_DIVERGENCE
 from mappa_core.audit.statistics.health import health, missing
 from mappa_core.audit.statistics.noise import noise
 from mappa_core.audit.statistics.regression import Estimate
+from mappa_core.audit.statistics.trends import Divergence
 from mappa_core.audit.watch.history import RunningSums
 
 
@@ -20,15 +22,28 @@ def health_figures(frame: Frame) -> Iterator[Figure]:
         yield from _described(frame.task_type.names[code], rows)
         yield from _unscored(frame, code, rows)
     for each in RunningSums.of(frame).divergences():
-        figure = Figure(
-            kind="divergence",
-            subject=f"{each.agent}, {each.task_type}",
-            unit="change of score / 10 minus success",
-            actions=each.actions,
-            problems=each.problems,
-            sql=each.sql,
-        )
-        yield measured(figure, each.estimate)
+        yield measured(_divergence(each), each.estimate)
+
+
+def _divergence(found: Divergence) -> Figure:
+    low, high = found.score.interval()
+    return Figure(
+        kind="divergence",
+        subject=f"{found.agent}, {found.task_type}",
+        verdict=f"diverges since {found.since}" if found.bets.alarmed else "",
+        unit="success at equal score, over the run",
+        margin=found.bets.threshold,
+        actions=found.actions,
+        problems=found.problems,
+        sql=found.sql,
+        detail={
+            "score_at_equal_outcome": found.score.value,
+            "score_low": low,
+            "score_high": high,
+            "largest_e_value": float(found.bets.e_values.max()),
+            "false_alarms_at_most": ALPHA_DIVERGENCE,
+        },
+    )
 
 
 def _described(name: str, rows: Frame) -> Iterator[Figure]:

@@ -16,6 +16,18 @@ WHERE run_id = '{run}' AND trained AND phase = 'train'"""
 JUDGED = f"{TRAINED} AND score IS NOT NULL AND success IS NOT NULL"
 
 
+def judged_of(agent: str, task_type: str) -> str:
+    """The actions of one agent on one task type that have both a score and an outcome."""
+    return f"{JUDGED} AND agent = {quoted(agent)} AND task_type = {quoted(task_type)}"
+
+
+def calibration(agent: str, task_type: str) -> str:
+    """Score and outcome of the actions that one agent's calibration is judged by."""
+    return f"""SELECT iteration, problem_id, action_id, score, success
+{judged_of(agent, task_type)}
+ORDER BY iteration, problem_id, action_id"""
+
+
 def of_run(query: str, run_id: object) -> str:
     """A query with the run in it."""
     return query.replace("{run}", str(run_id)).strip()

@@ -84,7 +84,7 @@ def bet(rounds: Sequence[Floats], known: Floats, baseline_error: float = 0.0) ->
     reach = float(stats.norm.isf(BASELINE_ALPHA / 2)) if measured else 0.0
     tolerance = (TOLERANCE_POINTS + reach * baseline_error) / 10
     growth = [log_growth(scores, known, tolerance) for scores in rounds]
-    return _played(growth, 1 / (ALPHA_ANCHORS - (BASELINE_ALPHA if measured else 0.0)))
+    return played(growth, 1 / (ALPHA_ANCHORS - (BASELINE_ALPHA if measured else 0.0)))
 
 
 def bet_on_anchors(
@@ -162,22 +162,27 @@ def bet_on_ranks(rounds: Sequence[Floats], earlier: Floats, seed: int = 0) -> We
     for scores in rounds:
         log = np.zeros((2, len(bets)))
         for score in scores[~np.isnan(scores)]:
-            rank = 2 * _rank(seen, float(score), rng.random()) - 1
+            rank = 2 * smoothed_rank(seen, float(score), rng.random()) - 1
             log += np.log1p(np.stack([bets * rank, -bets * rank]))
         growth.append(log)
-    return _played(growth, 1 / ALPHA_STREAM)
+    return played(growth, 1 / ALPHA_STREAM)
 
 
-def _rank(seen: list[float], score: float, tie: float) -> float:
+def smoothed_rank(seen: list[float], score: float, tie: float) -> float:
     """Smoothed rank in [0, 1] of a new value among those seen, which it then joins."""
     below, upto = bisect_left(seen, score), bisect_right(seen, score)
     seen.insert(below, score)
     return (below + tie * (upto - below + 1)) / len(seen)
 
 
-def _played(growth: Sequence[Floats], threshold: float) -> Wealth:
-    """Lay the capital in shares, let it grow, look after every iteration."""
-    capital = np.full((2, len(BETS)), -np.inf)
+def played(growth: Sequence[Floats], threshold: float) -> Wealth:
+    """Lay the capital in shares, let it grow, look after every iteration.
+
+    Args:
+        growth: T arrays of one shape, the log factor of each bet in an iteration.
+        threshold: Of the e-value, for an alarm.
+    """
+    capital = np.full_like(growth[0], -np.inf) if len(growth) else np.zeros(0)
     e_values = np.empty(len(growth))
     for position, log in enumerate(growth):
         laid = -np.log((position + 1.0) * (position + 2.0))

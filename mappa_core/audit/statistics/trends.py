@@ -1,18 +1,21 @@
 """Changes over a run: scores that rise where success does not, and types whose success grows.
 
-    divergence   change of score / 10 - success
+    divergence   change of success at equal score, beside that of the score at equal outcome
     growth       change of success on one task type, less its change on the others
 
 Each is a regression on the iteration, from the first to the last, with problems as clusters.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from mappa_core.audit import sql
 from mappa_core.audit.frame import Frame
+from mappa_core.audit.statistics.calibration import Scored, bet_on_calibration
 from mappa_core.audit.statistics.design import scaled
+from mappa_core.audit.statistics.drift import Wealth
 from mappa_core.audit.statistics.regression import (
     ClusterSums,
     Estimate,
@@ -37,35 +40,65 @@ class Trend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence(Trend):
-    """How much score / 10 rose above success: above 0, a coach is being gamed."""
+    """How far scores ceased to mean what they meant; the estimate is success at equal score.
+
+    Where it falls while the score at equal outcome rises, the coach is being gamed. Where both fall
+    or both rise, so does the work.
+    """
 
     agent: str
     task_type: str
+    score: Estimate
+    """Change of the score at equal outcome, in points."""
+    bets: Wealth
+    """Of `calibration`; by iteration in `iterations`."""
+    iterations: tuple[int, ...]
+
+    @property
+    def since(self) -> int | None:
+        """The iteration it set in; None before an alarm."""
+        return None if self.bets.onset is None else self.iterations[self.bets.onset]
 
 
-def divergence(agent: str, task_type: str, sums: ClusterSums, *, span: int) -> Divergence | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moments:
+    """What both regressions of one agent and task type need, by problem."""
+
+    success: ClusterSums
+    """Of success on (1, score, iteration)."""
+    score: ClusterSums
+    """Of the score on (1, success, iteration)."""
+
+
+def divergence(
+    cell: tuple[str, str], sums: Moments, rounds: Sequence[Scored], *, cells: int
+) -> Divergence | None:
     """The divergence of one agent on one task type; None below two problems or two iterations.
 
     Args:
-        agent: Whose scores.
-        task_type: Of its problems.
-        sums: Of score / 10 - success on (1, iteration), by problem.
-        span: Iterations from the first to the last.
+        cell: The agent and the task type.
+        sums: Of its actions.
+        rounds: What is bet on, by iteration.
+        cells: Agents and types of the run, which share the chance of a false alarm.
     """
-    if len(sums.counts) < 2:
+    if len(sums.success.counts) < 2:
         return None
-    fitted, weights = fit(sums), np.array([0.0, float(span)])
-    if not estimable(fitted, weights):
+    iterations = tuple(one.iteration for one in rounds)
+    weights = np.array([0.0, 0.0, float(max(iterations) - min(iterations))])
+    fitted, reverse = fit(sums.success), fit(sums.score)
+    if not (estimable(fitted, weights) and estimable(reverse, weights)):
         return None
-    rows = f"{sql.JUDGED} AND agent = {sql.quoted(agent)} AND task_type = {sql.quoted(task_type)}"
-    weighted = row_weights(fitted, weights, ("1", "iteration"))
+    weighted = row_weights(fitted, weights, ("1", "score", "iteration"))
     return Divergence(
-        agent=agent,
-        task_type=task_type,
+        agent=cell[0],
+        task_type=cell[1],
         estimate=contrast(fitted, weights),
-        actions=int(sums.counts.sum()),
-        problems=len(sums.counts),
-        sql=sql.effect(weighted, "score / 10 - success::int", rows),
+        score=contrast(reverse, weights),
+        bets=bet_on_calibration(rounds, cells),
+        iterations=iterations,
+        actions=int(sums.success.counts.sum()),
+        problems=len(sums.success.counts),
+        sql=sql.effect(weighted, "success::int", sql.judged_of(*cell)),
     )
 
 

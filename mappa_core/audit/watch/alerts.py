@@ -2,22 +2,21 @@
 
     drift        coach, rubric or policy, by an anytime-valid test over the whole run
     health       an agent's scores of this iteration that cannot teach, or that could not be read
-    divergence   scores rise where success does not, over the run so far
+    divergence   scores rise for equal outcomes where success falls at equal scores, the same way
     unscored     what is missing could bias a task type
 
-Drift has a stated error rate (`drift`). The others are thresholds on what is there, and their
-default values are meant to be rare in a healthy run.
+Drift and divergence have a stated error rate (`drift`, `calibration`). The others are thresholds on
+what is there, and their default values are meant to be rare in a healthy run.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from mappa_core.audit import sql
 from mappa_core.audit.config import AuditConfig, StopOn
 from mappa_core.audit.frame import Frame
 from mappa_core.audit.records import Figure
+from mappa_core.audit.statistics.calibration import ALPHA_DIVERGENCE
 from mappa_core.audit.statistics.health import Health, health, missing
 from mappa_core.audit.watch.history import DriftState, RunningSums
 
@@ -81,7 +80,7 @@ def alerts(
         described = health(rows)
         if described is not None and described.actions >= FEWEST_SCORES:
             yield from _health(latest.agent.names[code], described, iteration, config)
-    yield from _divergence(sums, iteration, config)
+    yield from _divergence(sums, iteration)
     yield from _unscored(latest, iteration, config)
 
 
@@ -135,22 +134,24 @@ def _checks(found: Health, config: AuditConfig) -> Iterator[tuple[str, str, floa
     yield "bits of entropy", "entropy_bits", -found.entropy_bits, -config.least_entropy_bits, bits
 
 
-def _divergence(sums: RunningSums, iteration: int, config: AuditConfig) -> Iterator[Alert]:
+def _divergence(sums: RunningSums, iteration: int) -> Iterator[Alert]:
     for found in sums.divergences():
-        low, _ = found.estimate.interval()
-        if np.isfinite(low) and low > config.divergence:
+        if found.bets.alarmed:
             yield Alert(
                 kind="divergence",
                 stop="divergence",
                 subject=f"{found.agent}, {found.task_type}",
-                what=f"{found.agent}'s scores on {found.task_type} rise where success does not, by "
-                f"{10 * found.estimate.value:.1f} points over the run",
+                what=f"{found.agent}'s scores on {found.task_type} rise where success does not, "
+                f"since iteration {found.since}: {found.score.value:+.1f} points at equal outcome "
+                f"and {100 * found.estimate.value:+.0f} % success at equal score over the run "
+                f"(false in at most {ALPHA_DIVERGENCE:.0%} of runs)",
                 iteration=iteration,
-                estimate=found.estimate.value,
-                unit="change of score / 10 minus success",
-                limit=config.divergence,
+                estimate=float(found.bets.e_values.max()),
+                unit="largest e-value",
+                limit=found.bets.threshold,
                 actions=found.actions,
-                sql=found.sql,
+                sql=sql.calibration(found.agent, found.task_type),
+                since=found.since,
             )
 
 

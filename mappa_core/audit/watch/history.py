@@ -19,9 +19,9 @@ from mappa_core.audit import sql
 from mappa_core.audit.frame import Floats, Frame
 from mappa_core.audit.records import Figure
 from mappa_core.audit.statistics import drift
-from mappa_core.audit.statistics.health import HIGHEST
+from mappa_core.audit.statistics.calibration import Scored
 from mappa_core.audit.statistics.regression import ClusterSums
-from mappa_core.audit.statistics.trends import Divergence, divergence
+from mappa_core.audit.statistics.trends import Divergence, Moments, divergence
 from mappa_core.audit.watch.anchors import AnchorHistory
 
 MOST_PROBLEMS = 64
@@ -29,7 +29,8 @@ MOST_PROBLEMS = 64
 Cell: TypeAlias = tuple[str, str]
 """Agent and task type."""
 Sums: TypeAlias = Mapping[str, Floats]
-"""By problem: (5,) actions, and the sums of t, t^2, d and t d for iteration t and gap d."""
+"""By problem: (9,) actions, and the sums of s, t, y, s^2, s t, t^2, s y and t y for score s,
+iteration t and success y."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +167,8 @@ class RunningSums:
 
     stream: ScoreStream
     sums: Mapping[Cell, Sums]
-    iterations: Mapping[Cell, frozenset[int]]
+    rounds: Mapping[Cell, tuple[Scored, ...]]
+    """By iteration."""
 
     @classmethod
     def of(cls, frame: Frame) -> Self:
@@ -183,36 +185,36 @@ class RunningSums:
         return cls(
             stream=score_stream(frame),
             sums={cell: _sums(rows) for cell, rows in found.items()},
-            iterations={cell: frozenset(rows.iteration.tolist()) for cell, rows in found.items()},
+            rounds={cell: tuple(_rounds(rows)) for cell, rows in found.items()},
         )
 
     def extended(self, frame: Frame) -> "RunningSums":
         """With the iterations of a further frame, which come after these."""
-        later, none = RunningSums.of(frame), frozenset[int]()
+        later = RunningSums.of(frame)
         cells = self.sums.keys() | later.sums.keys()
-        before, after = self.iterations, later.iterations
         return RunningSums(
             stream=self.stream.extended(frame),
             sums={
                 cell: _added(self.sums.get(cell, {}), later.sums.get(cell, {})) for cell in cells
             },
-            iterations={cell: before.get(cell, none) | after.get(cell, none) for cell in cells},
+            rounds={cell: self.rounds.get(cell, ()) + later.rounds.get(cell, ()) for cell in cells},
         )
 
     def divergences(self) -> Iterator[Divergence]:
         """For each agent and task type, whether score and success go apart over the iterations."""
         for cell, sums in sorted(self.sums.items()):
-            table = np.array(list(sums.values()))
-            span = max(self.iterations[cell]) - min(self.iterations[cell])
-            found = divergence(*cell, _cluster_sums(table), span=span)
+            moments = _moments(np.array(list(sums.values())))
+            found = divergence(cell, moments, self.rounds[cell], cells=len(self.sums))
             if found is not None:
                 yield found
 
 
 def _sums(rows: Frame) -> Sums:
-    time = rows.iteration.astype(float)
-    gap = rows.score / HIGHEST - rows.success
-    columns = (np.ones(len(rows)), time, time**2, gap, time * gap)
+    score, time, success = rows.score, rows.iteration.astype(float), rows.success
+    columns = (
+        np.ones(len(rows)),
+        *(score, time, success, score**2, score * time, time**2, score * success, time * success),
+    )
     codes = rows.problem.codes
     size = len(rows.problem.names)
     table = np.column_stack([np.bincount(codes, weights=c, minlength=size) for c in columns])
@@ -220,11 +222,34 @@ def _sums(rows: Frame) -> Sums:
 
 
 def _added(one: Sums, other: Sums) -> Sums:
-    nothing = np.zeros(5)
+    nothing = np.zeros(9)
     return {key: one.get(key, nothing) + other.get(key, nothing) for key in {**one, **other}}
 
 
-def _cluster_sums(table: Floats) -> ClusterSums:
-    count, time, square, gap, product = table.T
-    xx = np.stack([np.stack([count, time], axis=1), np.stack([time, square], axis=1)], axis=1)
-    return ClusterSums(xx=xx, xy=np.stack([gap, product], axis=1), counts=count.astype(np.int64))
+def _rounds(rows: Frame) -> Iterator[Scored]:
+    """One action of each problem and iteration, which the order of their ids picks: hashes."""
+    for iteration in map(int, np.unique(rows.iteration)):
+        latest = rows.take(rows.iteration == iteration)
+        first = np.unique(latest.problem.codes, return_index=True)[1][:MOST_PROBLEMS]
+        yield Scored(
+            iteration=iteration, scores=latest.score[first], successes=latest.success[first]
+        )
+
+
+def _moments(table: Floats) -> Moments:
+    n, s, t, y, ss, st, tt, sy, ty = table.T
+    counts = n.astype(np.int64)
+    # Success is 0 or 1, and its own square.
+    return Moments(
+        success=ClusterSums(xx=_square(n, s, t, ss, st, tt), xy=_beside(y, sy, ty), counts=counts),
+        score=ClusterSums(xx=_square(n, y, t, y, ty, tt), xy=_beside(s, sy, st), counts=counts),
+    )
+
+
+def _square(n: Floats, a: Floats, b: Floats, aa: Floats, ab: Floats, bb: Floats) -> Floats:
+    """(G, 3, 3): X'X of columns (1, a, b)."""
+    return np.stack([_beside(n, a, b), _beside(a, aa, ab), _beside(b, ab, bb)], axis=1)
+
+
+def _beside(*columns: Floats) -> Floats:
+    return np.stack(columns, axis=1)

@@ -120,11 +120,13 @@ def test_a_suspected_coach_is_refused_with_what_would_tell(world: World) -> None
 def test_an_audit_that_cannot_tell_is_waived_by_name(world: World) -> None:
     run = world.run("unclear", before=(), after=range(15))
     audit = CoachAudit(verdict="cannot tell", biased_for=(), needed="300 answers")
-    records = {"store": world.store, "registry": world.registry, "audit": audit}
-    refused = build_case(run, None, **records)
+    refused = build_case(run, None, store=world.store, registry=world.registry, audit=audit)
     with pytest.raises(PromotionRefused, match=r"cannot tell whether .* would take 300 answers"):
         promote(refused, world.registry, override=None)
-    case = build_case(run, None, **records, waive=waivers(["cannot-tell"]))
+    waived = waivers(["cannot-tell"])
+    case = build_case(
+        run, None, store=world.store, registry=world.registry, audit=audit, waive=waived
+    )
     assert case.objections == ()
     promote(case, world.registry, override=None)
     (version,) = world.registry.versions("mappa-mathchat-solver")

@@ -17,11 +17,13 @@ from tests.unit.audit.frames import make_frame
 
 EMPTY = np.zeros(0)
 NO_CODES = Factor(codes=np.zeros(0, dtype=np.int64), names=())
-NO_EXPERIMENT = make_experiment(np.random.default_rng(0), lambda *_: np.zeros(0), actions=0)
 
 
 def honest(told: Floats, agent: Floats, success: Floats) -> Floats:
     return np.zeros(len(told))
+
+
+NO_EXPERIMENT = make_experiment(np.random.default_rng(0), honest, actions=0)
 
 
 def as_frame(asked: Experiment) -> Frame:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from mappa_core.evaluate.intervals import few_changes, share_interval
+from mappa_core.evaluate.intervals import Floats, few_changes, share_interval
 
 RUNS = 600
 """The standard error of a coverage of 0.95 is 0.009; 3 of them are allowed."""
@@ -45,9 +45,9 @@ def test_a_gain_on_few_problems_is_covered(problems: int, episodes: int) -> None
 def test_pass_at_k_is_covered(a: float, b: float, problems: int) -> None:
     rng = np.random.default_rng([problems, int(100 * a)])
 
-    def passes(rates: np.ndarray) -> np.ndarray:
+    def passes(rates: Floats) -> Floats:
         wrong = 8 - rng.binomial(8, rates)
-        return 1 - special.comb(wrong, 4) / special.comb(8, 4)
+        return np.asarray(1 - special.comb(wrong, 4) / special.comb(8, 4))
 
     truth = float((1 - (1 - rng.beta(a, b, 200_000)) ** 4).mean())
     drawn = passes(rng.beta(a, b, (RUNS, problems)))

@@ -88,14 +88,16 @@ def test_nothing_played_is_no_result() -> None:
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=8), st.data())
-def test_it_is_the_share_of_draws_with_a_right_sample(samples, data):
+def test_it_is_the_share_of_draws_with_a_right_sample(
+    samples: list[bool], data: st.DataObject
+) -> None:
     k = data.draw(st.integers(1, len(samples)))
     draws = list(combinations(samples, k))
     share = sum(any(draw) for draw in draws) / len(draws)
     assert pass_at_k({ONE: samples}, k) == pytest.approx(share)
 
 
-def test_problems_count_alike():
+def test_problems_count_alike() -> None:
     outcomes = {ONE: [True] * 4, TWO: [True, False, False, False]}
     assert pass_at_k(outcomes, 1) == pytest.approx((1 + 1 / 4) / 2)
     assert pass_at_k(outcomes, 2) == pytest.approx((1 + 1 / 2) / 2)
@@ -103,12 +105,12 @@ def test_problems_count_alike():
 
 
 @pytest.mark.parametrize(("outcomes", "k"), [({}, 1), ({ONE: [True]}, 2), ({ONE: [True]}, 0)])
-def test_too_few_samples_give_no_number(outcomes, k):
+def test_too_few_samples_give_no_number(outcomes: dict[UUID, list[bool]], k: int) -> None:
     with pytest.raises(ValueError, match="needs at least"):
         pass_at_k(outcomes, k)
 
 
-def test_the_majority_and_its_absence():
+def test_the_majority_and_its_absence() -> None:
     assert majority(["7", "8", "8", None, None, None]) == "8"
     assert majority(["7", "8"]) == "7"
     assert majority([None, None]) is None

@@ -79,10 +79,12 @@ def test_manskis_bounds_by_hand() -> None:
 
 def test_scores_that_rise_alone_diverge() -> None:
     frame = make_frame(
-        [2, 2, 8, 8], problem=["1", "2", "1", "2"], iteration=[1, 1, 2, 2], success=[0, 1, 0, 1]
+        [2, 4, 8, 10], problem=["1", "2", "1", "2"], iteration=[1, 1, 2, 2], success=[0, 1, 0, 1]
     )
     (found,) = RunningSums.of(frame).divergences()
-    assert found.estimate.value == pytest.approx(0.6)
+    # Scores rise by 6 for each outcome; success is half as much as the score, less 3 a step.
+    assert found.score.value == pytest.approx(6)
+    assert found.estimate.value == pytest.approx(-3)
 
 
 def test_noise_by_hand() -> None:

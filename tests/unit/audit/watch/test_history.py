@@ -23,6 +23,10 @@ def read_in_steps(frame: Frame) -> RunningSums:
     return seen
 
 
+def found_in(sums: RunningSums) -> list[list[float]]:
+    return [found.bets.e_values.tolist() for found in sums.divergences()]
+
+
 def test_in_steps_is_as_whole() -> None:
     frame = simulate(World(problems=40), np.random.default_rng(0))
     # Problems come back, as in training.
@@ -35,12 +39,19 @@ def test_in_steps_is_as_whole() -> None:
         rows = frame.take(
             own & (frame.task_type.codes == frame.task_type.names.index(one.task_type))
         )
-        columns = np.column_stack([np.ones(len(rows)), rows.iteration.astype(float)])
-        sums = cluster_sums(columns, rows.score / 10 - rows.success, rows.problem.codes)
-        expected = contrast(fit(sums), np.array([0.0, 4.0]))
         assert (one.actions, one.problems) == (len(rows), rows.problem_count)
-        assert one.estimate.value == pytest.approx(expected.value)
-        assert one.estimate.standard_error == pytest.approx(expected.standard_error)
+        time, ones = rows.iteration.astype(float), np.ones(len(rows))
+        for found, value, beside in (
+            (one.estimate, rows.success, rows.score),
+            (one.score, rows.score, rows.success),
+        ):
+            columns = np.column_stack([ones, beside, time])
+            sums = cluster_sums(columns, value, rows.problem.codes)
+            expected = contrast(fit(sums), np.array([0.0, 0.0, 4.0]))
+            assert found.value == pytest.approx(expected.value)
+            assert found.standard_error == pytest.approx(expected.standard_error)
+    for one, other in zip(found_in(steps), found_in(whole), strict=True):
+        assert one == pytest.approx(other)
     assert steps.stream.iterations == whole.stream.iterations == (1, 2, 3, 4, 5)
     assert steps.stream.problems == whole.stream.problems
     for one, other in zip(steps.stream.rounds, whole.stream.rounds, strict=True):
@@ -103,16 +114,21 @@ def test_what_is_missing_raises_an_alert_where_it_could_matter() -> None:
 
 
 def test_scores_that_rise_alone_raise_an_alert() -> None:
-    problems = [str(number) for number in range(10)]
-    rise = [2.0 + number % 3 for number in range(10)] + [7.0 + number % 3 for number in range(10)]
+    """From the 11th of 20 iterations on, wrong work gets what right work got."""
+    rows = [(number, iteration) for iteration in range(1, 21) for number in range(16)]
+    right = [number % 4 > (1 if iteration <= 10 else 2) for number, iteration in rows]
+    kind = [2.0 * (iteration > 10) for _, iteration in rows]
     frame = make_frame(
-        rise, problem=problems * 2, iteration=[1] * 10 + [2] * 10, success=[0.0, 1.0] * 10
+        [4.0 + 2 * won + more for won, more in zip(right, kind, strict=True)],
+        problem=[str(number) for number, _ in rows],
+        iteration=[iteration for _, iteration in rows],
+        success=[float(won) for won in right],
     )
-    name = "divergence change of score / 10 minus success"
-    alert = raised(frame)[name]
-    assert alert.estimate == pytest.approx(0.5)
-    # The limit is for the interval's lower end, which the estimate is above.
-    assert name not in raised(frame, AuditConfig(divergence=0.5))
-    assert (
-        alert.what == "solver's scores on a rise where success does not, by 5.0 points over the run"
-    )
+    alert = raised(frame)["divergence largest e-value"]
+    assert alert.since == 11
+    assert alert.estimate > alert.limit == 20
+    said = "solver's scores on a rise where success does not, since iteration 11: +"
+    assert alert.what.startswith(said)
+    assert alert.what.endswith("(false in at most 5% of runs)")
+    # As far as they go, the first ten say nothing.
+    assert "divergence largest e-value" not in raised(frame.take(frame.iteration <= 10))
