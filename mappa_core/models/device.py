@@ -9,6 +9,9 @@ import torch
 
 from mappa_core.core.errors import ConfigError
 
+BFLOAT16_UNITS = ("avx512_bf16", "amx_bf16", "bf16")
+"""A CPU's extensions that multiply bfloat16, of Intel, AMD and Arm, by torch's names for them."""
+
 
 def resolve_device(device: str) -> str:
     """`cuda` where `auto` finds a GPU, otherwise `cpu`; anything else as it is.
@@ -23,11 +26,24 @@ def resolve_device(device: str) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def resolve_dtype(dtype: Literal["float32", "bfloat16", "auto"], device: str) -> torch.dtype:
-    """float32 where `auto` is for a CPU, bfloat16 for a GPU; anything else as it is."""
+def resolve_dtype(
+    dtype: Literal["auto", "native", "float32", "bfloat16"], device: str
+) -> torch.dtype:
+    """float32 where `auto` is for a CPU or `native` for one without units for bfloat16's products.
+
+    Both are bfloat16 anywhere else; a type by its name is that type.
+    """
     if dtype == "auto":
         dtype = "float32" if device == "cpu" else "bfloat16"
+    if dtype == "native":
+        dtype = "bfloat16" if device != "cpu" or cpu_has_bfloat16() else "float32"
     return torch.float32 if dtype == "float32" else torch.bfloat16
+
+
+def cpu_has_bfloat16() -> bool:
+    """Tell whether this CPU multiplies bfloat16 itself; any other one only imitates it, slowly."""
+    found = torch.cpu.get_capabilities()
+    return any(found.get(unit, False) for unit in BFLOAT16_UNITS)
 
 
 def device_kind() -> str:

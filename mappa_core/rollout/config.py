@@ -137,8 +137,10 @@ class EngineConfig(Section):
 
     backend: Literal["vllm", "transformers"] = Field(default="vllm", description="Which engine.")
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="Where it runs.")
-    dtype: Literal["float32", "bfloat16", "auto"] = Field(
-        default="auto", description="auto: float32 on a CPU (exact log-probs), bfloat16 on a GPU."
+    dtype: Literal["auto", "native", "float32", "bfloat16"] = Field(
+        default="auto",
+        description="auto: float32 on a CPU (exact log-probs), bfloat16 on a GPU; native: bfloat16 "
+        "on a CPU, too, where it has units for it (AVX512-BF16, AMX).",
     )
     serving: Literal["auto", "merged", "adapters"] = Field(
         default="auto",

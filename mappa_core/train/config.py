@@ -62,6 +62,12 @@ class LearnerConfig(Section):
         default="lora", description="What is trained: an adapter on a shared base, or the model."
     )
     lora: LoraConfig = Field(default=LoraConfig(), description="Adapter shape.")
+    dtype: Literal["auto", "native", "float32", "bfloat16"] = Field(
+        default="auto",
+        description="Of matrix products and a frozen base; what is trained, softmax, log-probs and "
+        "loss are float32 always. auto: float32 on a CPU, bfloat16 on a GPU; native: bfloat16 on a "
+        "CPU, too, where it has units for it (AVX512-BF16, AMX).",
+    )
     deepspeed: DeepspeedConfig = Field(default=DeepspeedConfig(), description="Ranks and ZeRO.")
     learning_rate: float = Field(default=2e-4, gt=0, description="Peak of the schedule.")
     warmup_fraction: Fraction = Field(

@@ -39,37 +39,50 @@ class _LogNormaliser(torch.autograd.Function):
         ctx: Any,  # noqa: ANN401
         hidden: Tensor,
         weight: Tensor,
+        products: torch.dtype,
         differentiable: bool,
     ) -> tuple[Tensor, Tensor]:
+        exact, rounded = weight.to(hidden.dtype), weight.to(products)
         normaliser = hidden.new_empty(len(hidden))
         expected = torch.empty_like(hidden) if differentiable else hidden.new_empty(0)
         for start in range(0, len(hidden), ROWS):
             chunk = slice(start, start + ROWS)
-            logits = hidden[chunk] @ weight.T
+            logits = hidden[chunk] @ exact.T
             normaliser[chunk] = logits.logsumexp(dim=-1)
             if differentiable:
                 shares = logits.sub_(normaliser[chunk, None]).exp_()
-                expected[chunk] = shares @ weight
+                expected[chunk] = shares.to(products) @ rounded
         ctx.save_for_backward(expected, hidden, weight, normaliser)
+        ctx.products = products
         ctx.mark_non_differentiable(expected)
         return normaliser, expected
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, None]:  # noqa: ANN401
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         expected, hidden, weight, normaliser = ctx.saved_tensors
         rows = gradients[0][:, None]
         if not ctx.needs_input_grad[1]:
-            return rows * expected, None, None
-        of_weight = torch.zeros_like(weight)
+            return rows * expected, None, None, None
+        exact = weight.to(hidden.dtype)
+        of_weight = torch.zeros_like(exact)
         for start in range(0, len(hidden), ROWS):
             chunk = slice(start, start + ROWS)
-            shares = (hidden[chunk] @ weight.T).sub_(normaliser[chunk, None]).exp_()
-            of_weight.addmm_(shares.mul_(rows[chunk]).T, hidden[chunk])
-        return rows * expected, of_weight, None
+            shares = (hidden[chunk] @ exact.T).sub_(normaliser[chunk, None]).exp_()
+            shares.mul_(rows[chunk])
+            if ctx.products is hidden.dtype:
+                of_weight.addmm_(shares.T, hidden[chunk])
+            else:
+                of_weight += shares.to(ctx.products).T @ hidden[chunk].to(ctx.products)
+        return rows * expected, of_weight, None, None
 
 
 def token_logprobs(
-    hidden: Tensor, weight: Tensor, rows: Tensor, token_ids: Tensor, temperature: float = 1.0
+    hidden: Tensor,
+    weight: Tensor,
+    rows: Tensor,
+    token_ids: Tensor,
+    temperature: float = 1.0,
+    products: torch.dtype = torch.float32,
 ) -> TokenLogprobs:
     """Compute the log-probability of each token in the distribution of its row, in float32.
 
@@ -79,10 +92,11 @@ def token_logprobs(
         rows: (E,) int64, which hidden state predicts the token.
         token_ids: (E,) int64, the token.
         temperature: Above 0; the distribution is softmax(logits / temperature).
+        products: Type of the products that only the gradient is made of; logits are float32.
     """
-    hidden, weight = hidden.float() / temperature, weight.float()
+    hidden = hidden.float() / temperature
     differentiable = torch.is_grad_enabled() and hidden.requires_grad
-    normaliser, expected = _LogNormaliser.apply(hidden, weight, differentiable)
+    normaliser, expected = _LogNormaliser.apply(hidden, weight, products, differentiable)
     # Picked with `[]` on a CPU, rows that several tokens share get their gradients in the order in
     # which its threads come; `index_select` adds them in one, so an update repeats to the bit.
     logits = (hidden.index_select(0, rows) * weight.index_select(0, token_ids)).sum(dim=-1)

@@ -6,7 +6,7 @@ layer's, and what it returns is what it makes of them.
 """
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -43,6 +43,8 @@ class OutputHead:
     """What its decoder says of one token, so that the rest of its forward can be run."""
     factor: float | None
     """Of the logits, where nothing else is done to them; None where more is."""
+    products: torch.dtype = torch.float32
+    """Type of the quick way's products that are of the gradient alone; logits are float32."""
 
     def read(
         self, states: Tensor, rows: Tensor, token_ids: Tensor, temperature: float
@@ -54,7 +56,8 @@ class OutputHead:
         layer = cast(torch.nn.Linear, self.base.get_output_embeddings())
         if self.factor is not None and cast(Tensor | None, layer.bias) is None:
             # Logits times the factor over the temperature: both are one temperature.
-            return token_logprobs(states, layer.weight, rows, token_ids, temperature / self.factor)
+            one = temperature / self.factor
+            return token_logprobs(states, layer.weight, rows, token_ids, one, self.products)
 
         def logits_of(hidden: Tensor) -> Tensor:
             return self._logits(hidden) / temperature
@@ -85,7 +88,7 @@ def decoder_of(base: PreTrainedModel) -> PreTrainedModel:
     return next(part for part in base.children() if isinstance(part, PreTrainedModel))
 
 
-def head_of(base: PreTrainedModel) -> OutputHead:
+def head_of(base: PreTrainedModel, products: torch.dtype = torch.float32) -> OutputHead:
     """Look at what the model does after its output layer.
 
     Raises:
@@ -101,8 +104,8 @@ def head_of(base: PreTrainedModel) -> OutputHead:
     with torch.no_grad():
         token = torch.zeros((1, 1), dtype=torch.int64, device=base.device)
         decoded = decoder_of(base)(input_ids=token, use_cache=False)
-        head = OutputHead(base=base, decoded=decoded, factor=None)
-        return OutputHead(base=base, decoded=decoded, factor=_factor(head))
+        head = OutputHead(base=base, decoded=decoded, factor=None, products=products)
+        return replace(head, factor=_factor(head))
 
 
 def _factor(head: OutputHead) -> float | None:

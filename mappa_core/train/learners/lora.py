@@ -27,7 +27,8 @@ class _LoraLinear(torch.autograd.Function):
         up: Tensor,
         scaling: float,
     ) -> Tensor:
-        rows = states.reshape(-1, states.shape[-1])
+        rows = states.reshape(-1, states.shape[-1]).to(weight.dtype)
+        down, up = down.to(weight.dtype), up.to(weight.dtype)
         narrow = rows @ down.T
         ctx.save_for_backward(rows, weight, down, up, narrow)
         ctx.scaling, ctx.shape = scaling, states.shape
@@ -51,6 +52,9 @@ def lora_linear(
 ) -> Tensor:
     """Compute the adapted layer's output, (..., O); differentiable but for `weight` and `bias`.
 
+    All products are of the type of `weight`, and so is the output; each gradient is given to
+    autograd in it, which adds it up in the type of what it is of.
+
     Args:
         states: (..., I).
         weight: (O, I), frozen: it takes no gradient.
@@ -63,7 +67,7 @@ def lora_linear(
 
 
 class FusedLinear(lora.Linear):
-    """One adapter without dropout on a frozen layer, all of one dtype."""
+    """One adapter without dropout on a frozen layer."""
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:  # noqa: ANN401
         """Compute what PEFT does, to rounding; (..., I) in, (..., O) out."""

@@ -19,7 +19,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from mappa_core.core.errors import LearnerError
 from mappa_core.core.ids import derive_seed
 from mappa_core.core.records.episodes import PolicyVersion
-from mappa_core.models.device import resolve_device
+from mappa_core.models.device import resolve_device, resolve_dtype
 from mappa_core.models.weights import ServedWeights, load_base
 from mappa_core.train import checkpoints
 from mappa_core.train.config import LearnerConfig
@@ -33,9 +33,9 @@ Trainee: TypeAlias = PeftModel | PreTrainedModel
 def load(base: Path | str, learner: LearnerConfig, *, fused: bool) -> Trainee:
     """Load the model at `base`, where LoRA is trained with it on its decoder's linear layers.
 
-    What is trained is float32 on every device; a frozen base is bfloat16 on a GPU. With `fused`,
-    where all is float32, each layer computes with its adapter in one operation. That passes the
-    adapter's own layers by, on whose calls ZeRO gathers what it has partitioned.
+    What is trained is float32 on every device; a frozen base is of `learner.dtype`. With `fused`,
+    on a CPU, each layer computes with its adapter in one operation. That passes the adapter's own
+    layers by, on whose calls ZeRO gathers what it has partitioned.
 
     Raises:
         ConfigError: `learner.device` is cuda and there is no GPU.
@@ -43,7 +43,7 @@ def load(base: Path | str, learner: LearnerConfig, *, fused: bool) -> Trainee:
     """
     device = resolve_device(learner.device)
     full = learner.weights == "full"
-    dtype = torch.float32 if full or device == "cpu" else torch.bfloat16
+    dtype = torch.float32 if full else resolve_dtype(learner.dtype, device)
     try:
         model = load_base(base, dtype, device)
     except (OSError, ValueError) as error:

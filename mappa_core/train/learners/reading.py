@@ -81,6 +81,8 @@ class Reading:
     """Of the model while it reads so, by its name in transformers."""
     budget_tokens: int
     """Of one pass: distinct tokens of a tree, or padded ones."""
+    products: torch.dtype = torch.float32
+    """Type of the products of its layers."""
 
     @property
     def name(self) -> str:
@@ -93,7 +95,7 @@ class Reading:
         Both are of softmax(logits / temperature), which the tokens were sampled from.
         """
         tree = tree.to(self.base.device)
-        with autocast(self.base):
+        with autocast(self.base, self.products):
             states = (self._padded if self.way == "padded" else self._tree)(tree)
         edges = self.head.read(
             states.index_select(0, tree.predictors),
@@ -133,7 +135,6 @@ class Reading:
         return states[unfolded.rows, unfolded.columns]
 
 
-def autocast(base: PreTrainedModel) -> torch.autocast:
-    """Compute products in bfloat16 on a GPU."""
-    kind = base.device.type
-    return torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda")
+def autocast(base: PreTrainedModel, products: torch.dtype) -> torch.autocast:
+    """Compute products in bfloat16 where they are to be, whatever the weights are in."""
+    return torch.autocast(base.device.type, torch.bfloat16, enabled=products is torch.bfloat16)

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from mappa_core.core.errors import LearnerError
+from mappa_core.models.device import resolve_dtype
 from mappa_core.train.config import LearnerConfig
 from mappa_core.train.learners.head import head_of
 from mappa_core.train.learners.reading import ATTENTION, Reading, Way, autocast
@@ -42,10 +43,11 @@ def choose_reading(base: PreTrainedModel, learner: LearnerConfig) -> Reading:
     Raises:
         LearnerError: The reading that was asked for, or every one, differs from the model's own.
     """
-    exact = base.dtype is torch.float32 and base.device.type == "cpu"
+    products = resolve_dtype(learner.dtype, base.device.type)
+    exact = products is torch.float32
     tolerance = LARGEST if exact else BFLOAT16_MEAN
     wrong: list[str] = []
-    for reading in readings(base, learner.micro_batch_tokens):
+    for reading in readings(base, learner.micro_batch_tokens, products):
         if learner.reading not in ("auto", reading.way):
             continue
         gaps = differences(reading)
@@ -61,10 +63,13 @@ def choose_reading(base: PreTrainedModel, learner: LearnerConfig) -> Reading:
     )
 
 
-def readings(base: PreTrainedModel, budget_tokens: int) -> tuple[Reading, ...]:
-    """List the ways to read a model, the fastest first."""
+def readings(
+    base: PreTrainedModel, budget_tokens: int, products: torch.dtype = torch.float32
+) -> tuple[Reading, ...]:
+    """List the ways to read a model with products of that type, the fastest first."""
     own = str(base.config._attn_implementation)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    head = head_of(base)
+    # On a GPU the output layer's few products cost little in float32.
+    head = head_of(base, products if base.device.type == "cpu" else torch.float32)
     ways: list[tuple[Way, str]] = [("padded", own)]
     settings = base.config.get_text_config().to_dict()
     # Layers that choose among many tokens, or read them compressed, see all of a few.
@@ -74,7 +79,14 @@ def readings(base: PreTrainedModel, budget_tokens: int) -> tuple[Reading, ...]:
         # Where the faster one leaves out what it cannot do, as torch's does with Gemma 2's cap.
         ways.append(("padded", REFERENCE))
     return tuple(
-        Reading(base=base, head=head, way=way, attention=attention, budget_tokens=budget_tokens)
+        Reading(
+            base=base,
+            head=head,
+            way=way,
+            attention=attention,
+            budget_tokens=budget_tokens,
+            products=products,
+        )
         for way, attention in ways
     )
 
@@ -88,7 +100,7 @@ def differences(reading: Reading) -> Tensor:
     prompts, responses = _sequences(base.config.get_text_config().vocab_size)
     with torch.no_grad(), _narrowed(base):
         base.set_attn_implementation(REFERENCE)
-        own = torch.cat([_own(base, *each) for each in zip(prompts, responses, strict=True)])
+        own = torch.cat([_own(reading, *each) for each in zip(prompts, responses, strict=True)])
         try:
             base.set_attn_implementation(reading.attention)
             read = _read(reading, prompts, responses)
@@ -111,10 +123,11 @@ def _sequences(vocabulary: int) -> tuple[list[Tokens], list[Tokens]]:
     return list(prompts), list(responses)
 
 
-def _own(base: PreTrainedModel, prompt: Tokens, response: Tokens) -> Tensor:
+def _own(reading: Reading, prompt: Tokens, response: Tokens) -> Tensor:
     """Read one response by the model's own forward; (T,)."""
+    base = reading.base
     ids = torch.tensor([[*prompt, *response]], device=base.device)
-    with autocast(base):
+    with autocast(base, reading.products):
         logits = base(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
     chosen = torch.tensor(response, device=base.device)[:, None]
     return logits.float().log_softmax(-1).gather(1, chosen)[:, 0].cpu()

@@ -9,7 +9,7 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 
-from mappa_core.models.device import resolve_device
+from mappa_core.models.device import cpu_has_bfloat16, resolve_device, resolve_dtype
 from mappa_core.models.tensor_files import sha256_file
 from mappa_core.models.weights import (
     LowRankUpdate,
@@ -214,3 +214,19 @@ def test_whole_weights_are_served_without_what_lies_beside_them(base: Path, tmp_
     with torch.inference_mode():
         served = load_base(tmp_path / "served", torch.float32, "cpu")(ids).logits
         assert torch.equal(served, load_base(base, torch.float32, "cpu")(ids).logits)
+
+
+def test_a_type_is_native_where_the_processor_says_so() -> None:
+    flags = Path("/proc/cpuinfo").read_text().split()
+    units = {"avx512_bf16", "amx_bf16", "bf16"} & set(flags)
+    assert cpu_has_bfloat16() == bool(units)
+    native = torch.bfloat16 if units else torch.float32
+    assert resolve_dtype("native", "cpu") is native
+    assert resolve_dtype("native", "cuda") is torch.bfloat16
+
+
+def test_a_cpu_computes_in_float32_unless_it_is_told() -> None:
+    chosen = [resolve_dtype(each, "cpu") for each in ("auto", "float32", "bfloat16")]
+    assert chosen == [torch.float32, torch.float32, torch.bfloat16]
+    assert resolve_dtype("auto", "cuda") is torch.bfloat16
+    assert resolve_dtype("float32", "cuda") is torch.float32

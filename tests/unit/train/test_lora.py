@@ -43,3 +43,22 @@ def test_the_first_layer_of_a_model_has_no_gradient_to_hand_down(parts: dict[str
     lora_linear(states, weight, None, parts["down"], parts["up"], SCALING).sum().backward()
     assert parts["down"].grad is not None
     assert parts["up"].grad is not None
+
+
+def test_a_bfloat16_base_gives_float32_gradients_near_the_exact_ones(
+    parts: dict[str, Tensor],
+) -> None:
+    generator = torch.Generator().manual_seed(1)
+    weight = torch.randn(4, 7, generator=generator).bfloat16()
+    upstream = torch.randn(2, 5, 4, generator=generator).bfloat16()
+    rounded = {name: part.detach().float().requires_grad_() for name, part in parts.items()}
+    mapped = lora_linear(bias=None, scaling=SCALING, weight=weight, **rounded)
+    assert mapped.dtype is torch.bfloat16
+    exact = lora_linear(bias=None, scaling=SCALING, weight=weight.double(), **parts)
+    torch.testing.assert_close(mapped.double(), exact, atol=0.1, rtol=0.02)
+    mapped.backward(upstream)
+    exact.backward(upstream.double())
+    for name, part in rounded.items():
+        assert part.grad is not None
+        assert part.grad.dtype is torch.float32
+        torch.testing.assert_close(part.grad.double(), parts[name].grad, atol=0.1, rtol=0.02)

@@ -124,3 +124,20 @@ def test_capped_logits_are_those_of_log_softmax(rows: int) -> None:
         torch.testing.assert_close(ours, theirs)
     with torch.no_grad():
         assert capped_logprobs(logits_of, hidden, picked, tokens).entropies is None
+
+
+def test_only_the_gradient_is_rounded_by_products_in_bfloat16() -> None:
+    hidden, weight = tensors()
+    weight.requires_grad_()
+    upstream = torch.tensor([1.0, -2.0, 0.5, 3.0, 0.25])
+    exact = token_logprobs(hidden, weight, ROWS, TOKENS)
+    near = token_logprobs(hidden, weight, ROWS, TOKENS, products=torch.bfloat16)
+    assert near.entropies is not None
+    torch.testing.assert_close(near.entropies, exact.entropies, atol=0.02, rtol=0)
+    assert near.logprobs.equal(exact.logprobs)
+    for ours, theirs in zip(
+        torch.autograd.grad(near.logprobs, (hidden, weight), upstream),
+        torch.autograd.grad(exact.logprobs, (hidden, weight), upstream),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs, atol=0.05, rtol=0.02)
