@@ -18,6 +18,9 @@ class Typed:
     """One command that came to its end."""
 
     printed: str
+    """What a script would read."""
+    told: str
+    """Progress and warnings, on the error stream."""
     seconds: float
     peak_gib: float
     """Of the command and all it started, what several share counted once."""
@@ -31,7 +34,12 @@ def type_in(home: Path, *arguments: str, timeout: float) -> Typed:
     command = [str(Path(sys.executable).with_name("mappa")), *arguments]
     begun, peak, ended = time.monotonic(), [0], threading.Event()
     with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
 
         def look() -> None:
@@ -41,15 +49,20 @@ def type_in(home: Path, *arguments: str, timeout: float) -> Typed:
         watching = threading.Thread(target=look)
         watching.start()
         try:
-            printed, _ = process.communicate(timeout=timeout)
+            printed, told = process.communicate(timeout=timeout)
         except BaseException:
             process.terminate()
             raise
         finally:
             ended.set()
             watching.join()
-    assert process.returncode == 0, printed
-    return Typed(printed=printed, seconds=time.monotonic() - begun, peak_gib=max(peak) / 2**30)
+    assert process.returncode == 0, printed + told
+    return Typed(
+        printed=printed,
+        told=told,
+        seconds=time.monotonic() - begun,
+        peak_gib=max(peak) / 2**30,
+    )
 
 
 def _bytes_of(pid: int) -> int:
