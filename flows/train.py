@@ -29,7 +29,7 @@ from flows.limits import global_limits
 from flows.rollout import planned, rollout, serve
 from flows.runs import open_run
 from flows.update import update_task
-from mappa_core.app.checks import check_correction, check_reading, check_run
+from mappa_core.app.checks import check_caps, check_correction, check_reading, check_run
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.exam import check_exam
 from mappa_core.app.fitting import Despite
@@ -75,6 +75,8 @@ async def train(
         await asyncio.to_thread(
             check_correction, config.audit, port.audit, port.scoring_coach.identity
         )
+        if resume is None:
+            check_caps(config.coach, port.team, port.problems)
         if resume is None and port.audit is not None:
             tell = port.progress.on_notice
             await check_exam(port.scoring_coach, port.team, config, port.audit, tell)

@@ -50,6 +50,18 @@ def save_tiny_model(directory: Path, *, seed: int = 0) -> Path:
     return directory
 
 
+def save_tiny_judge(directory: Path) -> Path:
+    """Write one with room for a rubric, which it reads letter by letter; returns `directory`."""
+    save_tiny_model(directory)
+    config = LlamaConfig.from_pretrained(directory)
+    # A head of 16 numbers, as the tiny model has, is none that bfloat16 attention knows on a CPU.
+    config.update({"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32})
+    config.max_position_embeddings = 16384
+    torch.manual_seed(0)
+    LlamaForCausalLM(config).save_pretrained(directory)
+    return directory
+
+
 def save_adapter(base: Path, directory: Path, *, seed: int = 0, size: float = 0.05) -> Path:
     """Write a random LoRA adapter for `base`, with B entries of deviation `size`."""
     torch.manual_seed(seed)

@@ -8,8 +8,8 @@ from mappa_core.app.config import TrainConfig
 from mappa_core.app.fitting import Despite, check_fits, check_space
 from mappa_core.audit.config import AuditConfig
 from mappa_core.audit.store import AuditStore
-from mappa_core.coach.config import RULE
-from mappa_core.coach.opening import CoachedTeam, check_coaches
+from mappa_core.coach.config import RULE, CoachConfig
+from mappa_core.coach.opening import CoachedTeam, check_coaches, coach_rubrics
 from mappa_core.coach.rules import check_rules
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import PolicyVersion
@@ -176,6 +176,25 @@ def check_reading(coaches: Collection[str], team: Team, problems: ProblemSource)
     """
     if RULE in coaches:
         check_rules(team.rules, [agent.name for agent in team.agents], problems.train())
+
+
+def check_caps(config: CoachConfig, team: Team, problems: ProblemSource) -> None:
+    """Refuse rubrics that cap some of the kinds of work to be scored, and others not at all.
+
+    Raises:
+        ConfigError: A kind of training task has no caps, and another kind has some.
+    """
+    kinds = {problem.task_type for problem in problems.train()}
+    for coach in config.scoring:
+        rubrics = coach_rubrics(coach, coached_team(team))
+        for agent, rubric in () if rubrics is None else rubrics.rubrics.items():
+            uncapped = sorted(kinds - rubric.task_types.keys())
+            if uncapped and any(kind.metric for kind in rubric.task_types.values()):
+                raise ConfigError(
+                    f"rubric set {coach.rubric} caps {' and '.join(rubric.task_types)} of agent "
+                    f"{agent} by what was measured, and not {', '.join(uncapped)}: name another "
+                    "one as coach.rubric"
+                )
 
 
 def check_sampling(config: RolloutConfig) -> None:

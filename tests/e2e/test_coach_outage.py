@@ -1,10 +1,13 @@
 """A training run whose coach dies in the middle ends with the scores of an undisturbed one."""
 
 import asyncio
+import os
+import signal
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 
@@ -17,12 +20,15 @@ from mappa_core.coach.budget import Budget
 from mappa_core.coach.config import CoachModelConfig
 from mappa_core.coach.llm_coach import LlmCoach
 from mappa_core.coach.providers.gemini import gemini_provider
+from mappa_core.coach.providers.local import open_provider
 from mappa_core.coach.rubrics import RubricSet, load_rubrics
 from mappa_core.core.errors import CoachError
 from mappa_core.core.records.runs import RunStatus
-from mappa_core.core.records.scores import Unscored
+from mappa_core.core.records.scores import CoachCase, CoachIdentity, CoachScore, Unscored
+from mappa_core.core.settings import Settings
 from mappa_core.store.store import Store
 from tests.e2e.conftest import MakeServices
+from tests.tiny_model import save_tiny_judge
 
 PROBLEM_SOLVER = (
     Path(__file__).parents[2] / "mappa_core/coach/rubrics/mathchat/paper-1/problem_solver.yaml"
@@ -186,3 +192,87 @@ def test_what_an_update_left_out_is_not_asked_again(
     resumed = forgiving(no_faults, resume=str(run.id))
     assert resumed.log.calls == 0
     assert scored_set(store) == before
+
+
+@dataclass
+class Killing:
+    """A local coach whose server is killed under the third case of each of two iterations."""
+
+    coach: LlmCoach
+    asked: int = 0
+
+    @property
+    def identity(self) -> CoachIdentity:
+        return self.coach.identity
+
+    async def score(self, case: CoachCase) -> CoachScore | Unscored:
+        self.asked += 1
+        if self.asked not in (3, 11):
+            return await self.coach.score(case)
+        (engine,) = (
+            process
+            for process in psutil.Process().children(recursive=True)
+            if "VLLM::EngineCore" in process.cmdline()
+        )
+        # It may not be through with its cases when it is killed, however fast the machine is.
+        os.kill(engine.pid, signal.SIGSTOP)
+        under_way = asyncio.ensure_future(self.coach.score(case))
+        await asyncio.sleep(0.5)
+        # Once it loses its engine, and once it is gone altogether.
+        os.kill(engine.pid if self.asked < 11 else engine.ppid(), signal.SIGKILL)
+        return await under_way
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_local_coach_whose_server_is_killed_loses_no_score(
+    store: Store,
+    make_services: MakeServices,
+    config: TrainConfig,
+    rubrics: RubricSet,
+    tmp_path: Path,
+) -> None:
+    twice = config.model_copy(
+        update={"rollout": config.rollout.model_copy(update={"iterations": 2})}
+    )
+    judge = CoachModelConfig.model_validate(
+        {
+            "backend": "local",
+            "model": str(save_tiny_judge(tmp_path / "judge")),
+            "max_output_tokens": 200,
+            "attempt_seconds": 300,
+            "server": {
+                "calls": 4,
+                "rationale_characters": 60,
+                "kv_cache_gib": 0.25,
+                "max_model_length": 16384,
+                "device": "cpu",
+            },
+        }
+    )
+
+    async def body() -> Killing:
+        settings = Settings.model_validate({"MAPPA_HOME": tmp_path / "home"})
+        budget = Budget(twice.coach.budget)
+        coach = LlmCoach(open_provider(judge, settings), rubrics, judge, budget)
+        killing = Killing(coach)
+        services = make_services(twice, killing)
+        try:
+            await coach.start()
+            await services.engine.start()
+            with use(services):
+                await train(twice)
+        finally:
+            await coach.close()
+        return killing
+
+    assert asyncio.run(body()).asked == 16
+    (run,) = store.runs.list_runs()
+    assert run.status is RunStatus.COMPLETED
+    played = [one for one in store.episodes.list_episodes(run.id) if one.phase == "train"]
+    entries = [store.scores.scores_of_episode(one.id) for one in played]
+    # One score for each action: none is missing, none was stored twice.
+    assert [len(each) for each in entries] == [1] * 16
+    scores = [entry.score for (entry,) in entries]
+    assert all(isinstance(score, CoachScore) for score in scores)
+    assert max(score.attempts for score in scores) > 1

@@ -27,9 +27,11 @@ VALUES: Mapping[str, tuple[float, float]] = {
     "mae_over_mad": (1.0, math.sqrt(2)),
     "spearman": (0.0, 0.0),
     "share_correct": (0.5, 0.5),
+    "jaccard": (0.0, 0.0),
 }
 """Of the constant and of the random policy. Random guesses of a class are certain and half of them
-wrong, so their log loss has no bound; two independent normal values differ by root 2 more."""
+wrong, so their log loss has no bound; two independent normal values differ by root 2 more; a
+text of another row is taken to share no word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ import csv
 import io
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from math import ceil
 from pathlib import Path
 from typing import Annotated, Literal
@@ -126,8 +127,14 @@ def _usable(names: Sequence[str], task: Callable[[str], Task], *, skip: bool) ->
                 f"{named} ({counted(len(refused), 'task')} of {len(refused) + len(tasks)}; "
                 "problems.skip_unusable=true plays the others)"
             )
-        _log.warning("%s left out: %s", counted(len(refused), "task"), named)
+        _say_once(f"{counted(len(refused), 'task')} left out: {named}")
     return tasks
+
+
+@cache
+def _say_once(line: str) -> None:
+    """Warn, unless this process has: a start opens its problems to check them, and to play them."""
+    _log.warning(line)
 
 
 def _prompts(path: Path) -> Mapping[str, CleanedPrompt]:

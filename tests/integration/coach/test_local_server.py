@@ -7,8 +7,6 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from mappa_core.app.checks import coached_team
 from mappa_core.coach.config import CoachConfig
@@ -17,22 +15,10 @@ from mappa_core.coach.opening import open_coaches, start_coaches
 from mappa_core.coach.replies import bounded_schema
 from mappa_core.core.settings import Settings
 from mappa_core.rollout.teams import load_team
-from tests.tiny_model import save_tiny_model
+from tests.tiny_model import save_tiny_judge
 from tests.unit.coach.cases import make_case
 
 CHARACTERS, TOKENS = 60, 400
-
-
-def judge(folder: Path) -> Path:
-    """A random model with room for a rubric, which it reads letter by letter."""
-    save_tiny_model(folder)
-    config = LlamaConfig.from_pretrained(folder)
-    # A head of 16 numbers, as the tiny model has, is none that bfloat16 attention knows on a CPU.
-    config.update({"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32})
-    config.max_position_embeddings = 16384
-    torch.manual_seed(0)
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
 
 
 def coach_config(model: Path) -> CoachConfig:
@@ -59,7 +45,7 @@ def test_two_coaches_share_a_server_whose_replies_end_by_themselves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MAPPA_HOME", str(tmp_path / "home"))
-    config = coach_config(judge(tmp_path / "judge"))
+    config = coach_config(save_tiny_judge(tmp_path / "judge"))
     schema = bounded_schema(CHARACTERS, tokens=TOKENS, correction=False)
 
     async def body() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mappa_core.app.checks import (
+    check_caps,
     check_inputs,
     check_recorder_load,
     check_sampling,
@@ -15,14 +16,24 @@ from mappa_core.app.checks import (
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import load_config
 from mappa_core.app.services import open_services
+from mappa_core.coach.config import CoachConfig
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
 from mappa_core.evaluate.config import EvaluationConfig
 from mappa_core.rollout.config import ProblemsConfig, RolloutConfig
+from mappa_core.rollout.problems.base import FixedProblems
 from mappa_core.rollout.teams import load_team
+from tests.builders import make_problem
 from tests.tiny_model import save_tiny_model
 
 TEAM = load_team("mathchat", "small-1")
+
+
+class Kinds(FixedProblems):
+    """A training problem of each of some task types."""
+
+    def __init__(self, *kinds: str) -> None:
+        super().__init__([make_problem(task_type=kind) for kind in kinds], [])
 
 
 def test_a_nucleus_in_training_is_refused_with_the_reason() -> None:
@@ -92,6 +103,21 @@ def test_the_rule_coach_may_not_teach_what_it_cannot_read(
     with pytest.raises(ConfigError, match="cannot read 1 of 1 problems of aime: name a coach"):
         check_inputs(config, Settings())
     assert not home.exists()
+
+
+def test_a_rubric_that_caps_some_kinds_of_training_tasks_alone_is_refused() -> None:
+    team = load_team("dsbench", "small-1")
+
+    def coach(rubric: str) -> CoachConfig:
+        return CoachConfig(backend="local", model="judge", rubric=rubric)
+
+    tasks = Kinds("classification", "extraction")
+    with pytest.raises(ConfigError, match="agent analyst by what was measured, and not extraction"):
+        check_caps(coach("paper-1"), team, tasks)
+    check_caps(coach("paper-2"), team, tasks)
+    check_caps(coach("paper-1"), team, Kinds("classification", "regression"))
+    check_caps(CoachConfig(), team, tasks)
+    check_caps(coach("paper-1"), TEAM, Kinds("aime early"))
 
 
 def test_measuring_asks_for_no_coachs_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

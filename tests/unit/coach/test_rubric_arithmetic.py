@@ -35,8 +35,17 @@ def test_an_unequal_rubric_pays_regression_more_for_nothing() -> None:
     assert dict(found[RANDOM].points) == {"classification": 5, "regression": 4}
 
 
-def test_the_packaged_rubrics_pay_alike_for_nothing() -> None:
-    caps = null_caps(load_rubrics("dsbench", "paper-1"))
+@pytest.mark.parametrize("name", ["paper-1", "paper-2"])
+def test_the_packaged_rubrics_pay_alike_for_nothing(name: str) -> None:
+    caps = null_caps(load_rubrics("dsbench", name))
     assert {each.agent for each in caps} == {"analyst"}
     assert {each.spread for each in caps} == {0.0}
+
+
+def test_a_text_handed_in_whole_is_capped_like_no_submission() -> None:
+    extraction = load_rubrics("dsbench", "paper-2").rubrics["analyst"].task_types["extraction"]
+    assert [cap(extraction, found) for found in (None, 0.0, 0.6, 0.716, 0.73)] == [3, 3, 3, 8, 9]
+
+
+def test_a_rubric_without_metrics_has_no_caps_for_nothing() -> None:
     assert null_caps(load_rubrics("mathchat", "paper-1")) == ()

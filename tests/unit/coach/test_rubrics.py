@@ -12,6 +12,7 @@ import yaml
 from mappa_core.coach.rubrics import RubricSet, load_rubrics
 from mappa_core.coach.rubrics.lint import lint
 from mappa_core.core.errors import ConfigError
+from mappa_core.core.records.episodes import MEASURED
 from mappa_core.rollout.teams import TEAMS, load_team
 
 SOURCE = Path(__file__).parents[3] / "mappa_core/coach/rubrics/dsbench/paper-1/analyst.yaml"
@@ -25,13 +26,23 @@ def written(folder: Path, change: Callable[[dict], None]) -> RubricSet:  # type:
     return load_rubrics("dsbench", str(folder))
 
 
-@pytest.mark.parametrize("name", TEAMS)
-def test_every_team_has_rubrics_that_are_fair_by_their_own_lint(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "rubric"), [*((name, "paper-1") for name in TEAMS), ("dsbench", "paper-2")]
+)
+def test_every_team_has_rubrics_that_are_fair_by_their_own_lint(name: str, rubric: str) -> None:
     team = load_team(name, "small-1")
-    rubrics = load_rubrics(team.rubrics, "paper-1")
+    rubrics = load_rubrics(team.rubrics, rubric)
     agents = [agent.name for agent in team.agents]
     assert sorted(rubrics.rubrics) == sorted(agents)
     assert lint(rubrics) == ()
+
+
+def test_the_second_rubric_of_dsbench_adds_extraction_and_changes_no_word() -> None:
+    first, second = (load_rubrics("dsbench", name).rubrics for name in ("paper-1", "paper-2"))
+    for agent, rubric in second.items():
+        kinds = {name: kind for name, kind in rubric.task_types.items() if name != "extraction"}
+        assert rubric.model_copy(update={"version": 1, "task_types": kinds}) == first[agent]
+        assert rubric.task_types.keys() == MEASURED.keys()
 
 
 def test_equals_are_judged_by_the_same_words() -> None:

@@ -193,6 +193,9 @@ def test_all_that_is_unusable_is_named_in_one_line_and_skipped_on_request(
     assert [problem.statement.split()[-1] for problem in source.train()] == ["a"]
     (record,) = caplog.records
     assert record.getMessage().startswith("2 tasks left out: task stranger")
+    # Checked, and then opened to be played: said once.
+    layout.source(["a", "stranger", "d"], ["c"], skip_unusable=True)
+    assert len(caplog.records) == 1
     with pytest.raises(ConfigError, match="no training task is left to play"):
         layout.source(["stranger", "d"], ["c"], skip_unusable=True)
 
