@@ -177,15 +177,19 @@ def _judged(found: Sequence[_Candidate]) -> CoachScore:
 
 
 def _from_objects(
-    objects: Sequence[Mapping[str, Json]], marker: str, shown: Callable[[], str], reply: str
+    objects: Sequence[tuple[Mapping[str, Json], str]],
+    marker: str,
+    shown: Callable[[], str],
+    reply: str,
 ) -> Iterator[_Candidate]:
-    for found in objects:
+    for found, written in objects:
         case = found.get("case")
         if "score" not in found:
             continue
         if case is not None and case != marker:
             raise _Spoilt("the reply names another case than the one asked about")
-        if case == marker or not _is_quoted(found, shown(), reply):
+        again = json.dumps(found, ensure_ascii=False)
+        if case == marker or not _is_quoted((reply, written, again), shown()):
             yield _Candidate(
                 case == marker,
                 _points_of(found["score"]),
@@ -194,9 +198,8 @@ def _from_objects(
             )
 
 
-def _is_quoted(found: Mapping[str, Json], shown: str, reply: str) -> bool:
-    itself = json.dumps(found, ensure_ascii=False)
-    return _squeezed(reply) in shown or _squeezed(itself) in shown
+def _is_quoted(forms: Sequence[str], shown: str) -> bool:
+    return any(_squeezed(form) in shown for form in forms)
 
 
 def _from_text(text: str, marker: str, shown: Callable[[], str]) -> Iterator[_Candidate]:
@@ -238,10 +241,15 @@ def _criteria(value: Json) -> Iterator[CriterionMark]:
                 yield CriterionMark(name=name, mark=mark)
 
 
-def _split(text: str) -> tuple[list[dict[str, Json]], str]:
-    """The JSON objects that begin a line, and the text around them."""
-    decoder = json.JSONDecoder(object_pairs_hook=_without_twins, parse_constant=_no_constant)
-    objects: list[dict[str, Json]] = []
+def _split(text: str) -> tuple[list[tuple[dict[str, Json], str]], str]:
+    """The JSON objects that begin a line, each as it is written, and the text around them."""
+    decoder = json.JSONDecoder(
+        object_pairs_hook=_without_twins,
+        parse_constant=_no_constant,
+        # A model, or a grammar that holds it, may let a string run over lines.
+        strict=False,
+    )
+    objects: list[tuple[dict[str, Json], str]] = []
     around: list[str] = []
     position = 0
     while (opening := _LINE_WITH_BRACE.search(text, position)) is not None:
@@ -251,7 +259,8 @@ def _split(text: str) -> tuple[list[dict[str, Json]], str]:
         except (ValueError, RecursionError):
             # What follows may be the inside of something broken: nothing of it counts.
             raise _Spoilt("a JSON object is cut off or broken") from None
-        objects.append(cast("dict[str, Json]", found))
+        written = text[opening.end() - 1 : position]
+        objects.append((cast("dict[str, Json]", found), written))
     return objects, "".join((*around, text[position:]))
 
 
