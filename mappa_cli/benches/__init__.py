@@ -1,6 +1,6 @@
 """`mappa bench`: figures on this machine, as ratios within one run where it can be so.
 
-rollout         generated tokens/s of whole rollouts over the bare engine's, on the same requests
+rollout         generated tokens/s of whole rollouts over plain vLLM's, on the same requests
 orchestration   share of the wall time in which engine, sandbox, coach and learner all rest
 learner         tokens/s and memory of one update over TRL's
 store           a million actions written and asked for

@@ -1,69 +1,100 @@
-"""`mappa bench rollout`: tokens/s of whole rollouts over the bare engine's, same requests."""
+"""`mappa bench rollout`: tokens/s of whole rollouts over plain vLLM's, on the same requests.
+
+rollout     engine behind its servers, sandbox, coach, store and Prefect
+vLLM        its own Python API on all requests of an agent at once, when all else has ended
+"""
 
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 from mappa_cli.benches.metering import Meter, metered, on_training
 from mappa_cli.benches.report import BenchReport, Figure, aimed
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.runs import prepare_run, stored_run
+from mappa_core.app.services import Services
+from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import Completion, GenerationRequest
 from mappa_core.core.settings import Settings
-from mappa_core.rollout.protocols import Engine
+from mappa_core.rollout.engines.base import EngineSetup
 
-AIM = 0.9
+if TYPE_CHECKING:
+    from mappa_core.rollout.engines.vllm.plain import PlainBatch
+
+AIM = 0.93
+Generation: TypeAlias = tuple[GenerationRequest, Completion]
 
 
 def bench_rollout(overrides: Sequence[str], settings: Settings) -> BenchReport:
-    """Play a rollout to warm up and one to measure, then send its requests to the bare engine."""
+    """Play a rollout to warm up and one to measure, then give its requests to plain vLLM.
+
+    Raises:
+        ConfigError: The engine is not vLLM.
+    """
     return on_training(_measured, overrides, settings)
 
 
-async def _measured(config: TrainConfig, settings: Settings) -> BenchReport:
-    from flows.rollout import rollout
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """A rollout that was measured."""
 
+    episodes: int
+    seconds: float
+    batches: tuple[Sequence[Generation], ...]
+    """What its engine was asked for and sampled, by agent."""
+
+
+async def _measured(config: TrainConfig, settings: Settings) -> BenchReport:
+    backend = config.engine.backend
+    if backend != "vllm":
+        raise ConfigError(
+            f"bench rollout compares with plain vLLM: leave engine.backend at vllm, not {backend}"
+        )
     meter = Meter()
     async with metered(config, settings, meter) as port:
-        stored = await asyncio.to_thread(stored_run, port, config, None)
-        run = await asyncio.to_thread(prepare_run, port, stored, config)
-        await rollout(run.id, "train", 1, 0, config)  # warms the engine up
-        meter.generations.clear()
-        started = time.perf_counter()
-        episodes = await rollout(run.id, "train", 2, 0, config)
-        whole = meter.tokens() / (time.perf_counter() - started)
-        bare = await _bare_tokens_per_second(port.engine, tuple(meter.generations), config)
-    return BenchReport(
-        bench="rollout",
-        figures=(
-            Figure(name="episodes", value=episodes, unit="episodes"),
-            Figure(name="tokens sampled", value=meter.tokens(), unit="tokens"),
-            Figure(name="whole rollout", value=whole, unit="tokens/s"),
-            Figure(name="bare engine, same requests", value=bare, unit="tokens/s"),
-            aimed("whole over bare", whole / bare, "ratio", at_least=AIM),
-        ),
+        played, setup = await _played(port, meter, config)
+    from mappa_core.rollout.engines.vllm.plain import sample_plainly
+
+    # Servers, sandbox and coach have ended: the cores are vLLM's alone.
+    requests = [[request for request, _ in batch] for batch in played.batches]
+    plain = await asyncio.to_thread(sample_plainly, setup, requests)
+    return BenchReport(bench="rollout", figures=compared(played, plain))
+
+
+async def _played(port: Services, meter: Meter, config: TrainConfig) -> tuple[Played, EngineSetup]:
+    """Play twice, the second time to be measured; also says what the engine was opened with."""
+    from flows.rollout import rollout
+    from mappa_core.rollout.engines.vllm.engine import VllmEngine
+
+    assert isinstance(port.engine, VllmEngine)
+    stored = await asyncio.to_thread(stored_run, port, config, None)
+    run = await asyncio.to_thread(prepare_run, port, stored, config)
+    await rollout(run.id, "train", 1, 0, config)  # warms the engine up
+    meter.generations.clear()
+    started = time.perf_counter()
+    episodes = await rollout(run.id, "train", 2, 0, config)
+    seconds = time.perf_counter() - started
+    by_agent: dict[str, list[Generation]] = {}
+    for each in meter.generations:
+        by_agent.setdefault(each[0].policy.agent, []).append(each)
+    played = Played(episodes=episodes, seconds=seconds, batches=tuple(by_agent.values()))
+    return played, port.engine.setup
+
+
+def compared(played: Played, plain: Sequence["PlainBatch"]) -> tuple[Figure, ...]:
+    """Compare a rollout with what plain vLLM made of its requests, batch by batch."""
+    ours = [completion.token_ids for batch in played.batches for _, completion in batch]
+    theirs = [tokens for batch in plain for tokens in batch.tokens]
+    whole = sum(map(len, ours)) / played.seconds
+    bare = sum(map(len, theirs)) / sum(batch.seconds for batch in plain)
+    same = sum(one == other for one, other in zip(ours, theirs, strict=True)) / len(ours)
+    return (
+        Figure(name="episodes", value=played.episodes, unit="episodes"),
+        Figure(name="tokens sampled", value=sum(map(len, ours)), unit="tokens"),
+        Figure(name="whole rollout", value=whole, unit="tokens/s"),
+        Figure(name="vLLM's own Python API, same requests", value=bare, unit="tokens/s"),
+        Figure(name="requests that both answer with the same tokens", value=same, unit="share"),
+        aimed("whole over vLLM's own", whole / bare, "ratio", at_least=AIM),
     )
-
-
-async def _bare_tokens_per_second(
-    engine: Engine, generations: Sequence[tuple[GenerationRequest, Completion]], config: TrainConfig
-) -> float:
-    """The same requests, agent by agent and as many in flight, straight to the engine.
-
-    Each policy is loaded again first, so that no prompt is in a prefix cache that was not there
-    when the rollout generated.
-    """
-    seconds, tokens = 0.0, 0
-    in_flight = asyncio.Semaphore(config.rollout.concurrency)
-
-    async def one(request: GenerationRequest) -> int:
-        async with in_flight:
-            return len((await engine.generate(request)).token_ids)
-
-    for agent in dict.fromkeys(request.policy.agent for request, _ in generations):
-        requests = [request for request, _ in generations if request.policy.agent == agent]
-        await engine.load(requests[0].policy)
-        started = time.perf_counter()
-        tokens += sum(await asyncio.gather(*(one(request) for request in requests)))
-        seconds += time.perf_counter() - started
-    return tokens / seconds

@@ -1,5 +1,6 @@
 """What the processes of `mappa bench store` do: each records as a training run would."""
 
+import asyncio
 import resource
 import time
 from collections.abc import Sequence
@@ -7,10 +8,14 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from mappa_cli.benches.episodes import AGENTS, Material
+from mappa_cli.benches.episodes import AGENTS, BenchRun, Material
+from mappa_cli.benches.replay import record
+from mappa_core.rollout.config import RolloutConfig
 from mappa_core.store.store import Store
 
 EPISODES_PER_WRITE = 250
+RECORDED = 2_000
+"""Actions of each run that are recorded as training does; the rest only makes the tables large."""
 PACE_PER_SECOND = 200
 """Turns a run records while two are compared: ten times what a training run makes."""
 PACED_SECONDS = 10.0
@@ -21,42 +26,56 @@ class Written:
     """What one process wrote."""
 
     actions: int
-    episodes: tuple[UUID, ...]
-    """Some of them."""
+    recorded: int
+    """Of them, those that were recorded as training does."""
     started: float
     ended: float
-    """In seconds of the machine's monotonic clock, which all its processes share."""
+    """When these were begun and done, in seconds of the clock that all processes share."""
     peaks_mib: tuple[float, ...]
-    """Of memory, after each run."""
+    """Of memory, after these of each run."""
+    episodes: tuple[UUID, ...]
+    """Some of all."""
 
 
 def write_runs(url: str, actions: int, names: Sequence[str]) -> Written:
-    """Write runs of so many actions each, one after the other; making records and ids counts."""
+    """Record the beginning of each run, one after the other, then put the rest there whole."""
     with closing(Store.open(url)) as store:
         material = Material()
+        runs = [material.open_run(store, name) for name in names]
+        count = actions // len(AGENTS)
+        recorded = min(RECORDED, actions) // len(AGENTS)
         started = time.monotonic()
-        episodes: list[UUID] = []
         peaks_mib: list[float] = []
-        for name in names:
-            episodes += _write_run(store, material, actions // len(AGENTS), name)
+        for run in runs:
+            asyncio.run(_recorded(store, material, run, recorded))
             peaks_mib.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        ended = time.monotonic()
+        for run in runs:
+            _fill(store, material, run, range(recorded, count))
         return Written(
-            actions=len(names) * (actions // len(AGENTS)) * len(AGENTS),
-            episodes=tuple(episodes),
+            actions=len(runs) * count * len(AGENTS),
+            recorded=len(runs) * recorded * len(AGENTS),
             started=started,
-            ended=time.monotonic(),
+            ended=ended,
             peaks_mib=tuple(peaks_mib),
+            episodes=tuple(
+                each.id for run in runs for each in material.episodes(run, count - 10, 10)[0]
+            ),
         )
 
 
-def _write_run(store: Store, material: Material, count: int, name: str) -> list[UUID]:
-    run = material.open_run(store, name)
-    last: list[UUID] = []
-    for first in range(0, count, EPISODES_PER_WRITE):
-        episodes, scores = material.episodes(run, first, min(EPISODES_PER_WRITE, count - first))
-        store.episodes.add_episodes(episodes, scores)
-        last = [episode.id for episode in episodes[-10:]]
-    return last
+async def _recorded(store: Store, material: Material, run: BenchRun, count: int) -> None:
+    """Let a run play its first episodes, an iteration's share at a time."""
+    at_once = RolloutConfig().concurrency
+    for first in range(0, count, at_once):
+        episodes, scores = material.episodes(run, first, min(at_once, count - first))
+        await record(store, episodes, scores, at_once)
+
+
+def _fill(store: Store, material: Material, run: BenchRun, numbers: range) -> None:
+    for first in numbers[::EPISODES_PER_WRITE]:
+        count = min(EPISODES_PER_WRITE, numbers.stop - first)
+        store.episodes.add_episodes(*material.episodes(run, first, count))
 
 
 def record_at_pace(url: str, name: str) -> list[float]:

@@ -41,6 +41,8 @@ class VllmEngine:
             server = Server(fork_server, flags, fork_server.log.with_name(f"vllm-{name}.log"))
             return ManagedServer(server, loader, end_token_ids=setup.end_token_ids, config=config)
 
+        self.setup = setup
+        """What it was opened with."""
         self._fork_server = fork_server
         # vLLM's sleep mode is for GPUs only.
         self._sleeps = config.colocate and device != "cpu"

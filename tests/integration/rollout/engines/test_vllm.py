@@ -20,6 +20,7 @@ from mappa_core.rollout.config import EngineConfig
 from mappa_core.rollout.engines.base import EngineSetup
 from mappa_core.rollout.engines.vllm.engine import VllmEngine
 from mappa_core.rollout.engines.vllm.fork_server import open_fork_server
+from mappa_core.rollout.engines.vllm.plain import sample_plainly
 from tests.builders import make_policy, make_run
 from tests.tiny_model import save_adapter
 
@@ -88,6 +89,32 @@ def difference(model: torch.nn.Module, completion: Completion) -> float:
 
 def adapted(model: Path, adapter: Path) -> torch.nn.Module:
     return PeftModel.from_pretrained(load_base(model, torch.float32, "cpu"), str(adapter)).eval()
+
+
+@pytest.mark.slow  # two engines, one after the other
+def test_vllm_by_its_own_python_api_samples_what_its_servers_do(
+    real_model: Path, tmp_path: Path
+) -> None:
+    """So that the bench of rollouts compares the same work."""
+    alone = policy("solver", 0, None)
+    requests = [replace(request(alone), seed=seed) for seed in range(6)]
+
+    async def served() -> tuple[EngineSetup, list[Completion]]:
+        engine = make_engine(real_model, tmp_path)
+        await engine.start()
+        try:
+            await engine.load(alone)
+            return engine.setup, await asyncio.gather(*map(engine.generate, requests))
+        finally:
+            await engine.close()
+
+    setup, completions = asyncio.run(served())
+    setup = replace(setup, agents=("solver",))
+    first, second = sample_plainly(setup, (requests[:4], requests[4:]))
+    assert (*first.tokens, *second.tokens) == tuple(each.token_ids for each in completions)
+    assert min(first.seconds, second.seconds) > 0
+    with pytest.raises(EngineError, match="by its own Python API sampled nothing: "):
+        sample_plainly(replace(setup, model=tmp_path / "absent"), (requests,))
 
 
 @pytest.mark.slow  # the GPU's way of serving; on a CPU its prefill takes a minute
