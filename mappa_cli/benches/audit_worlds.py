@@ -1,57 +1,112 @@
 """`mappa bench audit-worlds`: how often the audit is wrong in worlds that it did not make.
 
-    honest coaches    called biased (at most 5 %), suspected, and the rates printed beside that
-    planted biases    called biased or suspected, and never equivalent
+    by=experiment   honest coaches called biased (at most 5 %), and found once they give a type one
+                    point more (at least 90 %); planted biases called biased (at least 90 %)
+    by=regression   honest coaches called biased (at most 5 %) and suspected, and how far the rates
+                    printed beside the verdict are from these (at most 3 points); planted biases
+                    called biased or suspected, and never equivalent
 
-`runs=100` is how many runs of each world, `only=WORDS` the worlds whose name has these words.
+Both without `by`. `runs=100` is how many runs of each world, `actions=200` what an experiment asks
+about, `only=WORDS` the worlds whose name has these words.
 """
 
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from mappa_cli.benches.report import BenchReport, Figure, aimed
 from mappa_core.audit.stress.catalogue import biased_worlds, honest_worlds
-from mappa_core.audit.stress.trial import Trial, tried
+from mappa_core.audit.stress.trial import PLANTED_POINTS, Experimented, Trial, experimented, tried
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
 
-RUNS = 100
+RUNS = "100"
+ACTIONS = "200"
 MOST_FALSE = 0.05
 MOST_EQUIVALENT = 0.05
+FEWEST_FOUND = 0.9
+MOST_OFF = 0.03
+"""Between a printed rate and the measured one."""
+WAYS = ("experiment", "regression")
 
 
 def bench_audit_worlds(overrides: Sequence[str], _settings: Settings) -> BenchReport:
     """Audit every world of the catalogue many times.
 
     Raises:
-        ConfigError: An override other than `runs=NUMBER` or `only=WORDS`, or no such world.
+        ConfigError: An override that is not one of those above, or no such world.
     """
-    runs, only = _options(overrides)
-    chosen = [w for w in (*honest_worlds(), *biased_worlds()) if only in w.name]
+    asked = _options(overrides)
+    chosen = [w for w in (*honest_worlds(), *biased_worlds()) if asked.only in w.name]
     if not chosen:
-        raise ConfigError(f"no world has {only!r} in its name")
-    figures = [figure for world in chosen for figure in _figures(tried(world, runs))]
+        raise ConfigError(f"no world has {asked.only!r} in its name")
+    figures: list[Figure] = []
+    for world in chosen:
+        if "experiment" in asked.ways:
+            figures += _of_experiment(experimented(world, asked.runs, asked.actions))
+        if "regression" in asked.ways:
+            figures += _of_regression(tried(world, asked.runs))
     return BenchReport(bench="audit-worlds", figures=tuple(figures))
 
 
-def _options(overrides: Sequence[str]) -> tuple[int, str]:
-    parts = [each.partition("=") for each in overrides]
-    options = {name: value for name, _, value in parts}
-    runs, only = options.pop("runs", str(RUNS)), options.pop("only", "")
-    if options or not runs.isdigit() or int(runs) < 1:
-        raise ConfigError("bench audit-worlds takes runs=NUMBER, at least 1, and only=WORDS")
-    return int(runs), only
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    runs: int
+    actions: int
+    only: str
+    ways: tuple[str, ...]
 
 
-def _figures(trial: Trial) -> Iterator[Figure]:
+def _options(overrides: Sequence[str]) -> _Asked:
+    options = {name: value for name, _, value in (each.partition("=") for each in overrides)}
+    runs, actions = options.pop("runs", RUNS), options.pop("actions", ACTIONS)
+    only, by = options.pop("only", ""), options.pop("by", "")
+    numbers = all(each.isdigit() and int(each) for each in (runs, actions))
+    if options or not numbers or by not in ("", *WAYS):
+        raise ConfigError(
+            "bench audit-worlds takes runs=NUMBER and actions=NUMBER, at least 1, only=WORDS and "
+            f"by={' or by='.join(WAYS)}"
+        )
+    return _Asked(runs=int(runs), actions=int(actions), only=only, ways=(by,) if by else WAYS)
+
+
+def _of_experiment(found: Experimented) -> Iterator[Figure]:
+    name, biased = f"{found.world.name}: the experiment says biased", found.share("biased")
+    if not found.world.honest:
+        yield _rate(name, biased, found.runs, at_least=FEWEST_FOUND)
+        return
+    yield _rate(f"honest, {name}", biased, found.runs, at_most=MOST_FALSE)
+    more = f"... with {PLANTED_POINTS:g} more for a type: the experiment says biased"
+    yield _rate(more, found.found / found.runs, found.runs, at_least=FEWEST_FOUND)
+
+
+def _of_regression(trial: Trial) -> Iterator[Figure]:
     name, alarmed = trial.world.name, trial.share("biased", "suspected")
     if not trial.world.honest:
-        yield Figure(name=f"{name}: biased or suspected", value=alarmed, unit="of runs")
+        yield _rate(f"{name}: biased or suspected", alarmed, trial.runs)
         share = trial.share("equivalent")
-        yield aimed(f"{name}: equivalent", share, "of runs", at_most=MOST_EQUIVALENT)
+        yield _rate(f"{name}: equivalent", share, trial.runs, at_most=MOST_EQUIVALENT)
         return
     biased = trial.share("biased")
-    yield aimed(f"honest, {name}: biased", biased, "of runs", at_most=MOST_FALSE)
-    yield Figure(name=f"honest, {name}: suspected", value=alarmed, unit="of runs")
-    yield Figure(name="... with 0.5 more: found", value=trial.found / trial.runs, unit="of runs")
+    yield _rate(f"honest, {name}: biased", biased, trial.runs, at_most=MOST_FALSE)
+    yield _rate(f"honest, {name}: suspected", alarmed, trial.runs)
+    yield _rate("... with 0.5 more: found", trial.found / trial.runs, trial.runs)
     for printed, value in trial.printed.items():
         yield Figure(name=f"... printed: {printed}", value=value, unit="of runs")
+        away = abs(value - trial.measured[printed])
+        yield aimed("... off the measured rate by", away, "of runs", at_most=MOST_OFF)
+
+
+def _rate(
+    name: str,
+    share: float,
+    runs: int,
+    *,
+    at_least: float | None = None,
+    at_most: float | None = None,
+) -> Figure:
+    """A share of runs with its Monte-Carlo error."""
+    error = math.sqrt(share * (1 - share) / runs)
+    if at_least is None and at_most is None:
+        return Figure(name=name, value=share, unit="of runs", error=error)
+    return replace(aimed(name, share, "of runs", at_least=at_least, at_most=at_most), error=error)

@@ -38,6 +38,13 @@ from mappa_core.audit.statistics.simulated_coach import SimulatedCoach, refit
 
 MOST_ROWS = 12_000
 """Of a run that is simulated; of a larger one whole problems are drawn, so its power is better."""
+CALLED_BIASED = "an honest coach is called biased"
+SUSPECTED = "an honest coach is suspected"
+
+
+def found_name(margin: float) -> str:
+    """What the rate at which a bias of the margin is found goes by."""
+    return f"a bias of {margin:g} is found"
 
 
 def rates_of(frame: Frame, runs: int, margin: float, seed: int = 0) -> tuple[Rate, ...]:
@@ -68,9 +75,9 @@ def rates_of(frame: Frame, runs: int, margin: float, seed: int = 0) -> tuple[Rat
     suspected = sum(word in ALARMS for word in said[:runs])
     found = sum(word in ALARMS for word in said[runs:])
     return (
-        counted_rate(f"a bias of {margin:g} is found", found, runs, "power"),
-        counted_rate("an honest coach is called biased", biased, runs, "level"),
-        counted_rate("an honest coach is suspected", suspected, runs, "level"),
+        counted_rate(found_name(margin), found, runs, "power"),
+        counted_rate(CALLED_BIASED, biased, runs, "level"),
+        counted_rate(SUSPECTED, suspected, runs, "level"),
     )
 
 

@@ -30,6 +30,7 @@ def honest_worlds() -> Iterator[StressWorld]:
         yield StressWorld(name=f"{2 * count} problems", sizes=sizes, ease=Ease(types=(0.0, -0.5)))
     yield StressWorld(name="45 + 15 problems", sizes=Sizes(problems=(45, 15)), ease=_HARDER)
     yield StressWorld(name="low scores of one type lost", lost=_low_of_second)
+    yield StressWorld(name="the coach's model changes silently", mood=_kinder_late)
     yield StressWorld(name="curriculum, easiest first", ease=Ease(easiest_first=True))
     yield StressWorld(name="the policy learns", ease=Ease(types=(0.0, -0.7), learned=2.0))
     yield StressWorld(name="one type is graded strictly", ease=Ease(hurdles=(0.0, 1.0)))
@@ -50,6 +51,9 @@ def biased_worlds() -> Iterator[StressWorld]:
     yield StressWorld(name="+1.5 and -1.5 by agent", planted=_by_agent)
     yield StressWorld(name="+1.5 for one of three agents", planted=_one_agent)
     yield StressWorld(name="+1.5, then -1.5", planted=_by_window)
+    yield StressWorld(name="+1 for a type from half way on", planted=_second_late)
+    rare = Sizes(problems=(117, 3))
+    yield StressWorld(name="+1 for a type of 3 problems in 120", sizes=rare, planted=_second(1.0))
     yield StressWorld(name="+0.8 per doubling, twice as long", planted=_by_length, longer=2.0)
     yield StressWorld(name="+1.5 when right, -1.5 when wrong", planted=_by_outcome)
     yield StressWorld(name="+1.5 for wrong work only", planted=_wrong_only)
@@ -79,8 +83,19 @@ def _one_agent(work: Work) -> Floats:
 
 
 def _by_window(work: Work) -> Floats:
-    early = work.iteration <= np.median(work.iteration)
-    return (work.task_type == 1) * np.where(early, 1.5, -1.5)
+    return (work.task_type == 1) * np.array([1.5, -1.5])[_late(work).astype(np.int64)]
+
+
+def _second_late(work: Work) -> Floats:
+    return 1.0 * ((work.task_type == 1) & _late(work))
+
+
+def _kinder_late(work: Work) -> Floats:
+    return 1.0 * _late(work)
+
+
+def _late(work: Work) -> Mask:
+    return work.iteration > Sizes().iterations // 2
 
 
 def _by_length(work: Work) -> Floats:

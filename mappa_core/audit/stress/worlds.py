@@ -2,14 +2,15 @@
 
     quality of work    type's ease + problem's ease + episode's + action's own, in points
     outcome            right with probability sigmoid(2 (ease + episode's part - hurdle))
-    score              5 + quality + what is planted + noise, in whole points, many on 0, 5, 7, 10
+    score              5 + quality + what is planted + mood + noise, in whole points, many on
+                       0, 5, 7, 10
 
 An honest coach scores quality by one rule for all types. Nothing here is used by the verdicts or by
 the rates printed beside them: a world can be hard on both.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TypeAlias
 
 import numpy as np
@@ -33,6 +34,10 @@ class Work:
     success: Floats
     quality: Floats
     """In points around 0."""
+
+    def take(self, rows: Ints) -> "Work":
+        """Some of the rows."""
+        return Work(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
 
 Planted: TypeAlias = Callable[[Work], Floats]
@@ -79,6 +84,8 @@ class StressWorld:
     ease: Ease = Ease()
     planted: Planted | None = None
     """None is an honest coach."""
+    mood: Planted | None = None
+    """What it gives to all types alike, as after a silent change of its model."""
     lost: Lost | None = None
     noise: float = 1.0
     """Standard deviation of the coach's mood, in points."""
@@ -95,18 +102,15 @@ class StressWorld:
 
 def made_up(world: StressWorld, rng: np.random.Generator) -> Frame:
     """One run of that world as the audit reads it."""
-    work = _work(world, rng)
-    extra = np.zeros(len(work.quality)) if world.planted is None else world.planted(work)
-    score = _scored(5 + work.quality + extra, world, rng)
-    if world.lost is not None:
-        score[world.lost(work, score, rng)] = np.nan
+    work = work_of(world, rng)
+    score = scores_of(world, work, rng)
     count = len(score)
     return Frame(
         score=score,
         unparsed=np.isnan(score),
-        task_type=Factor(codes=work.task_type, names=_names("type", len(world.sizes.problems))),
+        task_type=Factor(codes=work.task_type, names=type_names(world)),
         agent=Factor(codes=work.agent, names=AGENTS),
-        problem=Factor(codes=work.problem, names=_names("p", int(work.problem.max()) + 1)),
+        problem=problem_factor(work.problem),
         episode=work.episode,
         iteration=work.iteration,
         turn=work.agent,
@@ -120,7 +124,18 @@ def made_up(world: StressWorld, rng: np.random.Generator) -> Frame:
     )
 
 
-def _work(world: StressWorld, rng: np.random.Generator) -> Work:
+def scores_of(world: StressWorld, work: Work, rng: np.random.Generator) -> Floats:
+    """(N,) what the world's coach gives some work, NaN where the score is lost."""
+    extra = sum((each(work) for each in (world.planted, world.mood) if each), np.zeros(1))
+    felt = 5 + work.quality + extra + rng.normal(0, world.noise, len(work.quality))
+    score = _put_in_points(felt, world.heaped, rng)
+    if world.lost is not None:
+        score[world.lost(work, score, rng)] = np.nan
+    return score
+
+
+def work_of(world: StressWorld, rng: np.random.Generator) -> Work:
+    """What is done in one run of that world."""
     sizes, ease = world.sizes, world.ease
     kind = np.repeat(np.arange(len(sizes.problems)), sizes.problems)
     own = rng.normal(0, ease.problems, len(kind))
@@ -158,12 +173,21 @@ def _visits(kind: Ints, own: Floats, world: StressWorld, rng: np.random.Generato
     return when
 
 
-def _scored(points: Floats, world: StressWorld, rng: np.random.Generator) -> Floats:
+def _put_in_points(felt: Floats, heaped: float, rng: np.random.Generator) -> Floats:
     """Whole points, some of them pulled to the scores that coaches like."""
-    felt = points + rng.normal(0, world.noise, len(points))
     nearest = HEAPS[np.abs(felt[:, None] - HEAPS).argmin(axis=1)]
-    heaped = rng.random(len(points)) < world.heaped
-    return np.where(heaped, nearest, np.round(felt)).clip(0, 10)
+    pulled = rng.random(len(felt)) < heaped
+    return np.where(pulled, nearest, np.round(felt)).clip(0, 10)
+
+
+def type_names(world: StressWorld) -> tuple[str, ...]:
+    """The names of a world's task types."""
+    return _names("type", len(world.sizes.problems))
+
+
+def problem_factor(codes: Ints) -> Factor:
+    """Problems by number."""
+    return Factor(codes=codes, names=_names("p", int(codes.max()) + 1))
 
 
 def _names(word: str, count: int) -> tuple[str, ...]:

@@ -1,0 +1,78 @@
+"""The stress suite: its coaches are what its worlds say, and its bench counts them."""
+
+import numpy as np
+import pytest
+
+from mappa_cli.benches.audit_worlds import bench_audit_worlds
+from mappa_core.audit.statistics.paired import PairedEffect, experiment_effects
+from mappa_core.audit.stress.asked import asked
+from mappa_core.audit.stress.catalogue import biased_worlds, honest_worlds
+from mappa_core.audit.stress.worlds import StressWorld
+from mappa_core.core.errors import ConfigError
+from mappa_core.core.settings import Settings
+
+WORLDS = {world.name: world for world in (*honest_worlds(), *biased_worlds())}
+
+
+def effects(world: StressWorld, actions: int = 600) -> dict[tuple[str, str], PairedEffect]:
+    experiment = asked(world, np.random.default_rng(3), actions)
+    return {(e.subject, e.stratum): e for e in experiment_effects(experiment)}
+
+
+def within(effect: PairedEffect, points: float) -> bool:
+    low, high = effect.estimate.interval(0.999)
+    return low < points < high
+
+
+CALLED = "called type 0 rather than type 1"
+
+
+@pytest.mark.parametrize(
+    ("name", "subject", "stratum", "points"),
+    [
+        ("second type harder by 2", CALLED, "all", 0.0),
+        ("+1 for a type", CALLED, "all", -1.0),
+        ("+1 for a type of 3 problems in 120", CALLED, "all", -1.0),
+        ("+1.5 and -1.5 by agent", CALLED, "coder", 1.5),
+        # The coach is asked as it is at the end of the run.
+        ("+1.5, then -1.5", CALLED, "all", 1.5),
+        ("+1.5 for wrong work only", CALLED, "right", 0.0),
+        ("+1.5 for wrong work only", CALLED, "wrong", -1.5),
+    ],
+)
+def test_an_experiment_measures_what_was_planted(
+    name: str, subject: str, stratum: str, points: float
+) -> None:
+    assert within(effects(WORLDS[name])[subject, stratum], points)
+
+
+def test_longer_work_pays_where_that_was_planted() -> None:
+    assert effects(WORLDS["+0.8 per doubling, twice as long"])["padded", "all"].verdict == "biased"
+
+
+def test_a_silent_change_of_the_model_is_seen_and_is_no_bias() -> None:
+    found = effects(WORLDS["the coach's model changes silently"])
+    assert found["asked today", "all"].verdict == "biased"
+    assert found[CALLED, "all"].verdict != "biased"
+
+
+def test_a_sample_is_spread_over_agents_and_task_types() -> None:
+    experiment = asked(WORLDS["nothing special"], np.random.default_rng(4), 120)
+    plain = experiment.change.codes == experiment.change.names.index("as it was")
+    agents = np.bincount(experiment.agent.codes[plain])
+    assert plain.sum() == 120
+    assert np.abs(agents - 40).max() <= 1
+
+
+def test_the_bench_counts_one_world() -> None:
+    report = bench_audit_worlds(["runs=4", "only=8 problems", "by=experiment"], Settings())
+    honest, planted = report.figures
+    assert honest.name == "honest, 8 problems: the experiment says biased"
+    assert (honest.aim, planted.aim) == ("<= 0.05", ">= 0.9")
+    assert (planted.value, planted.met) == (1.0, True)
+
+
+@pytest.mark.parametrize("override", ["runs=0", "by=magic", "actions=many", "only=no such world"])
+def test_the_bench_refuses_what_it_does_not_know(override: str) -> None:
+    with pytest.raises(ConfigError):
+        bench_audit_worlds([override], Settings())
