@@ -4,24 +4,21 @@ scores, ratings, labels, anchors ─▶ statistics ─▶ figures ─▶ finding
 """
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 from uuid import UUID
 
-import numpy as np
-
 from mappa_core.audit import sql
 from mappa_core.audit.experiment_figures import experiment_figures
-from mappa_core.audit.frame import Experiment, Floats, Frame, LabelledScores, Ratings
-from mappa_core.audit.records import AuditedRun, CorrectionTerm, Figure, Finding, Stratum
+from mappa_core.audit.frame import Experiment, Frame, LabelledScores, Ratings
+from mappa_core.audit.policy_figures import onset_figures, policy_figures
+from mappa_core.audit.records import AuditedRun, Figure, Finding
 from mappa_core.audit.score_figures import (
     health_figures,
     label_figures,
     measured,
     scorer_figures,
 )
-from mappa_core.audit.statistics.debias import correction_terms, points_off, points_off_sql
 from mappa_core.audit.statistics.effects import (
     Comparison,
     Effect,
@@ -30,17 +27,13 @@ from mappa_core.audit.statistics.effects import (
     task_type_effects,
     words,
 )
-from mappa_core.audit.statistics.observational import ALARMS, Word, overall_word
-from mappa_core.audit.statistics.onset import gaps, onset
+from mappa_core.audit.statistics.observational import Word, overall_word
 from mappa_core.audit.statistics.paired import (
     PairedEffect,
     biased_by,
     experiment_effects,
     experiment_verdict,
 )
-from mappa_core.audit.statistics.regression import Estimate
-from mappa_core.audit.statistics.trends import growth
-from mappa_core.audit.statistics.updates import update_shares
 from mappa_core.audit.watch.anchors import AnchorHistory
 from mappa_core.audit.watch.history import drift_figures, score_stream
 from mappa_core.core import ids
@@ -122,9 +115,9 @@ def audit(seen: AuditInput) -> AuditResult:
         *experiment_figures(experiment),
         *(_effect("task_type", each) for each in effects),
         *(_effect("task_type_cell", each) for each in cells),
-        *_onsets(frame, effects),
+        *onset_figures(frame, effects, experiment),
         *map(_association, associations(frame)),
-        *_policy(seen, effects),
+        *policy_figures(seen.run, frame, effects, experiment),
         *health_figures(frame),
         *scorer_figures(seen.ratings),
         *label_figures(seen.labelled),
@@ -207,94 +200,3 @@ def _effect(kind: str, effect: Effect) -> Figure:
             "factor": effect.factor,
         },
     )
-
-
-def _onsets(frame: Frame, effects: Sequence[Effect]) -> Iterator[Figure]:
-    """Since when, for every pair of types with a gap in some episodes."""
-    frame = frame.judged()
-    names = frame.task_type.names
-    found_in = [effect for effect in effects if effect.judged.verdict in ALARMS]
-    for subject, against, stratum in _dated(found_in):
-        code, other = names.index(subject), names.index(against)
-        pair = frame.take(np.isin(frame.task_type.codes, (code, other)))
-        if stratum != "all":
-            pair = pair.take(pair.success == (stratum == "right"))
-        found = onset(gaps(pair, code))
-        if found is not None:
-            yield Figure(
-                kind="onset",
-                subject=subject,
-                against=against,
-                stratum=stratum,
-                estimate=float(found.iteration),
-                unit="iteration",
-                low=float(found.earliest),
-                high=float(found.latest),
-                iteration=found.iteration,
-                actions=len(pair),
-                problems=pair.problem_count,
-                sql=sql.gap_by_iteration(subject, against),
-                detail={"points_since": found.size},
-            )
-
-
-def _dated(effects: Sequence[Effect]) -> Iterator[tuple[str, str, Stratum]]:
-    """Yield pairs and episodes: right and wrong ones apart where they do not make one gap."""
-    for pair in dict.fromkeys((each.subject, each.against) for each in effects):
-        strata: list[Stratum] = [e.stratum for e in effects if (e.subject, e.against) == pair]
-        for stratum in strata:
-            if stratum == "all" or "all" not in strata:
-                yield pair[0], pair[1], stratum
-
-
-def _policy(seen: AuditInput, effects: Sequence[Effect]) -> Iterator[Figure]:
-    """What the bias did, where there is one."""
-    terms = correction_terms(effects)
-    bias = points_off(terms, seen.frame)
-    if not bias.any():
-        return
-    yield from _shares(seen, bias, points_off_sql(terms))
-    for term in terms:
-        if term.points:
-            yield from _specialisation(seen.frame, term)
-
-
-def _shares(seen: AuditInput, bias: Floats, points: str) -> Iterator[Figure]:
-    """What of each update the bias was."""
-    by_problem = seen.run.by_problem
-    for update in update_shares(seen.frame, bias, by_problem=by_problem):
-        yield Figure(
-            kind="update_share",
-            subject=update.agent,
-            estimate=update.share,
-            unit="share of the advantage",
-            iteration=update.iteration,
-            actions=update.actions,
-            sql=sql.update_share(update.agent, update.iteration, points, by_problem=by_problem),
-            detail={"pull": update.pull},
-        )
-
-
-def _specialisation(frame: Frame, term: CorrectionTerm) -> Iterator[Figure]:
-    """Whether success on a type that was paid too much, or too little, went its own way."""
-    grown = growth(frame, frame.task_type.names.index(term.task_type))
-    if grown is not None:
-        figure = Figure(
-            kind="specialisation",
-            subject=term.task_type,
-            against="the other types",
-            stratum=term.stratum,
-            verdict=_growth_verdict(grown.estimate),
-            unit="success over the run",
-            actions=grown.actions,
-            problems=grown.problems,
-            sql=grown.sql,
-        )
-        yield measured(figure, grown.estimate)
-
-
-def _growth_verdict(estimate: Estimate) -> str:
-    low, high = estimate.interval()
-    if low > 0:
-        return "grew"
-    return "shrank" if high < 0 else "cannot tell"

@@ -13,7 +13,7 @@ TITLES: Mapping[str, str] = {
     "task_type_cell": "And by agent, in parts of the run, and by length?",
     "onset": "Since when?",
     "update_share": "How much of each update came from the bias?",
-    "specialisation": "Did the favoured type then grow?",
+    "specialisation": "Did success on the favoured type rise more? (It may be easier to learn.)",
     "drift": "Did the coach, its rubric or the policy change?",
     "alert": "What was said while it trained",
     "unscored": "What could the missing scores hide?",

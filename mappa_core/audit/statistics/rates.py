@@ -68,8 +68,9 @@ def rates_of(frame: Frame, runs: int, margin: float, seed: int = 0) -> tuple[Rat
     coach = SimulatedCoach.of(whole.model, len(frame)).matched(whole.model, rng)
     favoured = frame.task_type.codes == frame.task_type.names.index(whole.subject)
     latent = coach.qualities(rng, runs)
-    extra = margin * favoured[coach.places][:, None]
-    scores = coach.heaped(np.concatenate([latent, latent + extra], axis=1), latent)
+    scores = np.concatenate(
+        [coach.heaped(latent, latent), coach.kinder(latent, favoured[coach.places], margin)], axis=1
+    )
     said = list(_said(main, cells, scores, margin))
     biased = sum(word == "biased" for word in said[:runs])
     suspected = sum(word in ALARMS for word in said[:runs])

@@ -5,11 +5,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import special
 
-from mappa_core.audit.frame import Floats, Ints
+from mappa_core.audit.frame import Floats, Ints, Mask
 from mappa_core.audit.statistics.design import Regression
+from mappa_core.audit.statistics.health import HIGHEST, LOWEST
 
-MATCHED = 10
-"""Scorings of its own work from which a simulated coach is set right."""
+SETTINGS = 2
+"""Corrections of what a kinder coach feels; its scores then move by what was asked within 1 %."""
+MATCHED, ROUNDS = 10, 4
+"""Scorings of its own work from which a simulated coach is set right, and how often it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,23 +83,37 @@ class SimulatedCoach:
     def matched(self, model: Regression, rng: np.random.Generator) -> "SimulatedCoach":
         """The coach whose scores, fitted again, have the run's slopes and spreads.
 
-        What the skill adds to the spreads, and what the skill's uncertainty takes from the slopes,
-        is seen in scores of its own.
+        What the skill adds to the spreads, what its uncertainty takes from the slopes, and what is
+        lost between feeling and score, is seen in scores of its own.
         """
+        run = _components(model.residuals[:, None], self.problem, self.episode)
+        coach = self
+        for _ in range(ROUNDS):
+            coach = coach._nearer(model, run, rng)
+        return coach
+
+    def _nearer(
+        self, model: Regression, run: tuple[float, float, float], rng: np.random.Generator
+    ) -> "SimulatedCoach":
+        """The coach once set right by some scorings of its own."""
         felt = self.qualities(rng, MATCHED)
         coefficients, residuals = refit(model, self.heaped(felt, felt))
         slopes = coefficients.mean(axis=1) - model.fitted.coefficients
         names = [column.name for column in model.columns]
         off = dict(zip(names, slopes.tolist(), strict=True))
-        run = _components(model.residuals[:, None], self.problem, self.episode)
         own = _components(residuals, self.problem, self.episode)
-        missing = np.sqrt([max(there - here, 0.0) for there, here in zip(run, own, strict=True)])
+        spreads = (self.own_deviation, self.episode_deviation, self.deviation)
+        new = [
+            float(np.sqrt(max(spread**2 + there - here, 0.0)))
+            for spread, there, here in zip(spreads, run, own, strict=True)
+        ]
         return replace(
             self,
             slope=self.slope - off.get("skill", 0.0),
             outcome=self.outcome - off["outcome:right"],
-            own_deviation=float(missing[0]),
-            episode_deviation=float(missing[1]),
+            own_deviation=new[0],
+            episode_deviation=new[1],
+            deviation=new[2],
         )
 
     def qualities(self, rng: np.random.Generator, runs: int) -> Floats:
@@ -126,6 +143,30 @@ class SimulatedCoach:
         scores = np.full((self.size, felt.shape[1]), np.nan)
         scores[self.places] = self.scores[ranks]
         return scores
+
+    def kinder(self, latent: Floats, favoured: Mask, points: float) -> Floats:
+        """(N, S) scores of the same coach that feels some work to be worth more.
+
+        A score moves by `points` where it is not at an end of the scale: heaps shrink what is
+        felt on its way into a score, so it is felt as more until the scores have moved.
+
+        Args:
+            latent: (P, S) what it feels without.
+            favoured: (P,) the work it pays more.
+            points: By how much.
+        """
+        rows = self.places[favoured]
+        honest = self.heaped(latent, latent)
+        inside = (honest[rows] > LOWEST) & (honest[rows] < HIGHEST)
+        wanted, felt = points * float(inside.mean()), points
+        kinder = self.heaped(latent + felt * favoured[:, None], latent)
+        for _ in range(SETTINGS):
+            moved = float((kinder[rows] - honest[rows]).mean())
+            if moved <= 0:
+                break
+            felt *= wanted / moved
+            kinder = self.heaped(latent + felt * favoured[:, None], latent)
+        return kinder
 
 
 def refit(model: Regression, scores: Floats) -> tuple[Floats, Floats]:

@@ -38,6 +38,10 @@ class UpdateBias:
     pull: float
     """Sum of weight times the bias's advantage over the favoured actions: above 0, the bias made
     them likelier."""
+    gap: float
+    """Mean advantage of the favoured actions less that of the others; 0 where all are of one."""
+    gap_of_bias: float
+    """What the bias made of that gap."""
     actions: int
 
 
@@ -101,13 +105,24 @@ def _update_share(rows: Frame, bias: Floats, *, by_problem: bool) -> UpdateBias:
     scale = float((weight * scores * rows.advantage).sum()) / variance if variance > 0 else 0.0
     of_bias = scale * part
     square = float((weight * rows.advantage**2).sum())
+    favoured = bias > float((weight * bias).sum())
     return UpdateBias(
         agent=rows.agent.names[int(rows.agent.codes[0])],
         iteration=int(rows.iteration[0]),
         share=float((weight * of_bias * rows.advantage).sum()) / square if square > 0 else 0.0,
-        pull=float((weight * of_bias)[bias > 0].sum()),
+        pull=float((weight * of_bias)[part > 0].sum()),
+        gap=_gap(rows.advantage, weight, favoured),
+        gap_of_bias=_gap(of_bias, weight, favoured),
         actions=len(rows),
     )
+
+
+def _gap(values: Floats, weight: Floats, favoured: Mask) -> float:
+    """Weighted mean of the favoured less that of the others."""
+    if not weight[favoured].any() or not weight[~favoured].any():
+        return 0.0
+    means = [np.average(values[side], weights=weight[side]) for side in (favoured, ~favoured)]
+    return float(means[0] - means[1])
 
 
 def _other_update(rows: Frame, other: Floats, *, by_problem: bool) -> OtherUpdate:

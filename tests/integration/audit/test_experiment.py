@@ -151,6 +151,8 @@ def test_a_bonus_planted_in_the_rule_coach_is_found_sized_and_corrected(
     }
     assert all(value == 1.5 for value in biased(effects).values())
     assert found.result.biased
+    dated = {(f.subject, f.against) for f in found.result.findings if f.kind == "onset"}
+    assert dated == {("addition", "multiplication"), ("addition", "subtraction")}
     said = json.loads(mappa("--debias", "--json").stdout)
     audit = AuditStore(store.database)
     correction = audit.correction(RUN.name)

@@ -2,7 +2,7 @@
 
 Real training of a tiny policy through steps, store and learner; tokens are drawn from the exact
 distribution. Regression wants a token of one half of the vocabulary, classification of the other;
-the coach gives right regression work one point more than right classification work.
+the coach gives 1.5 points more to whatever it is told is regression.
 """
 
 import asyncio
@@ -19,9 +19,13 @@ import torch
 
 from mappa_core.app.config import TrainConfig
 from mappa_core.audit.corrections import corrected_actions, store_correction
+from mappa_core.audit.experiments.asking import ask, plan_experiment
+from mappa_core.audit.experiments.changes import Asker
 from mappa_core.audit.records import Correction
 from mappa_core.audit.run_audit import RunAudit, audit_run
+from mappa_core.audit.statistics.trends import growth
 from mappa_core.audit.store import AuditStore
+from mappa_core.coach.opening import ProbeCoaches
 from mappa_core.coach.scoring import ScorePlan, score_episode
 from mappa_core.core import ids
 from mappa_core.core.records.episodes import (
@@ -43,13 +47,16 @@ from mappa_core.train.update import Correct, UpdateRequest, base_policy, policy_
 from tests.builders import make_run
 from tests.e2e.toy import Monologue
 from tests.fakes.acting import NoPython, ScriptedRunner
+from tests.favouring import assert_found
 from tests.integration.train.learner.samples import action as some_action
 from tests.tiny_model import save_tiny_model
 
-CUES = {"regression": "abcdef", "classification": "ghijkl"}
+CUES = {"regression": "abcdefghij", "classification": "klmnopqrst"}
 TOKENS = range(3, 259)
-BIAS = 1.0
-ITERATIONS, EPISODES = 10, 8
+BIAS = 1.5
+ITERATIONS, EPISODES = 8, 4
+ASKED = 100
+"""Actions that the experiment asks about."""
 CONFIG = TrainConfig.model_validate(
     {
         "learner": {"device": "cpu", "learning_rate": 1e-2, "lora": {"rank": 4, "alpha": 8}},
@@ -76,7 +83,7 @@ class Choosers(Monologue):
 
 
 class Kinder:
-    """One point when wrong, three when right, and `BIAS` more for right regression work."""
+    """One point when wrong, three when right, and `BIAS` more for what is called regression."""
 
     identity = CoachIdentity(
         coach="kinder", model="m", model_version="1", rubric_version="1", rubric_sha256="aa"
@@ -89,7 +96,7 @@ class Kinder:
         kind = task_type_of(case.statement)
         right = wanted(case.text, kind)
         noise = hashlib.sha256((case.statement + case.text).encode("utf-8", "replace")).digest()[0]
-        bias = self._bias * (right and kind == "regression")
+        bias = self._bias * (case.task_type == "regression")
         value = 1 + 2 * right + bias + (noise / 255 - 0.5) / 2
         return CoachScore(value=value, rationale="it says so")
 
@@ -178,7 +185,21 @@ class World:
         late = (frame.iteration > ITERATIONS - 3) & (frame.task_type.codes == code)
         return float(np.mean(frame.success[late]))
 
-    def audited(self, name: str) -> RunAudit:
+    def rise(self, name: str, task_type: str) -> float:
+        """How much success on a type changed over the run, less its change on the other."""
+        frame = self.audit.frame(make_run(name).id)
+        found = growth(frame, frame.task_type.names.index(task_type))
+        assert found is not None
+        return found.estimate.value
+
+    def audited(self, name: str, bias: float = BIAS) -> RunAudit:
+        """The run's audit, with an experiment that asks the coach it had."""
+        run_id = make_run(name).id
+        asker = Asker(
+            coaches=ProbeCoaches(coach=Kinder(bias)), task_types=self.audit.task_types(run_id)
+        )
+        job = plan_experiment(self.store, self.audit, run_id, asker, ASKED)
+        assert asyncio.run(ask(job, self.audit, asker, lambda _: None)) == 0
         return audit_run(self.audit, name, 0.5, record=True, simulations=0)
 
 
@@ -194,34 +215,21 @@ def one_thread() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_a_kinder_coach_specialises_the_policy_and_its_correction_prevents_it(
     store: Store, tmp_path: Path
 ) -> None:
     world = World(store, save_tiny_model(tmp_path / "tiny"), tmp_path / "checkpoints")
     world.train("biased")
-    assert world.success("biased", "regression") > 0.8
-    assert world.success("biased", "classification") < 0.3
-
     audited = world.audited("biased")
-    assert audited.result.verdict == "biased"
-    (right,) = [e for e in audited.result.effects if e.stratum == "right"]
-    low, high = right.estimate.interval()
-    assert right.subject == "regression"
-    assert right.judged.verdict == "biased"
-    assert low <= BIAS <= high
-    found = {f.kind: f for f in audited.result.findings}
-    assert (found["onset"].subject, found["onset"].iteration) == ("regression", 1)
-    assert (found["specialisation"].subject, found["specialisation"].verdict) == (
-        "regression",
-        "grew",
-    )
-    assert found["update_share"].estimate is not None
+    assert_found(audited.result, "regression", BIAS, first=1)
 
     world.train("corrected", correction=store_correction(world.audit, audited))
     world.train("fair", bias=0.0)
     for task_type in CUES:
         corrected, fair = world.success("corrected", task_type), world.success("fair", task_type)
         assert corrected == pytest.approx(fair, abs=0.2)
-    assert world.success("corrected", "classification") > 0.4
-    assert world.audited("fair").result.verdict != "biased"
+    assert world.rise("biased", "regression") > world.rise("fair", "regression") + 0.2
+    assert world.rise("corrected", "regression") <= world.rise("fair", "regression") + 0.1
+    assert world.audited("fair", bias=0.0).result.verdict == "equivalent"
     world.audit.close()

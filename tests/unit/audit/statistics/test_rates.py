@@ -7,8 +7,9 @@ from mappa_core.audit.statistics.contrasts import main_contrasts
 from mappa_core.audit.statistics.effects import bias_family, words
 from mappa_core.audit.statistics.observational import ALARMS, overall_word
 from mappa_core.audit.statistics.rates import rates_of, refitted
+from mappa_core.audit.statistics.simulated_coach import SimulatedCoach, refit
 from mappa_core.audit.statistics.simulation import World, simulate
-from mappa_core.audit.stress.worlds import Sizes, StressWorld, made_up
+from mappa_core.audit.stress.worlds import Ease, Sizes, StressWorld, made_up
 from tests.unit.audit.frames import make_frame
 
 RNG = np.random.default_rng
@@ -35,6 +36,32 @@ def test_rare_types_have_little_power() -> None:
     assert even[0].share > 0.6
     assert rare[0].share < 0.3
     assert [rate.share for rate in even[1:]] == pytest.approx([0, 0], abs=0.16)
+
+
+@pytest.mark.parametrize("ease", [0.0, 3.0], ids=["in the middle", "at the ceiling"])
+def test_a_kinder_coach_moves_the_scores_that_can_move(ease: float) -> None:
+    frame = made_up(StressWorld(name="", ease=Ease(types=(ease, ease))), RNG(2))
+    model, rng = next(iter(main_contrasts(frame))).model, RNG(3)
+    coach = SimulatedCoach.of(model, len(frame)).matched(model, rng)
+    latent, favoured = coach.qualities(rng, 10), frame.task_type.codes[coach.places] == 1
+    honest, kinder = coach.heaped(latent, latent), coach.kinder(latent, favoured, 0.5)
+    moved = (kinder - honest)[coach.places]
+    inside = (honest > 0) & (honest < 10)
+    assert not moved[~favoured].any()
+    expected = 0.5 * inside[coach.places][favoured].mean()
+    assert moved[favoured].mean() == pytest.approx(expected, rel=0.05)
+
+
+def test_a_simulated_coach_has_the_runs_slopes() -> None:
+    frame = made_up(StressWorld(name=""), RNG(4))
+    model, rng = next(iter(main_contrasts(frame))).model, RNG(5)
+    coach = SimulatedCoach.of(model, len(frame)).matched(model, rng)
+    felt = coach.qualities(rng, 40)
+    coefficients = refit(model, coach.heaped(felt, felt))[0].mean(axis=1)
+    for name in ("skill", "outcome:right"):
+        weights = model.where((name, 1.0))
+        run = float(weights @ model.fitted.coefficients)
+        assert float(weights @ coefficients) == pytest.approx(run, abs=0.1)
 
 
 def test_one_task_type_has_no_rates() -> None:

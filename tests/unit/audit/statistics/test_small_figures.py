@@ -191,6 +191,11 @@ def test_share_of_the_advantage_by_hand(scale: float) -> None:
     (found,) = update_shares(frame, np.array([3.0, 3.0, 0.0, 0.0]), by_problem=False)
     assert found.share == pytest.approx(0.25 * 1.5 * (2.5 + 0.5 + 0.5 + 2.5) / 3.25)
     assert found.pull == pytest.approx(0.5 * 1.5 * scale)
+    # Means 6 and 3 of the scores, all of which is the bias.
+    assert (found.gap, found.gap_of_bias) == pytest.approx((3 * scale, 3 * scale))
+    # The same bias, written as what the others were not given.
+    (turned,) = update_shares(frame, np.array([0.0, 0.0, -3.0, -3.0]), by_problem=False)
+    assert (turned.pull, turned.gap_of_bias) == pytest.approx((found.pull, found.gap_of_bias))
 
 
 def test_the_favoured_type_grew() -> None:
