@@ -92,11 +92,10 @@ def _biased(experiment: Sequence[PairedEffect]) -> list[Gap]:
 
 def _dated(found_in: Sequence[Gap]) -> Iterator[Gap]:
     """Yield pairs and episodes: right and wrong ones apart where they do not make one gap."""
-    for pair in dict.fromkeys(gap[:2] for gap in found_in):
-        strata = dict.fromkeys(gap[2] for gap in found_in if gap[:2] == pair)
-        for stratum in strata:
-            if stratum == "all" or "all" not in strata:
-                yield *pair, stratum
+    for one, other, stratum in dict.fromkeys(found_in):
+        whole: Gap = (one, other, "all")
+        if stratum == "all" or whole not in found_in:
+            yield one, other, stratum
 
 
 def _shares(run: AuditedRun, frame: Frame, bias: Floats, points: str) -> Iterator[Figure]:

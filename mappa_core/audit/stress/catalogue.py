@@ -91,7 +91,7 @@ def _second_late(work: Work) -> Floats:
 
 
 def _kinder_late(work: Work) -> Floats:
-    return 1.0 * _late(work)
+    return _late(work).astype(np.float64)
 
 
 def _late(work: Work) -> Mask:

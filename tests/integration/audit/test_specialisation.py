@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import math
 import random
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
@@ -130,7 +131,7 @@ class World:
 
     def _corrector(self, correction: Correction) -> Correct:
         def correct(
-            request: UpdateRequest, actions: list[ScoredAction]
+            request: UpdateRequest, actions: Sequence[ScoredAction]
         ) -> tuple[ScoredAction, ...]:
             return corrected_actions(
                 correction,
