@@ -1,140 +1,21 @@
-"""Attends over a prefix tree: sequence by sequence, or block by block where they share tokens.
+"""Attends over a prefix tree as it was planned: sequence by sequence, block by block, or in parts.
 
-A token attends to its ancestors only, and those are few: the dense N x N product would mostly
-compute what the mask throws away. Sequences that share nothing lie one after the other, and each is
-plain causal attention on its own span. Where they share, depth-first order keeps relatives
-together, so a block of neighbouring queries needs just the union of their ancestors as keys. All
-blocks, padded to the longest union, are one batched call, or several where their copies of the keys
-would take too much memory. The result is that of dense masked attention.
-
-A layer may see less than all ancestors: the last few (a sliding window), or those of its chunk. Its
-mask is a function of two positions, and a node's position is its depth.
+Blocks, padded to the longest union of ancestors, are one batched call, or several where their
+copies of the keys would take too much memory. The result is that of dense masked attention.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TypeAlias, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from mappa_core.train.prefix_tree import ancestor_mask
-
-BLOCK = 64
-"""Queries per block: small enough to leave cousins out, large enough to keep the cores busy."""
+from mappa_core.train.attention_parts import attend_parts
+from mappa_core.train.tree_plans import AttentionPlan, BlockPlan, ChainPlan, PartsPlan, Scores
 
 COPIED = 2**26
 """Elements of keys copied for one call; 256 MiB in float32. Long sequences take several calls."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChainPlan:
-    """No two sequences share a token."""
-
-    spans: tuple[tuple[int, int], ...]
-    """First node of each sequence, and the first after it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockPlan:
-    """Which keys each block of queries reads."""
-
-    columns: Tensor
-    """(blocks, K) int64: the nodes that are the block's keys, padded with node 0."""
-    attends: Tensor
-    """(blocks, 1, Q, K) bool: which keys a query attends to."""
-
-
-AttentionPlan: TypeAlias = ChainPlan | BlockPlan
-"""Made once per tree and mask, used by every layer that has it."""
-
-Sees: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""Tells whether a query at the first position sees a key at the second; both int64, broadcast."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scores:
-    """How a layer makes weights of the products of queries and keys."""
-
-    scaling: float | None = None
-    """Factor on the products; None for 1 / sqrt(D)."""
-    softcap: float | None = None
-    """c, where a product x becomes c tanh(x / c) (Gemma 2, arXiv 2408.00118, section 2)."""
-    sinks: Tensor | None = None
-    """(H,): a logit of each head that takes weight and has no value (gpt-oss)."""
-
-    @property
-    def plain(self) -> bool:
-        """Tell whether they are those of scaled dot-product attention."""
-        return self.softcap is None and self.sinks is None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TreePlans:
-    """One tree's plans, each made when a layer first asks for it."""
-
-    ends: Tensor
-    """(N,) int64: subtree ends in depth-first order."""
-    depths: Tensor
-    """(N,) int64."""
-    made: dict[tuple[Sees | None, bool], AttentionPlan] = field(
-        default_factory=dict[tuple[Sees | None, bool], AttentionPlan]
-    )
-
-    def of(self, sees: Sees | None, scores: Scores) -> AttentionPlan:
-        """Find the plan of a layer that sees all ancestors (None) or those that `sees` tells."""
-        key = (sees, scores.plain)
-        if key not in self.made:
-            self.made[key] = self._make(sees, scores)
-        return self.made[key]
-
-    def _make(self, sees: Sees | None, scores: Scores) -> AttentionPlan:
-        seen = ancestor_mask(self.ends) if sees or not scores.plain else None
-        if seen is not None and sees is not None:
-            whole = seen
-            seen = whole & sees(self.depths[:, None], self.depths[None, :])
-            # Sequences within the window are plain causal attention.
-            if scores.plain and seen.equal(whole):
-                return self.of(None, scores)
-        return plan(self.ends) if seen is None else _blocks(seen, BLOCK)
-
-
-def plan(ends: Tensor, block: int = BLOCK) -> AttentionPlan:
-    """Plan by spans of the tree's sequences, or where these share tokens or are short, by blocks.
-
-    `ends` is (N,), subtree ends in depth-first order; a block has Q queries.
-    """
-    spans = _chains(ends.tolist())
-    # A call for each of many short sequences would cost more than blocks of several.
-    if spans and len(spans) * block <= ends.numel():
-        return ChainPlan(spans=spans)
-    return _blocks(ancestor_mask(ends), block)
-
-
-def _chains(ends: list[int]) -> tuple[tuple[int, int], ...]:
-    """List the spans, or () where a node has two children."""
-    spans: list[tuple[int, int]] = []
-    while not spans or spans[-1][1] < len(ends):
-        start = spans[-1][1] if spans else 0
-        end = ends[start]
-        if any(other != end for other in ends[start:end]):
-            return ()
-        spans.append((start, end))
-    return tuple(spans)
-
-
-def _blocks(mask: Tensor, block: int) -> BlockPlan:
-    """Cut the rows of the (N, N) mask into blocks and keep the columns each one needs."""
-    # The last block is filled up with copies of the last row, so that no row is all -inf.
-    rows = torch.arange(-(-len(mask) // block) * block, device=mask.device)
-    mask = mask[rows.clamp_max(len(mask) - 1)].view(-1, block, len(mask))
-    needed = mask.any(dim=1)
-    # A stable sort puts needed columns first, in depth-first order; what follows is padding.
-    columns = needed.logical_not().sort(dim=1, stable=True).indices[:, : int(needed.sum(1).max())]
-    attends = mask.gather(2, columns[:, None, :].expand(-1, block, -1))
-    return BlockPlan(columns=columns, attends=attends[:, None])
 
 
 def attend(
@@ -151,7 +32,7 @@ def attend(
         query: (1, H, N, D) with rotary positions applied.
         key: (1, H_kv, N, D); each of its heads serves H / H_kv query heads.
         value: (1, H_kv, N, D_v).
-        tree: The spans, where `scores` are plain, or the blocks.
+        tree: The spans or parts, where `scores` are plain, or the blocks.
         scores: How products become weights.
         copied: Elements of keys copied for one call, at most.
 
@@ -160,6 +41,8 @@ def attend(
     """
     if isinstance(tree, ChainPlan):
         return _attend_chains(query, key, value, tree, scores.scaling)
+    if isinstance(tree, PartsPlan):
+        return attend_parts((query, key, value), tree, scores.scaling, copied)
     return _attend_blocks(query, key, value, tree, scores, copied)
 
 

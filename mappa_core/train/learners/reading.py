@@ -25,7 +25,8 @@ from mappa_core.train.prefix_tree import (
     unfold,
 )
 from mappa_core.train.token_logprobs import TokenLogprobs
-from mappa_core.train.tree_attention import Scores, Sees, TreePlans, attend
+from mappa_core.train.tree_attention import attend
+from mappa_core.train.tree_plans import Scores, Sees, TreePlans
 
 ATTENTION = "mappa_prefix_tree"
 BY_LENGTH = ("dynamic", "longrope")

@@ -4,13 +4,15 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from mappa_core.train.prefix_tree import ancestor_mask, build
-from mappa_core.train.tree_attention import (
+from mappa_core.train.tree_attention import attend
+from mappa_core.train.tree_plans import (
     AttentionPlan,
     BlockPlan,
     ChainPlan,
+    PartsPlan,
     Scores,
     TreePlans,
-    attend,
+    parts,
     plan,
 )
 
@@ -45,6 +47,72 @@ def assert_dense(ends: Tensor, planned: AttentionPlan, copied: int = 2**26) -> N
 def test_blocks_are_dense_masked_attention_forward_and_backward(block: int, copied: int) -> None:
     ends = build(PROMPTS, RESPONSES).ends
     assert_dense(ends, plan(ends, block), copied)
+
+
+@pytest.mark.parametrize("copied", [1, 700, 2**26])
+@pytest.mark.parametrize("block", [1, 3, 64])
+@pytest.mark.parametrize("long", [1, 2, 3, 64])
+def test_parts_are_dense_masked_attention_forward_and_backward(
+    long: int, block: int, copied: int
+) -> None:
+    ends = build(PROMPTS, RESPONSES).ends
+    assert_dense(ends, parts(ends, long, block), copied)
+
+
+def forest() -> Tensor:
+    """Two prompts, one with problems and plans below it, another that shares nothing."""
+    shared, alone = tuple(range(90)), tuple(range(500, 570))
+    problems = [(*shared, 100 + i, *range(200, 230 + 9 * i)) for i in range(3)]
+    prompts = [(*problem, 300 + j, 301) for problem in problems for j in range(4)]
+    return build([*prompts, alone], [tuple(range(400, 420 + i)) for i in range(13)]).ends
+
+
+def test_parts_of_a_real_size_are_dense_masked_attention() -> None:
+    planned = parts(forest())
+    assert planned.blocks is not None
+    assert (planned.chains[0].start, planned.chains[0].end) == (0, 90)
+    assert_dense(forest(), planned)
+
+
+def test_every_ancestor_is_in_one_part() -> None:
+    ends = forest()
+    planned = parts(ends)
+    read = torch.zeros(len(ends), len(ends), dtype=torch.int64)
+    for chain in planned.chains:
+        own = slice(chain.start, chain.end)
+        read[own, own] += torch.ones_like(read[own, own]).tril()
+        read[chain.end : chain.below, own] += 1
+    assert planned.blocks is not None
+    rows = planned.rows.tolist()
+    for block, columns in enumerate(planned.blocks.columns):
+        for query, attends in enumerate(planned.blocks.attends[block, 0]):
+            at = block * planned.blocks.attends.shape[2] + query
+            if at < len(rows):
+                read[rows[at], columns[attends]] += 1
+    assert read.equal(ancestor_mask(ends).long())
+
+
+def test_parts_of_bfloat16_are_those_of_float32_rounded() -> None:
+    ends = forest()
+    given = [states(heads, len(ends)).detach().bfloat16() for heads in (6, 2, 2)]
+    query, key, value = (each.requires_grad_() for each in given)
+    rounded = attend(query, key, value, parts(ends), Scores())
+    rounded.float().square().sum().backward()
+    assert rounded.dtype is torch.bfloat16
+    exact = [each.detach().float().requires_grad_() for each in given]
+    whole = attend(*exact, parts(ends), Scores())
+    whole.square().sum().backward()
+    torch.testing.assert_close(rounded.float(), whole, atol=0, rtol=2**-8)
+    for near, far in zip(given, exact, strict=True):
+        assert near.grad is not None
+        torch.testing.assert_close(near.grad.float(), far.grad, atol=0.05, rtol=0.02)
+
+
+def test_a_cpu_reads_by_parts_and_a_window_by_blocks() -> None:
+    tree = build(PROMPTS, RESPONSES)
+    plans = TreePlans(ends=tree.ends, depths=tree.depths)
+    assert isinstance(plans.of(None, Scores()), PartsPlan)
+    assert isinstance(plans.of(lambda query, key: key > query - 2, Scores()), BlockPlan)
 
 
 @pytest.mark.parametrize("lengths", [(5,), (9, 2, 4), (1, 1, 1)])
@@ -122,6 +190,6 @@ def test_a_window_wider_than_all_sequences_costs_nothing() -> None:
 def test_values_may_be_narrower_than_keys() -> None:
     tree = build(PROMPTS, RESPONSES)
     query, key, value = states(6, tree.size), states(2, tree.size), states(2, tree.size)
-    planned = plan(tree.ends, 4)
-    narrow = attend(query, key, value[..., :5], planned, Scores())
-    torch.testing.assert_close(narrow, attend(query, key, value, planned, Scores())[..., :5])
+    for planned in (plan(tree.ends, 4), parts(tree.ends, 2)):
+        narrow = attend(query, key, value[..., :5], planned, Scores())
+        torch.testing.assert_close(narrow, attend(query, key, value, planned, Scores())[..., :5])
