@@ -21,7 +21,7 @@ BLOCK = 64
 """Queries per block: small enough to leave cousins out, large enough to keep the cores busy."""
 SMALL_BLOCK = 32
 """The same beside long chains, whose keys no block needs."""
-LONG = 64
+LONG = 32
 """Nodes of a chain from which on it is read apart."""
 
 

@@ -1,5 +1,6 @@
 """What a server is told, and what it is not."""
 
+from mappa_core.models.device import cpu_has_bfloat16
 from mappa_core.models.serving.command import environment
 from mappa_core.rollout.config import EngineConfig
 from mappa_core.rollout.engines.vllm import command
@@ -58,6 +59,11 @@ def test_a_cpu_samples_in_float32_and_reads_prompts_whole() -> None:
     arguments = command.arguments("model", config, device="cpu", servers=3)
     assert flag(arguments, "--dtype") == "float32"
     assert "--no-enable-chunked-prefill" in arguments
+
+
+def test_a_cpu_samples_in_bfloat16_where_that_is_native() -> None:
+    chosen = command.arguments("model", EngineConfig(dtype="native"), device="cpu", servers=3)
+    assert flag(chosen, "--dtype") == ("bfloat16" if cpu_has_bfloat16() else "float32")
     assert int(flag(arguments, "--max-num-batched-tokens")) >= 8192
     assert flag(arguments, "--kv-cache-memory-bytes") == str(2**29)
 
