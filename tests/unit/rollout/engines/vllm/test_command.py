@@ -59,11 +59,6 @@ def test_a_cpu_samples_in_float32_and_reads_prompts_whole() -> None:
     arguments = command.arguments("model", config, device="cpu", servers=3)
     assert flag(arguments, "--dtype") == "float32"
     assert "--no-enable-chunked-prefill" in arguments
-
-
-def test_a_cpu_samples_in_bfloat16_where_that_is_native() -> None:
-    chosen = command.arguments("model", EngineConfig(dtype="native"), device="cpu", servers=3)
-    assert flag(chosen, "--dtype") == ("bfloat16" if cpu_has_bfloat16() else "float32")
     assert int(flag(arguments, "--max-num-batched-tokens")) >= 8192
     assert flag(arguments, "--kv-cache-memory-bytes") == str(2**29)
 
@@ -95,3 +90,8 @@ def test_the_adapter_rank_is_rounded_up_to_one_that_vllm_knows() -> None:
     arguments = command.adapter_arguments(agents=3, lora_rank=12)
     assert flag(arguments, "--max-lora-rank") == "16"
     assert flag(arguments, "--max-loras") == "3"
+
+
+def test_a_cpu_samples_in_bfloat16_where_that_is_native() -> None:
+    chosen = command.arguments("model", EngineConfig(dtype="native"), device="cpu", servers=3)
+    assert flag(chosen, "--dtype") == ("bfloat16" if cpu_has_bfloat16() else "float32")
