@@ -94,18 +94,17 @@ def test_every_ancestor_is_in_one_part() -> None:
 
 def test_parts_of_bfloat16_are_those_of_float32_rounded() -> None:
     ends = forest()
-    given = [states(heads, len(ends)).detach().bfloat16() for heads in (6, 2, 2)]
-    query, key, value = (each.requires_grad_() for each in given)
-    rounded = attend(query, key, value, parts(ends), Scores())
+    near = [states(heads, len(ends)).detach().bfloat16().requires_grad_() for heads in (6, 2, 2)]
+    exact = [each.detach().float().requires_grad_() for each in near]
+    rounded = attend(near[0], near[1], near[2], parts(ends), Scores())
     rounded.float().square().sum().backward()
     assert rounded.dtype is torch.bfloat16
-    exact = [each.detach().float().requires_grad_() for each in given]
-    whole = attend(*exact, parts(ends), Scores())
+    whole = attend(exact[0], exact[1], exact[2], parts(ends), Scores())
     whole.square().sum().backward()
     torch.testing.assert_close(rounded.float(), whole, atol=0, rtol=2**-8)
-    for near, far in zip(given, exact, strict=True):
-        assert near.grad is not None
-        torch.testing.assert_close(near.grad.float(), far.grad, atol=0.05, rtol=0.02)
+    for ours, theirs in zip(near, exact, strict=True):
+        assert ours.grad is not None
+        torch.testing.assert_close(ours.grad.float(), theirs.grad, atol=0.05, rtol=0.02)
 
 
 def test_a_cpu_reads_by_parts_and_a_window_by_blocks() -> None:
