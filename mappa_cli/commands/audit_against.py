@@ -17,6 +17,8 @@ from mappa_core.core.settings import Settings
 
 if TYPE_CHECKING:
     from mappa_cli.commands.rescore import RescoreRequest
+    from mappa_core.audit.other_coach import Against
+    from mappa_core.audit.statistics.regression import Estimate
 
 
 def other_coach(request: "RescoreRequest", database: str | None, *, as_json: bool) -> None:
@@ -37,18 +39,41 @@ def other_coach(request: "RescoreRequest", database: str | None, *, as_json: boo
     if missing and database is None:
         _score_again(request)
     with opened_audit(Settings(), database) as store:
-        name, updates = updates_under(store, request.run, wanted)
+        found = updates_under(store, request.run, wanted)
+    beyond = found.beyond
     if as_json:
-        rows = [{**asdict(update), "differs": update.differs} for update in updates]
-        typer.echo(json.dumps({"coach": name, "updates": rows}))
+        rows = [{**asdict(update), "differs": update.differs} for update in found.updates]
+        excess = None if beyond is None else {"estimate": beyond.value, "interval": _ends(beyond)}
+        said = {"coach": found.scorer, "updates": rows, "other_sign_beyond_noise": excess}
+        typer.echo(json.dumps(said))
         return
     console = open_console()
-    console.print(update_table(name, updates))
-    differs, flipped = sum(u.differs for u in updates), sum(u.flipped for u in updates)
-    console.print(
-        f"{flipped} of {sum(u.actions for u in updates)} advantages change sign; "
-        f"{differs} of {len(updates)} updates would have differed"
+    console.print(update_table(found.scorer, found.updates))
+    flipped, actions = (
+        sum(u.flipped for u in found.updates),
+        sum(u.actions for u in found.updates),
     )
+    console.print(f"{flipped} of {actions} advantages change sign; {_beyond(found, request.run)}")
+
+
+def _beyond(found: "Against", run: str) -> str:
+    """What of that is more than the noise of the coach that trained."""
+    if found.beyond is None:
+        return (
+            "how many would, had its own coach been asked again, is not known: score it again by "
+            f"that coach, `mappa rescore {run} --coach ...` with coach.repeats=2"
+        )
+    low, high = _ends(found.beyond)
+    differs = sum(update.differs is True for update in found.updates)
+    known = sum(update.floor is not None for update in found.updates)
+    return (
+        f"beyond its own coach's noise, {found.beyond.value:+.1%} ({low:+.1%} to {high:+.1%}); "
+        f"{differs} of {known} updates would have differed"
+    )
+
+
+def _ends(estimate: "Estimate") -> tuple[float, float]:
+    return estimate.interval()
 
 
 def _score_again(request: "RescoreRequest") -> None:

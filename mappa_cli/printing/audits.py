@@ -49,15 +49,18 @@ def _rate_row(rate: Rate) -> tuple[str, ...]:
 
 def update_table(name: str, updates: Sequence[OtherUpdate]) -> Table:
     """Each update as another coach would have made it."""
-    columns = ("agent", "iteration", "scored by both", "other sign", "cosine", "differs")
+    columns = ("agent", "iteration", "scored by both", "other sign", "own coach again")
+    columns += ("cosine", "own coach again", "differs")
     rows = [
         (
             update.agent,
             str(update.iteration),
             str(update.actions),
             str(update.flipped),
+            "?" if update.floor is None else str(update.floor.flipped),
             f"{update.cosine:.3f}",
-            "yes" if update.differs else "no",
+            "?" if update.floor is None else f"{update.floor.cosine:.3f}",
+            "?" if update.differs is None else "yes" if update.differs else "no",
         )
         for update in updates
     ]

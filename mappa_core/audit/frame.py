@@ -87,6 +87,7 @@ class Ratings:
     """Every score of the actions that have several: repeats, other coaches; one row each."""
 
     action: Factor
+    problem: Factor
     scorer: Factor
     """Coach, model, its version and the rubric's, in words."""
     repeat: Ints
@@ -101,6 +102,13 @@ class Ratings:
         codes = self.scorer.codes[self.trained == 1]
         return int(np.bincount(codes).argmax()) if len(codes) else None
 
+    @property
+    def problems(self) -> Ints:
+        """(A,) the problem of each action."""
+        found = np.zeros(len(self.action.names), dtype=np.int64)
+        found[self.action.codes] = self.problem.codes
+        return found
+
     def table(self, scorer: int) -> Floats:
         """(A, K) repeats of one scorer for every action, NaN where there are fewer."""
         rows = self.scorer.codes == scorer
@@ -110,6 +118,17 @@ class Ratings:
         rows &= ~np.isnan(self.score)
         table[self.action.codes[rows], self.repeat[rows]] = self.score[rows]
         return table
+
+    def again(self) -> Floats:
+        """(A,) a second scoring of every action by the coach that trained; NaN where none is."""
+        if self.trainer is None:
+            return np.full(len(self.action.names), np.nan)
+        # The score that trained is repeat 0 of its coach.
+        later = self.table(self.trainer)[:, 1:]
+        counts = (~np.isnan(later)).sum(axis=1)
+        first = np.where(counts > 0, (~np.isnan(later)).argmax(axis=1) if later.size else 0, 0)
+        rows = np.arange(len(later))
+        return later[rows, first] if later.size else np.full(len(later), np.nan)
 
     def means(self, scorer: int) -> Floats:
         """(A,) the mean of one scorer's scores of every action; NaN where there is none."""
@@ -126,6 +145,7 @@ class LabelledScores:
     scores: Floats
     labels: Floats
     """NaN where there is none; the mean where several people gave one."""
+    problem: Factor
     at_random: Mask
     """Whether the action was labelled because a random sample drew it."""
 

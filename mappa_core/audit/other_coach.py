@@ -6,7 +6,8 @@ from uuid import UUID
 import numpy as np
 
 from mappa_core.audit.frame import Floats, Ratings
-from mappa_core.audit.statistics.updates import OtherUpdate, other_updates
+from mappa_core.audit.statistics.regression import Estimate
+from mappa_core.audit.statistics.updates import OtherUpdate, flips_beyond, other_updates
 from mappa_core.audit.store import AuditStore
 from mappa_core.core.errors import NotFound
 
@@ -37,18 +38,25 @@ class Scorer:
         return not self.codes(store.ratings(store.run(run).id))
 
 
-def updates_under(
-    store: AuditStore, name: str, coach: Scorer
-) -> tuple[str, tuple[OtherUpdate, ...]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Against:
+    """A run's updates as another coach would have made them."""
+
+    scorer: str
+    """Its full name."""
+    updates: tuple[OtherUpdate, ...]
+    beyond: Estimate | None
+    """Share of the advantages that it turns, less those that the coach that trained turns when it
+    is asked again; None where it was not."""
+
+
+def updates_under(store: AuditStore, name: str, coach: Scorer) -> Against:
     """Each update as the second scores of another coach would have made it.
 
     Args:
         store: Where the run is.
         name: The run.
         coach: The other coach.
-
-    Returns:
-        The scorer's full name, and the updates.
 
     Raises:
         NotFound: No such run, or no or several such coaches scored its actions.
@@ -57,9 +65,13 @@ def updates_under(
     rows, frame = store.frame_with_ids(run.id)
     ratings = store.ratings(run.id)
     scorer = _only_scorer(ratings, coach)
-    other = _in_rows(ratings, scorer, rows)
-    updates = tuple(other_updates(frame, other, by_problem=run.by_problem))
-    return ratings.scorer.names[scorer], updates
+    other = _in_rows(ratings, ratings.means(scorer), rows)
+    again = _in_rows(ratings, ratings.again(), rows)
+    return Against(
+        scorer=ratings.scorer.names[scorer],
+        updates=tuple(other_updates(frame, other, again, by_problem=run.by_problem)),
+        beyond=flips_beyond(frame, other, again, by_problem=run.by_problem),
+    )
 
 
 def _second_scorers(ratings: Ratings) -> dict[int, str]:
@@ -78,7 +90,7 @@ def _only_scorer(ratings: Ratings, coach: Scorer) -> int:
     return codes[0]
 
 
-def _in_rows(ratings: Ratings, scorer: int, rows: tuple[UUID, ...]) -> Floats:
-    """(N,) a scorer's mean scores of the actions `rows`, NaN where there is none."""
-    means = dict(zip(ratings.action.names, ratings.means(scorer), strict=True))
-    return np.array([means.get(str(row), np.nan) for row in rows])
+def _in_rows(ratings: Ratings, scores: Floats, rows: tuple[UUID, ...]) -> Floats:
+    """(N,) the scores of the actions `rows`, NaN where there is none."""
+    known = dict(zip(ratings.action.names, scores, strict=True))
+    return np.array([known.get(str(row), np.nan) for row in rows])

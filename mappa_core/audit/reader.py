@@ -115,6 +115,7 @@ class AuditReader(Repository):
         table = self._copied(f"{sql.SCORED_AGAIN} ORDER BY score_id {limit}", run_id)
         return Ratings(
             action=factor(table, "action_id"),
+            problem=factor(table, "problem_id"),
             scorer=factor(table, "scorer"),
             repeat=integers(table, "repeat_index"),
             trained=integers(table, "trained"),
@@ -129,6 +130,7 @@ class AuditReader(Repository):
         return LabelledScores(
             scores=floats(table, "score"),
             labels=floats(table, "label"),
+            problem=factor(table, "problem_id"),
             at_random=floats(table, "at_random") == 1,
         )
 

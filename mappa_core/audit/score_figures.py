@@ -96,7 +96,7 @@ def scorer_figures(ratings: Ratings) -> Iterator[Figure]:
     trainer = ratings.scorer.names[ratings.trainer]
     yield from _repeats(trainer, ratings.table(ratings.trainer))
     for code in ratings.scorer.present():
-        agreed = agreement(ratings.means(ratings.trainer), ratings.means(code))
+        agreed = agreement(ratings.means(ratings.trainer), ratings.means(code), ratings.problems)
         if code != ratings.trainer and agreed is not None:
             other = ratings.scorer.names[code]
             figure = _agreed("second_coach", other, agreed, sql.second(trainer, other))
@@ -125,7 +125,7 @@ def _repeats(trainer: str, table: Floats) -> Iterator[Figure]:
 
 def label_figures(labelled: LabelledScores) -> Iterator[Figure]:
     """Whether people agree, and what they would have said on average."""
-    agreed = agreement(labelled.scores, labelled.labels)
+    agreed = agreement(labelled.scores, labelled.labels, labelled.problem.codes)
     if agreed is not None:
         yield _agreed("people", "the coach and people", agreed, sql.LABELS)
     people = corrected_mean(labelled)

@@ -182,7 +182,7 @@ FROM scaled
 
 SCORER = "concat(coach, ' ', coach_model, ' ', coach_model_version, ', rubric ', rubric_version)"
 
-SCORED_AGAIN = f"""SELECT action_id, {SCORER} AS scorer, repeat_index, trained, score
+SCORED_AGAIN = f"""SELECT action_id, problem_id, {SCORER} AS scorer, repeat_index, trained, score
 FROM audit.action_scores
 WHERE run_id = '{{run}}' AND phase = 'train' AND action_id IN (
     SELECT action_id FROM audit.action_scores WHERE run_id = '{{run}}' AND NOT trained)"""
@@ -214,8 +214,8 @@ def second(trainer: str, other: str) -> str:
 """
 
 
-WITH_LABELS = f"""SELECT score, label, at_random
-FROM (SELECT action_id, score {TRAINED} AND score IS NOT NULL) AS scored
+WITH_LABELS = f"""SELECT score, label, at_random, problem_id
+FROM (SELECT action_id, problem_id, score {TRAINED} AND score IS NOT NULL) AS scored
 LEFT JOIN (
     SELECT action_id, avg(label_score) AS label, bool_or(picked = 'random') AS at_random
     FROM audit.human_labels WHERE run_id = '{{run}}' GROUP BY action_id

@@ -1,7 +1,7 @@
 """Do others see it as the coach does, and what would people have said on average?
 
-Krippendorff's alpha (interval metric) from the package `krippendorff`; its interval resamples
-actions. Weighted kappa is Cohen's with quadratic weights on whole points. A mean that few people's
+Krippendorff's alpha (interval metric) from the package `krippendorff`; its interval takes problems
+as drawn. Weighted kappa is Cohen's with quadratic weights on whole points. A mean that few people's
 labels and many scores give together is prediction-powered inference (Angelopoulos, Duchi & Zrnic,
 PPI++, arXiv 2311.01453).
 """
@@ -9,10 +9,10 @@ PPI++, arXiv 2311.01453).
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import special
 
-from mappa_core.audit.frame import Floats, LabelledScores
+from mappa_core.audit.frame import Floats, Ints, LabelledScores
 
-RESAMPLES = 1_000
 LEVEL = 0.95
 
 
@@ -24,7 +24,7 @@ class Agreement:
     """Krippendorff's, 1 is perfect and 0 is chance."""
     low: float
     high: float
-    """95 % bootstrap interval of alpha."""
+    """95 % interval of alpha, on further problems."""
     kappa: float
     """Quadratically weighted, on whole points."""
     difference: float
@@ -44,26 +44,24 @@ class CorrectedMean:
     labels: int
 
 
-def agreement(first: Floats, second: Floats, seed: int = 0) -> Agreement | None:
+def agreement(first: Floats, second: Floats, problems: Ints) -> Agreement | None:
     """Compare two scorers; None below three actions with both.
 
     Args:
         first: (N,) scores in [0, 10], NaN where there is none.
         second: The same actions.
-        seed: Of the bootstrap.
+        problems: (N,) codes; actions on one problem are agreed about alike.
     """
     both = ~np.isnan(first) & ~np.isnan(second)
     pair = np.stack([first[both], second[both]])
     count = pair.shape[1]
     if count < 3:
         return None
-    rng = np.random.default_rng(seed)
-    drawn = (alpha(pair[:, rng.integers(count, size=count)]) for _ in range(RESAMPLES))
-    low, high = np.quantile(list(drawn), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = alpha_interval(pair, problems[both])
     return Agreement(
         alpha=alpha(pair),
-        low=float(low),
-        high=float(high),
+        low=low,
+        high=high,
         kappa=weighted_kappa(pair[0], pair[1]),
         difference=float((pair[0] - pair[1]).mean()),
         actions=count,
@@ -81,6 +79,40 @@ def alpha(scores: Floats) -> float:
     import krippendorff  # and scipy: two seconds, for few commands
 
     return float(krippendorff.alpha(rounded, level_of_measurement="interval"))
+
+
+def alpha_interval(pair: Floats, problems: Ints) -> tuple[float, float]:
+    """The 95 % interval of alpha: log(1 - alpha), jackknifed over problems, with Student's t.
+
+    Where nothing differs it is as if one further action differed by a point; below three problems
+    alpha could be anything.
+
+    Args:
+        pair: (2, N) scores.
+        problems: (N,) codes.
+    """
+    codes = np.unique(problems, return_inverse=True)[1]
+    count = int(codes.max()) + 1
+    if count < 3:
+        return -1.0, 1.0
+    first, second = np.round(2 * pair)
+    columns = (np.ones(len(codes)), (first - second) ** 2, first + second, first**2 + second**2)
+    sums = np.column_stack([np.bincount(codes, weights=column) for column in columns])
+    if not sums[:, 1].any():
+        return 1 - float(_disagreement(sums.sum(axis=0) + np.array([1, 4, 0, 0]))), 1.0
+    left = np.log(np.maximum(_disagreement(sums.sum(axis=0) - sums), 1e-9))
+    middle = float(np.log(_disagreement(sums.sum(axis=0))))
+    error = float(((left - left.mean()) ** 2).sum() * (count - 1) / count) ** 0.5
+    reach = float(special.stdtrit(count - 1, (1 + LEVEL) / 2)) * error
+    low, high = (1 - float(np.exp(middle + end)) for end in (reach, -reach))
+    return max(low, -1.0), high
+
+
+def _disagreement(sums: Floats) -> Floats:
+    """1 - alpha of (..., 4) actions, squared differences, sums and squares of both scores."""
+    actions, squared, total, squares = np.moveaxis(sums, -1, 0)
+    spread = (squares - total**2 / (2 * actions)) / (2 * actions - 1)
+    return squared / actions / np.maximum(2 * spread, 1e-9)
 
 
 def weighted_kappa(first: Floats, second: Floats) -> float:

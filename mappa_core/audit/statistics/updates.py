@@ -10,6 +10,9 @@ k is what the estimator scales by, and is read off the advantages (least squares
 REINFORCE++, a constant where nothing normalises, for GRPO its mean over the problems. C takes the
 mean with the action's own episode in it: k / (k - 1) less than without, where groups are of k.
 
+Another coach's update differs from the one there was already because scores are noisy. How far is
+read off a second scoring by the coach that trained: the floor.
+
 A bias that all of a group's actions share is taken away by the group baseline: its share is zero,
 and what is left of it is what differs within a group.
 """
@@ -20,9 +23,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from mappa_core.audit.frame import Floats, Frame, Ints, Mask
+from mappa_core.audit.statistics.regression import Estimate, cluster_sums, contrast, fit
 
 DIFFERENT_COSINE = 0.9
-"""An update whose advantages' cosine is below this would have differed."""
+"""An update whose advantages' cosine is below this share of the floor's would have differed."""
 ROUNDING = 1e-9
 
 
@@ -46,6 +50,14 @@ class UpdateBias:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Floor:
+    """The same actions of an update, scored again by the coach that trained."""
+
+    flipped: int
+    cosine: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OtherUpdate:
     """One agent's update of one iteration, under the coach it had and under another."""
 
@@ -57,11 +69,18 @@ class OtherUpdate:
     """Whose advantage has the other sign."""
     cosine: float
     """Weighted, of the two sets of advantages; 1 is the same update, up to its length."""
+    floor: Floor | None = None
+    """None where the coach that trained did not score the actions again."""
 
     @property
-    def differs(self) -> bool:
-        """Whether the update would have pulled elsewhere."""
-        return self.cosine < DIFFERENT_COSINE
+    def differs(self) -> bool | None:
+        """Whether the update would have pulled elsewhere than its own coach would, asked again.
+
+        None where that is not known.
+        """
+        if self.floor is None:
+            return None
+        return self.cosine < DIFFERENT_COSINE * self.floor.cosine
 
 
 def update_shares(frame: Frame, bias: Floats, *, by_problem: bool) -> Iterator[UpdateBias]:
@@ -76,16 +95,53 @@ def update_shares(frame: Frame, bias: Floats, *, by_problem: bool) -> Iterator[U
         yield _update_share(frame.take(rows), bias[rows], by_problem=by_problem)
 
 
-def other_updates(frame: Frame, other: Floats, *, by_problem: bool) -> Iterator[OtherUpdate]:
+def other_updates(
+    frame: Frame, other: Floats, again: Floats, *, by_problem: bool
+) -> Iterator[OtherUpdate]:
     """Yield each update as another coach's scores would have made it.
 
     Args:
         frame: The run's actions.
         other: (N,) the other coach's scores of the same rows, NaN where there is none.
+        again: (N,) a second scoring by the coach that trained; the floor counts where all of an
+            update's rows have one.
         by_problem: Whether advantages are relative to the mean of the problem's scores at a turn.
     """
     for rows in _updates(frame, ~np.isnan(frame.score) & ~np.isnan(other)):
-        yield _other_update(frame.take(rows), other[rows], by_problem=by_problem)
+        yield _other_update(frame.take(rows), other[rows], again[rows], by_problem=by_problem)
+
+
+def flips_beyond(
+    frame: Frame, other: Floats, again: Floats, *, by_problem: bool
+) -> Estimate | None:
+    """The share of advantages that another coach turns, less the share that its own noise turns.
+
+    Args:
+        frame: The run's actions.
+        other: (N,) the other coach's scores, NaN where there is none.
+        again: (N,) a second scoring by the coach that trained.
+        by_problem: As for `other_updates`.
+
+    Returns:
+        The difference within the action, problems as clusters; None below two problems.
+    """
+    turned: list[Floats] = []
+    problems: list[Ints] = []
+    usable = ~np.isnan(frame.score) & ~np.isnan(other) & ~np.isnan(again)
+    for rows in _updates(frame, usable):
+        update = frame.take(rows)
+        groups = _groups(update, by_problem=by_problem)
+        had, would, floor = (
+            advantages(scores, groups, update.weight)
+            for scores in (update.score, other[rows], again[rows])
+        )
+        turned.append((had * would < 0).astype(float) - (had * floor < 0))
+        problems.append(update.problem.codes)
+    codes = np.concatenate([*problems, np.zeros(0, dtype=np.int64)])
+    if len(np.unique(codes)) < 2:
+        return None
+    values = np.concatenate(turned)
+    return contrast(fit(cluster_sums(np.ones((len(values), 1)), values, codes)), np.ones(1))
 
 
 def _updates(frame: Frame, usable: Mask) -> Iterator[Mask]:
@@ -125,18 +181,31 @@ def _gap(values: Floats, weight: Floats, favoured: Mask) -> float:
     return float(means[0] - means[1])
 
 
-def _other_update(rows: Frame, other: Floats, *, by_problem: bool) -> OtherUpdate:
+def _other_update(rows: Frame, other: Floats, again: Floats, *, by_problem: bool) -> OtherUpdate:
     groups, weight = _groups(rows, by_problem=by_problem), rows.weight
-    had = advantages(rows.score, groups, weight)
-    would = advantages(other, groups, weight)
-    length = float(np.sqrt((weight * had**2).sum() * (weight * would**2).sum()))
+    had, would, floor = (
+        advantages(scores, groups, weight) for scores in (rows.score, other, again)
+    )
+    known = not np.isnan(again).any()
     return OtherUpdate(
         agent=rows.agent.names[int(rows.agent.codes[0])],
         iteration=int(rows.iteration[0]),
         actions=len(rows),
-        flipped=int((had * would < 0).sum()),
-        cosine=float((weight * had * would).sum()) / length if length > 0 else 1.0,
+        flipped=_flipped(had, would),
+        cosine=_cosine(had, would, weight),
+        floor=Floor(flipped=_flipped(had, floor), cosine=_cosine(had, floor, weight))
+        if known
+        else None,
     )
+
+
+def _flipped(had: Floats, would: Floats) -> int:
+    return int((had * would < 0).sum())
+
+
+def _cosine(had: Floats, would: Floats, weight: Floats) -> float:
+    length = float(np.sqrt((weight * had**2).sum() * (weight * would**2).sum()))
+    return float((weight * had * would).sum()) / length if length > 0 else 1.0
 
 
 def advantages(scores: Floats, groups: Ints, weight: Floats) -> Floats:

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from mappa_core.audit.frame import Factor, Floats, LabelledScores, Ratings
+from mappa_core.audit.frame import Factor, Floats, Ints, LabelledScores, Ratings
 from mappa_core.audit.statistics.agreement import (
     agreement,
     alpha,
+    alpha_interval,
     corrected_mean,
     weighted_kappa,
 )
@@ -14,7 +15,7 @@ from mappa_core.audit.statistics.health import health, missing
 from mappa_core.audit.statistics.noise import noise
 from mappa_core.audit.statistics.onset import Gaps, gaps, onset
 from mappa_core.audit.statistics.trends import growth
-from mappa_core.audit.statistics.updates import other_updates, update_shares
+from mappa_core.audit.statistics.updates import flips_beyond, other_updates, update_shares
 from mappa_core.audit.watch.history import RunningSums
 from tests.unit.audit.frames import make_frame
 
@@ -114,10 +115,34 @@ def test_agreement_by_hand() -> None:
     values = np.r_[one, other]
     expected = ((values[:, None] - values) ** 2).sum() / 56
     assert alpha(np.stack([one, other])) == pytest.approx(1 - 0.5 / expected)
-    found = agreement(np.r_[one, NAN], np.r_[other, 5.0])
+    found = agreement(np.r_[one, NAN], np.r_[other, 5.0], np.arange(5))
     assert found is not None
     assert (found.actions, found.difference) == (4, -0.5)
     assert found.low <= found.alpha <= found.high
+
+
+def scored_twice(rng: np.random.Generator, problems: int) -> tuple[Floats, Ints]:
+    """Two scorers of five actions a problem, who see some problems alike and others not."""
+    codes = np.repeat(np.arange(problems), 5)
+    worth = rng.normal(6, 1.5, problems)[codes] + rng.normal(0, 1, len(codes))
+    apart = rng.normal(0, 1.2, problems)[codes] + rng.normal(0, 0.7, len(codes))
+    return np.stack([worth, worth + apart]).round().clip(0, 10), codes
+
+
+@pytest.mark.parametrize("problems", [12, 60])
+def test_the_interval_of_alpha_covers_that_of_further_problems(problems: int) -> None:
+    rng = np.random.default_rng(problems)
+    truth = alpha(scored_twice(rng, 20_000)[0])
+    ends = np.array([alpha_interval(*scored_twice(rng, problems)) for _ in range(400)])
+    # The standard error of a coverage of 0.95 is 0.011.
+    assert ((ends[:, 0] <= truth) & (truth <= ends[:, 1])).mean() >= 0.92
+
+
+def test_the_interval_of_alpha_without_a_difference_or_without_problems() -> None:
+    same, codes = np.tile(np.arange(10.0), (2, 1)), np.arange(10)
+    low, high = alpha_interval(same, codes)
+    assert (0.9 < low < 1, high) == (True, 1.0)
+    assert alpha_interval(same, codes % 2) == (-1.0, 1.0)
 
 
 def test_prediction_powered_mean_covers_and_is_narrower() -> None:
@@ -139,14 +164,15 @@ def test_prediction_powered_mean_covers_and_is_narrower() -> None:
 
 def labelled(scores: Floats, labels: Floats, *, at_random: bool = True) -> LabelledScores:
     drawn = np.full(len(scores), at_random)
-    return LabelledScores(scores=scores, labels=labels, at_random=drawn)
+    problem = Factor.of([str(number) for number in range(len(scores))])
+    return LabelledScores(scores=scores, labels=labels, at_random=drawn, problem=problem)
 
 
 def test_labels_of_contested_actions_do_not_speak_for_all() -> None:
     scores = np.array([5.0, 6.0, 7.0, 8.0, 5.0])
     contested = labelled(scores, np.array([1.0, 1.0, 1.0, 1.0, NAN]), at_random=False)
     assert corrected_mean(contested) is None
-    assert agreement(contested.scores, contested.labels) is not None
+    assert agreement(contested.scores, contested.labels, contested.problem.codes) is not None
 
 
 @pytest.mark.parametrize("score", [(7.0, NAN, 5.0), (NAN, 7.0, 5.0)])
@@ -154,6 +180,7 @@ def test_an_absence_that_was_made_good_wipes_out_no_score(score: tuple[float, ..
     """Both have repeat 0 of one action, in the order of their ids, which means nothing."""
     ratings = Ratings(
         action=Factor.of(["a"] * 3),
+        problem=Factor.of(["p"] * 3),
         scorer=Factor.of(["s"] * 3),
         repeat=np.array([0, 0, 1]),
         trained=np.array([1, 1, 0]),
@@ -214,7 +241,38 @@ def test_the_favoured_type_grew() -> None:
 
 def test_another_coach_by_hand() -> None:
     frame = make_frame([8, 2, 6, 4], advantage=[1.0, -1.0, 0.5, -0.5])
-    (same,) = other_updates(frame, np.array([4.0, 1.0, 3.0, 2.0]), by_problem=False)
+    again, none = np.array([7.0, 3.0, 6.0, 4.0]), np.full(4, NAN)
+    (same,) = other_updates(frame, np.array([4.0, 1.0, 3.0, 2.0]), again, by_problem=False)
     assert (same.flipped, same.cosine, same.differs) == (0, pytest.approx(1.0), False)
-    (turned,) = other_updates(frame, np.array([2.0, 8.0, 6.0, NAN]), by_problem=False)
+    (turned,) = other_updates(frame, np.array([2.0, 8.0, 6.0, NAN]), again, by_problem=False)
     assert (turned.actions, turned.flipped, turned.differs) == (3, 2, True)
+    # Without a second scoring by its own coach it is not known what differs.
+    (unknown,) = other_updates(frame, np.array([2.0, 8.0, 6.0, NAN]), none, by_problem=False)
+    assert (unknown.flipped, unknown.floor, unknown.differs) == (2, None, None)
+
+
+def test_the_same_coach_asked_again_is_no_other_coach() -> None:
+    """Five updates of 40 problems of four actions: reliability 0.8, an eighth of the signs turn."""
+    rng = np.random.default_rng(2)
+    codes = np.repeat(np.arange(200), 4)
+    worth = rng.normal(6, 1.4, len(codes))
+    frame = make_frame(
+        list(worth + rng.normal(0, 0.7, len(codes))),
+        problem=[str(code) for code in codes],
+        iteration=list(codes // 40 + 1),
+        advantage=[1.0] * len(codes),
+    )
+    again, third = (worth + rng.normal(0, 0.7, len(codes)) for _ in range(2))
+    found = list(other_updates(frame, third, again, by_problem=True))
+    assert sum(update.flipped for update in found) > 0.1 * len(codes)
+    assert [update.differs for update in found] == [False] * 5
+    excess = flips_beyond(frame, third, again, by_problem=True)
+    assert excess is not None
+    low, high = excess.interval()
+    assert low <= 0 <= high
+    turned = flips_beyond(frame, 12 - third, again, by_problem=True)
+    assert turned is not None
+    assert turned.interval()[0] > 0.4
+    assert all(
+        update.differs for update in other_updates(frame, 12 - third, again, by_problem=True)
+    )
