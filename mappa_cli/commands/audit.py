@@ -189,6 +189,7 @@ def _audit(
             "experiment": bool(result.experiment),
             "observational": result.observational,
             "margin": margin,
+            "look": audited.seen.look,
             "rates": rates,
             "correction": made,
             "findings": [_as_json(finding) for finding in result.findings],
@@ -216,6 +217,7 @@ def _check_identified(audited: "RunAudit") -> None:
 
 def _print(audited: "RunAudit", correction: str | None) -> None:
     from mappa_cli.printing.audits import finding_tables
+    from mappa_core.audit.report.text import look_of
 
     console = open_console()
     for table in finding_tables(audited.result.findings):
@@ -226,6 +228,8 @@ def _print(audited: "RunAudit", correction: str | None) -> None:
     if correction is not None:
         console.print(f"train with it: audit.correction={correction}")
     result = audited.result
+    if audited.seen.look > 1:
+        console.print(look_of(audited.seen))
     if result.experiment:
         console.print(f"observational verdict: {result.observational}")
     console.print(_verdict(result.verdict))

@@ -70,6 +70,8 @@ class AuditInput:
     """What the coach was asked about stored actions, with one thing changed."""
     margin: float
     """In points."""
+    look: int = 1
+    """How often the run was audited as it grew, this time included."""
     alerts: tuple[Finding, ...] = ()
     """What was said while it trained; shown, never written again."""
 
@@ -108,9 +110,9 @@ class AuditResult:
 def audit(seen: AuditInput) -> AuditResult:
     """Work out every figure of one run; takes seconds for a million actions."""
     frame = seen.frame
-    effects = task_type_effects(frame, seen.margin)
-    cells = cell_effects(frame, effects, seen.margin)
-    experiment = experiment_effects(seen.experiment, seen.margin)
+    effects = task_type_effects(frame, seen.margin, seen.look)
+    cells = cell_effects(frame, effects, seen.margin, seen.look)
+    experiment = experiment_effects(seen.experiment, seen.margin, seen.look)
     figures = [
         *experiment_figures(experiment),
         *(_effect("task_type", each) for each in effects),

@@ -1,8 +1,9 @@
 """Auditing one stored run: read, work out, write down; no Prefect needed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from mappa_core.audit.findings import KINDS, AuditInput, AuditResult, audit
+from mappa_core.audit.findings import KINDS, AuditInput, AuditResult, as_finding, audit
+from mappa_core.audit.records import Figure, Finding
 from mappa_core.audit.statistics.rates import rates_of
 from mappa_core.audit.statistics.selftest import Rate
 from mappa_core.audit.store import AuditStore
@@ -40,8 +41,11 @@ def audit_run(
         NotFound: No such run, or it has no scored training actions.
     """
     seen = _read(store, name, margin)
+    looked, number = _look(store, seen)
+    seen = replace(seen, look=number)
     result = audit(seen)
     if record:
+        store.add([looked])
         own = [finding for finding in result.findings if finding.kind in KINDS]
         store.save_findings(seen.run.id, KINDS, own)
     return RunAudit(seen=seen, result=result, rates=_rates(seen, simulations))
@@ -69,4 +73,21 @@ def _rates(seen: AuditInput, simulations: int) -> tuple[Rate, ...]:
     enough = len(frame) >= SMALLEST_RATES and len(frame.task_type.present()) > 1
     if not simulations or not enough:
         return ()
-    return rates_of(seen.frame, simulations, seen.margin)
+    return rates_of(seen.frame, simulations, seen.margin, look=seen.look)
+
+
+def _look(store: AuditStore, seen: AuditInput) -> tuple[Finding, int]:
+    """This look at the run, and which one it is: looking again at the same rows is the same."""
+    frame, answers = seen.frame, len(seen.experiment)
+    look = as_finding(
+        Figure(
+            kind="look",
+            subject=f"{len(frame)} actions, {answers} answers",
+            iteration=int(frame.iteration.max()),
+            actions=len(frame),
+        ),
+        seen.run.id,
+    )
+    before = [each.id for each in store.findings(seen.run.id, "look")]
+    number = before.index(look.id) + 1 if look.id in before else len(before) + 1
+    return look, number

@@ -7,7 +7,7 @@ from mappa_core.audit import sql
 from mappa_core.audit.findings import AuditInput, AuditResult
 from mappa_core.audit.records import Finding
 from mappa_core.audit.report.charts import COLOURS, INK, plots
-from mappa_core.audit.report.text import TITLES, interval, sensitivity
+from mappa_core.audit.report.text import TITLES, interval, look_of, sensitivity
 from mappa_core.audit.statistics.selftest import Rate
 from mappa_core.pages.render import render
 
@@ -34,6 +34,7 @@ def html(seen: AuditInput, result: AuditResult, rates: Sequence[Rate], *, record
         size=f"{len(seen.frame)} actions on {seen.frame.problem_count} problems",
         size_sql=sql.of_run(sql.SIZE, seen.run.id),
         margin=f"{seen.margin:g}",
+        look=look_of(seen),
         rates=rates,
         plots=plots(seen, result),
         tables={title: findings for title, findings in tables.items() if findings},

@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from mappa_core.audit.findings import AuditInput, AuditResult
 from mappa_core.audit.records import Finding
+from mappa_core.audit.statistics.looks import spent
 from mappa_core.audit.statistics.observational import ALARMS
 from mappa_core.audit.statistics.selftest import Rate
+from mappa_core.audit.statistics.verdicts import ALPHA
 
 TITLES: Mapping[str, str] = {
     "experiment": "The same action, one thing changed, scored again",
@@ -41,7 +43,16 @@ def markdown(seen: AuditInput, result: AuditResult, rates: Sequence[Rate]) -> st
     return (
         f"# {seen.run.name}: {result.verdict}\n\n"
         f"| figure | of | episodes | estimate, 95 % interval | verdict |\n|---|---|---|---|---|\n"
-        f"{rows}\n\nHow often such an audit is wrong or right, by simulation:\n\n{said}\n"
+        f"{rows}\n\n{look_of(seen)}\n\n"
+        f"How often such an audit is wrong or right, by simulation:\n\n{said}\n"
+    )
+
+
+def look_of(seen: AuditInput) -> str:
+    """Which look at the run this is, and what an alarm takes at it."""
+    return (
+        f"look {seen.look} at this run: an alarm takes p < {ALPHA * spent(seen.look):.2g} over all "
+        f"comparisons, so that at most {ALPHA:.0%} of honest coaches are ever accused"
     )
 
 

@@ -17,6 +17,7 @@ from mappa_core.audit.statistics.contrasts import (
     cell_contrasts,
     main_contrasts,
 )
+from mappa_core.audit.statistics.looks import spent
 from mappa_core.audit.statistics.observational import (
     Gap,
     ObservationalVerdict,
@@ -55,23 +56,31 @@ class Effect(Comparison):
     judged: ObservationalVerdict
 
 
-def bias_family(frame: Frame, margin: float = MARGIN_POINTS) -> tuple[Effect, ...]:
+def bias_family(frame: Frame, margin: float = MARGIN_POINTS, look: int = 1) -> tuple[Effect, ...]:
     """All comparisons whose verdicts make the run's; empty where there is nothing to compare."""
-    main = task_type_effects(frame, margin)
-    return (*main, *cell_effects(frame, main, margin))
+    main = task_type_effects(frame, margin, look)
+    return (*main, *cell_effects(frame, main, margin, look))
 
 
-def task_type_effects(frame: Frame, margin: float = MARGIN_POINTS) -> tuple[Effect, ...]:
+def sharing(look: int) -> float:
+    """Among how many the 5 % are shared at one look: families, and the looks before and after."""
+    return FAMILIES / spent(look)
+
+
+def task_type_effects(
+    frame: Frame, margin: float = MARGIN_POINTS, look: int = 1
+) -> tuple[Effect, ...]:
     """Every pair of task types, over all episodes and within each outcome.
 
-    Empty where there is but one task type or fewer than two problems.
+    Empty where there is but one task type or fewer than two problems. `look` is the number of
+    times that the run is looked at, this one included (`looks`).
     """
     found = _worked_out(main_contrasts(frame))
-    return _judged(found, wholes(found), margin)
+    return _judged(found, wholes(found), margin, look)
 
 
 def cell_effects(
-    frame: Frame, main: Sequence[Effect], margin: float = MARGIN_POINTS
+    frame: Frame, main: Sequence[Effect], margin: float = MARGIN_POINTS, look: int = 1
 ) -> tuple[Effect, ...]:
     """The same by agent, by quarter of the run and right against wrong; and length.
 
@@ -79,9 +88,10 @@ def cell_effects(
         frame: The run's actions.
         main: Its effects of task type, which say what unmeasured difficulty could do.
         margin: Of the verdicts.
+        look: As for the main comparisons.
     """
     known = {(e.subject, e.against): e.judged.unknown for e in main if e.stratum == "all"}
-    return _judged(_worked_out(cell_contrasts(frame)), known, margin)
+    return _judged(_worked_out(cell_contrasts(frame)), known, margin, look)
 
 
 def associations(frame: Frame) -> Iterator[Comparison]:
@@ -123,10 +133,10 @@ def _worked_out(contrasts: Iterator[Contrast]) -> list[tuple[Comparison, Gap]]:
 
 
 def _judged(
-    found: Sequence[tuple[Comparison, Gap]], known: Wholes, margin: float
+    found: Sequence[tuple[Comparison, Gap]], known: Wholes, margin: float, look: int
 ) -> tuple[Effect, ...]:
     """Judge comparisons as one family."""
-    verdicts = judge_observed(within_wholes(found, known), margin, FAMILIES)
+    verdicts = judge_observed(within_wholes(found, known), margin, sharing(look))
     return tuple(
         Effect(**{field.name: getattr(each, field.name) for field in fields(each)}, judged=judged)
         for (each, _), judged in zip(found, verdicts, strict=True)

@@ -73,14 +73,14 @@ class Gap:
 
 
 def judge_observed(
-    gaps: Sequence[Gap], margin: float = MARGIN_POINTS, families: int = 1
+    gaps: Sequence[Gap], margin: float = MARGIN_POINTS, families: float = 1
 ) -> tuple[ObservationalVerdict, ...]:
     """Judge a family of gaps together.
 
     Args:
         gaps: The family.
         margin: In points, above 0.
-        families: Families that share the 5 %.
+        families: Families, and looks, that share the 5 %: its inverse is what this one may spend.
 
     Raises:
         ValueError: `margin` is not above 0.

@@ -13,6 +13,7 @@ import numpy as np
 from scipy import stats
 
 from mappa_core.audit.frame import Experiment, Floats, Ints
+from mappa_core.audit.statistics.looks import spent
 from mappa_core.audit.statistics.pairs import TODAY, Pairs, Rule, all_pairs
 from mappa_core.audit.statistics.regression import Estimate, cluster_sums, contrast, fit
 from mappa_core.audit.statistics.verdicts import (
@@ -62,19 +63,21 @@ class PairedEffect:
 
 
 def experiment_effects(
-    experiment: Experiment, margin: float = MARGIN_POINTS
+    experiment: Experiment, margin: float = MARGIN_POINTS, look: int = 1
 ) -> tuple[PairedEffect, ...]:
     """Work out every comparison that the scorings allow, those with a verdict first.
 
     Args:
         experiment: Scorings by the coach that trained the actions.
         margin: Biases below this many points do not matter.
+        look: How often the run was looked at, this time included.
     """
     if not len(experiment):
         return ()
     effects = [_effect(pairs) for pairs in all_pairs(experiment) if _usable(pairs)]
-    judged = _judged([each for each in effects if each.rule.startswith("must not")], margin)
-    same = _judged([each for each in effects if each.rule == "as stored"], margin)
+    share = spent(look)
+    judged = _judged([each for each in effects if each.rule.startswith("must not")], margin, share)
+    same = _judged([each for each in effects if each.rule == "as stored"], margin, share)
     return (*judged, *same, *(each for each in effects if each.rule == "may matter"))
 
 
@@ -139,11 +142,11 @@ def _mean(values: Floats, clusters: Ints, *, seen: bool) -> Estimate:
     return contrast(fitted, np.ones(1))
 
 
-def _judged(effects: Sequence[PairedEffect], margin: float) -> Iterator[PairedEffect]:
+def _judged(effects: Sequence[PairedEffect], margin: float, share: float) -> Iterator[PairedEffect]:
     """Judge effects as one family, each by the least and the most that it could be."""
     counts = [each.actions for each in effects]
-    least = judge([_harm(each, -1.0) for each in effects], counts, margin)
-    most = judge([_harm(each, 1.0) for each in effects], counts, margin)
+    least = judge([_harm(each, -1.0) for each in effects], counts, margin, share)
+    most = judge([_harm(each, 1.0) for each in effects], counts, margin, share)
     for effect, low, high in zip(effects, least, most, strict=True):
         told = low.verdict == "biased" or high.verdict == "equivalent"
         judged = (low if low.verdict == "biased" else high) if told else _untold(effect, low)

@@ -23,7 +23,7 @@ import numpy as np
 from mappa_core.audit.frame import Floats, Frame, Ints
 from mappa_core.audit.statistics.contrasts import Contrast, cell_contrasts, main_contrasts
 from mappa_core.audit.statistics.design import Regression
-from mappa_core.audit.statistics.effects import FAMILIES, wholes, within_wholes
+from mappa_core.audit.statistics.effects import sharing, wholes, within_wholes
 from mappa_core.audit.statistics.observational import (
     ALARMS,
     Gap,
@@ -47,7 +47,9 @@ def found_name(margin: float) -> str:
     return f"a bias of {margin:g} is found"
 
 
-def rates_of(frame: Frame, runs: int, margin: float, seed: int = 0) -> tuple[Rate, ...]:
+def rates_of(
+    frame: Frame, runs: int, margin: float, seed: int = 0, *, look: int = 1
+) -> tuple[Rate, ...]:
     """How often an honest coach would be suspected or called biased, and a biased one found.
 
     Args:
@@ -55,6 +57,7 @@ def rates_of(frame: Frame, runs: int, margin: float, seed: int = 0) -> tuple[Rat
         runs: Simulated scorings behind each rate.
         margin: Of the verdicts; the planted bias is as large.
         seed: Of the simulation.
+        look: How often the run was looked at, this time included.
 
     Returns:
         Nothing where there is nothing to compare.
@@ -71,7 +74,7 @@ def rates_of(frame: Frame, runs: int, margin: float, seed: int = 0) -> tuple[Rat
     scores = np.concatenate(
         [coach.heaped(latent, latent), coach.kinder(latent, favoured[coach.places], margin)], axis=1
     )
-    said = list(_said(main, cells, scores, margin))
+    said = list(_said(main, cells, scores, margin, sharing(look)))
     biased = sum(word == "biased" for word in said[:runs])
     suspected = sum(word in ALARMS for word in said[:runs])
     found = sum(word in ALARMS for word in said[runs:])
@@ -144,7 +147,11 @@ class _Fixed:
 
 
 def _said(
-    main: Sequence[Contrast], cells: Sequence[Contrast], scores: Floats, margin: float
+    main: Sequence[Contrast],
+    cells: Sequence[Contrast],
+    scores: Floats,
+    margin: float,
+    families: float,
 ) -> Iterator[Word]:
     """Yield the run's word for each of S sets of scores; (N, S)."""
     again = zip(*refitted([*main, *cells], scores), strict=True)
@@ -152,8 +159,8 @@ def _said(
         found = list(zip([*main, *cells], gaps, strict=True))
         known = wholes(found[: len(main)])
         judged = [
-            *judge_observed(within_wholes(found[: len(main)], known), margin, FAMILIES),
-            *judge_observed(within_wholes(found[len(main) :], known), margin, FAMILIES),
+            *judge_observed(within_wholes(found[: len(main)], known), margin, families),
+            *judge_observed(within_wholes(found[len(main) :], known), margin, families),
         ]
         yield overall_word([each.verdict for each in judged])
 

@@ -41,7 +41,10 @@ class Judged:
 
 
 def judge(
-    estimates: Sequence[Estimate], actions: Sequence[int], margin: float = MARGIN_POINTS
+    estimates: Sequence[Estimate],
+    actions: Sequence[int],
+    margin: float = MARGIN_POINTS,
+    share: float = 1.0,
 ) -> tuple[Judged, ...]:
     """Judge a family of effects together.
 
@@ -49,6 +52,7 @@ def judge(
         estimates: The family.
         actions: Rows behind each.
         margin: In the estimates' unit, above 0.
+        share: Of the chance of a false alarm, that this look may spend.
 
     Raises:
         ValueError: `margin` is not above 0.
@@ -57,9 +61,9 @@ def judge(
         raise ValueError(f"the margin is above 0, not {margin}")
     if not estimates:
         return ()
-    adjusted = stats.false_discovery_control([estimate.p_value for estimate in estimates])
+    adjusted = stats.false_discovery_control([estimate.p_value for estimate in estimates]) / share
     return tuple(
-        _judged(estimate, float(p), count, margin)
+        _judged(estimate, min(float(p), 1.0), count, margin)
         for estimate, p, count in zip(estimates, np.atleast_1d(adjusted), actions, strict=True)
     )
 

@@ -19,6 +19,8 @@ def test_findings_of_another_margin_certify_nothing(audit: AuditStore, store: St
     assert wide.result.verdict == "equivalent"
     case = considered(Records(store=store, audit=audit, registry=registry), RUN.name, None)
     assert case.verdict == "biased"
+    # Looking again at the same rows is the same look.
+    assert len(audit.findings(RUN.id, "look")) == 1
     # What is stored is what was decided by.
     kinds = [f for f in audit.findings(RUN.id) if f.kind == "task_type"]
     assert {finding.margin for finding in kinds} == {0.5}
