@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Protocol
 
 import psycopg
 import pytest
@@ -15,6 +16,12 @@ from mappa_core.core.errors import ConfigError
 from mappa_core.store.connection import for_psql
 
 ACTIONS = 72
+
+
+class Mappa(Protocol):
+    """The command on the run; `keys` are what a person types."""
+
+    def __call__(self, *arguments: str, keys: str | None = None) -> Result: ...
 
 
 @pytest.fixture
@@ -30,7 +37,7 @@ def stand_in() -> Iterator[str]:
 
 
 @pytest.fixture
-def mappa(biased_url: str, monkeypatch: pytest.MonkeyPatch):
+def mappa(biased_url: str, monkeypatch: pytest.MonkeyPatch) -> Mappa:
     """The command on the biased run, which a configuration of the mathchat team is said to be."""
     config = TrainConfig().model_dump_json()
     with psycopg.connect(for_psql(biased_url), autocommit=True) as connection:
@@ -49,7 +56,7 @@ def mappa(biased_url: str, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_coach_without_stored_scores_is_asked_first(
-    mappa, stand_in: str, biased_url: str
+    mappa: Mappa, stand_in: str, biased_url: str
 ) -> None:
     other = ("--against", "gemini:test-model", "--set", f"coach.base_url={stand_in}")
     refused = mappa(*other, keys="n\n")
@@ -72,6 +79,6 @@ def test_a_coach_without_stored_scores_is_asked_first(
     assert "had its own coach been asked again, is not known" in table
 
 
-def test_a_name_that_is_no_coach_is_refused(mappa) -> None:
+def test_a_name_that_is_no_coach_is_refused(mappa: Mappa) -> None:
     with pytest.raises(ConfigError, match="no stored second coach is called grok"):
         mappa("--against", "grok")

@@ -139,7 +139,7 @@ def test_the_interval_of_alpha_covers_that_of_further_problems(problems: int) ->
 
 
 def test_the_interval_of_alpha_without_a_difference_or_without_problems() -> None:
-    same, codes = np.tile(np.arange(10.0), (2, 1)), np.arange(10)
+    same, codes = np.array([list(range(10))] * 2, dtype=np.float64), np.arange(10)
     low, high = alpha_interval(same, codes)
     assert (0.9 < low < 1, high) == (True, 1.0)
     assert alpha_interval(same, codes % 2) == (-1.0, 1.0)
@@ -259,7 +259,7 @@ def test_the_same_coach_asked_again_is_no_other_coach() -> None:
     frame = make_frame(
         list(worth + rng.normal(0, 0.7, len(codes))),
         problem=[str(code) for code in codes],
-        iteration=list(codes // 40 + 1),
+        iteration=[int(code) // 40 + 1 for code in codes],
         advantage=[1.0] * len(codes),
     )
     again, third = (worth + rng.normal(0, 0.7, len(codes)) for _ in range(2))
