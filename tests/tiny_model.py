@@ -24,7 +24,7 @@ CHAT_TEMPLATE = (
 _CORPUS = ("What is 7 + 5? The answer is 12.", "def main():\n    print(7 + 5)\n")
 
 
-def save_tiny_model(directory: Path, *, seed: int = 0) -> Path:
+def save_tiny_model(directory: Path, *, seed: int = 0, hidden: int = 64, layers: int = 2) -> Path:
     """Write the model and its tokenizer to `directory`, which is returned."""
     tokenizer = _tokenizer()
     tokenizer.save_pretrained(directory)
@@ -32,9 +32,9 @@ def save_tiny_model(directory: Path, *, seed: int = 0) -> Path:
     model = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=len(tokenizer),
-            hidden_size=64,
-            intermediate_size=128,
-            num_hidden_layers=2,
+            hidden_size=hidden,
+            intermediate_size=2 * hidden,
+            num_hidden_layers=layers,
             num_attention_heads=4,
             num_key_value_heads=2,
             max_position_embeddings=1024,

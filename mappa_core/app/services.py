@@ -250,7 +250,7 @@ async def _build(
         second_coach=second,
         learner=None
         if config.learner.deployment
-        else open_learner(config.learner, model, settings.checkpoints),
+        else open_learner(config.learner, model, settings.checkpoints, stack),
         store=store,
         tracker=open_tracker(databases.mlflow, config.tracking, settings, outage_retry),
         registry=MlflowRegistry(databases.mlflow, outage_retry, config.tracking.registered_dtype),
@@ -292,7 +292,9 @@ async def open_learning(
     async with AsyncExitStack() as stack:
         waiting = LogProgress(log).on_waiting
         *_, store = await asyncio.to_thread(_open_databases, settings, waiting, stack)
-        learner = await asyncio.to_thread(open_learner, config.learner, model, settings.checkpoints)
+        learner = await asyncio.to_thread(
+            open_learner, config.learner, model, settings.checkpoints, stack
+        )
         yield Learning(learner=learner, store=store, audit=AuditStore(store.database))
 
 

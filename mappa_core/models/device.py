@@ -46,6 +46,13 @@ def cpu_has_bfloat16() -> bool:
     return any(found.get(unit, False) for unit in BFLOAT16_UNITS)
 
 
+def visible_gpus() -> tuple[str, ...]:
+    """List the GPUs that this process sees, by their names in CUDA_VISIBLE_DEVICES."""
+    names = os.environ.get("CUDA_VISIBLE_DEVICES")
+    found = torch.cuda.device_count()
+    return tuple(names.split(",")[:found]) if names else tuple(map(str, range(found)))
+
+
 def device_kind() -> str:
     """Name what this machine computes on, e.g. `2 x NVIDIA H100` or `x86_64 AVX512, 8 cores`."""
     if not torch.cuda.is_available():

@@ -29,6 +29,7 @@ from mappa_core.core.errors import DiskFull, LearnerError
 from mappa_core.models import tensor_files
 from mappa_core.models.layout import ADAPTER, WHOLE_MODEL, layout_of
 from mappa_core.models.tensor_files import sha256_file
+from mappa_core.models.tensor_slices import StreamedTensors, write_streamed
 
 OPTIMIZER = "optimizer.safetensors"
 MANIFEST = "manifest.json"
@@ -49,8 +50,8 @@ class Saved:
 def write(
     directory: Path,
     config: Mapping[str, Any],
-    weights: Mapping[str, Tensor],
-    optimizer: Mapping[str, Tensor],
+    weights: Mapping[str, Tensor] | StreamedTensors,
+    optimizer: Mapping[str, Tensor] | StreamedTensors,
 ) -> Saved:
     """Write a checkpoint, replacing what an update that was not recorded may have left there.
 
@@ -62,21 +63,37 @@ def write(
     try:
         with _replacing(directory) as sibling:
             (sibling / layout.config).write_text(json.dumps(config, indent=2, sort_keys=True))
-            tensor_files.write(sibling / layout.weights, weights, {"format": "pt"})
-            tensor_files.write(sibling / OPTIMIZER, optimizer)
+            _write(sibling / layout.weights, weights, {"format": "pt"})
+            _write(sibling / OPTIMIZER, optimizer)
             hashes = {file.name: sha256_file(file) for file in sibling.iterdir()}
             manifest = json.dumps({"sha256": hashes}, indent=2, sort_keys=True)
             (sibling / MANIFEST).write_text(manifest)
             size_bytes = sum(file.stat().st_size for file in sibling.iterdir())
     except OSError as error:
         if error.errno in NO_ROOM:
-            tensors = (*weights.values(), *optimizer.values())
+            mebibytes = (_nbytes(weights) + _nbytes(optimizer)) / 2**20
             raise DiskFull(
-                f"no room for checkpoint {directory}: free "
-                f"{sum(tensor.nbytes for tensor in tensors) / 2**20:.0f} MiB, then resume the run"
+                f"no room for checkpoint {directory}: free {mebibytes:.0f} MiB, then resume the run"
             ) from error
         raise LearnerError(f"cannot write checkpoint {directory}: {error.strerror}") from error
     return Saved(sha256=hashes[layout.weights], size_bytes=size_bytes)
+
+
+def _write(
+    path: Path,
+    tensors: Mapping[str, Tensor] | StreamedTensors,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    if isinstance(tensors, StreamedTensors):
+        write_streamed(path, tensors, metadata)
+    else:
+        tensor_files.write(path, tensors, metadata)
+
+
+def _nbytes(tensors: Mapping[str, Tensor] | StreamedTensors) -> int:
+    if isinstance(tensors, StreamedTensors):
+        return tensors.nbytes
+    return sum(tensor.nbytes for tensor in tensors.values())
 
 
 def remove(directory: Path) -> None:

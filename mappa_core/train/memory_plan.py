@@ -1,11 +1,11 @@
 """Plans what a run keeps where, on one GPU or on the CPU, by arithmetic, before it is started.
 
     rollout    servers: weights, key-value cache          (asleep during the update: colocate)
-               the torch learner's model, which stays
+               the torch learner's model, which stays; of DeepSpeed's ranks the empty process
     update     one agent at a time: weights, gradients, optimiser, activations, logits
 
-A checkpoint passes through the CPU's memory: read it is there twice, as bytes and as tensors, and
-written it is there once.
+The torch learner's checkpoints pass through the CPU's memory: read they are there twice, as bytes
+and as tensors, and written once. DeepSpeed's ranks read and write one tensor at a time.
 
 The update is that of a model that is read by tree. One that is read padded holds as many tokens, as
 padding counts in its micro-batches, but its own attention in place of the tree's mask and copies.
@@ -30,6 +30,8 @@ CONTEXT_BYTES = 0.8 * GB
 """Of one process on a GPU: CUDA's context and libraries."""
 STEP_BYTES = 1.5 * GB
 """A server's activations of one step, apart from weights and cache."""
+SHARDED_STAGE = 3
+"""Of ZeRO: from it on each rank loads its part of the weights alone."""
 LOGIT_ROWS = 256
 """Rows of logits held at once: `token_logprobs.ROWS`."""
 COPIED_KEYS = 2**26
@@ -208,8 +210,9 @@ class _LearnerNeeds:
         self._adapter = shape.adapter_parameters(learner.lora.rank)
 
     def staying(self) -> Iterator[Item]:
-        """List what stays while agents play: DeepSpeed's ranks end with every update."""
+        """List what stays while agents play; DeepSpeed's ranks let go of all they hold."""
         if self._deepspeed:
+            yield Item("rollout", "the learner's process", CONTEXT_BYTES)
             return
         base = (2 if self._lora else 4) * self._weights
         model = base + (4 * self._adapter if self._lora else 0)
@@ -248,13 +251,13 @@ class _LearnerNeeds:
 
     def checkpoints(self) -> Iterator[Item]:
         """List what of weights and moments passes through the CPU's memory, in float32."""
-        trained = self._adapter if self._lora else self._weights
-        # Every rank reads two moments, twice there; the first one writes them and the weights.
-        ranks = self._learner.deepspeed.ranks if self._deepspeed else 1
-        what = "moments as they are read, or a checkpoint to write"
-        yield Item("update", what, host_bytes=max(16 * ranks, 12) * trained)
-        if self._deepspeed:
-            yield Item("update", "weights before the update", host_bytes=4 * trained)
-        if self._deepspeed and self._lora:
-            base = 2 * ranks * self._weights
-            yield Item("update", "frozen base, as it is loaded", host_bytes=base)
+        if not self._deepspeed:
+            trained = self._adapter if self._lora else self._weights
+            what = "moments as they are read, or a checkpoint to write"
+            yield Item("update", what, host_bytes=16 * trained)
+            return
+        if self._lora:
+            ranks, stage = self._learner.deepspeed.ranks, self._learner.deepspeed.stage
+            yield Item("update", "a fresh adapter", host_bytes=4 * ranks * self._adapter)
+            whole = 0 if stage == SHARDED_STAGE else 2 * ranks * self._weights
+            yield Item("update", "frozen base, as it is loaded", host_bytes=whole)

@@ -1,5 +1,7 @@
 """Learners and what they share: the model on a prefix tree, one step, its figures, files."""
 
+from contextlib import AsyncExitStack, ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 
 from mappa_core.core.errors import ConfigError
@@ -7,21 +9,31 @@ from mappa_core.train.config import LearnerConfig
 from mappa_core.train.protocols import Learner
 
 
-def open_learner(config: LearnerConfig, model: str, checkpoints: Path) -> Learner:
-    """Open the learner as configured, with the base model in memory.
+def open_learner(
+    config: LearnerConfig, model: str, checkpoints: Path, stack: ExitStack | AsyncExitStack
+) -> Learner:
+    """Open the learner as configured; what it starts ends with `stack`.
+
+    The torch learner has the base model in memory then, DeepSpeed's ranks start with the first
+    update.
 
     Raises:
-        ConfigError: A package it needs is missing.
+        ConfigError: A package or a GPU it needs is missing.
     """
     if config.backend == "deepspeed":
-        try:
-            from mappa_core.train.learners.deepspeed.learner import DeepspeedLearner
-        except ImportError as error:
+        # Only its ranks import it.
+        if find_spec("deepspeed") is None:
             raise ConfigError(
-                f"learner.backend=deepspeed needs the package {error.name}: install "
+                "learner.backend=deepspeed needs the package deepspeed: install "
                 "requirements/gpu.lock, or set learner.backend=torch"
-            ) from error
-        return DeepspeedLearner(model, checkpoints, config)
+            )
+        from mappa_core.models.device import resolve_device, visible_gpus
+        from mappa_core.train.learners.deepspeed.learner import DeepspeedLearner
+
+        gpus = visible_gpus() if resolve_device(config.device) == "cuda" else ()
+        learner = DeepspeedLearner(model, checkpoints, config, devices=gpus)
+        stack.callback(learner.close)
+        return learner
     from mappa_core.train.learners.torch_learner import TorchLearner
 
     return TorchLearner(model, checkpoints, config)

@@ -48,14 +48,21 @@ def load(base: Path | str, learner: LearnerConfig, *, fused: bool) -> Trainee:
         model = load_base(base, dtype, device)
     except (OSError, ValueError) as error:
         raise LearnerError(f"cannot read the model at {base}: {error}") from error
+    return prepare(model, base, learner, fused=fused and device == "cpu")
+
+
+def prepare(
+    model: PreTrainedModel, base: Path | str, learner: LearnerConfig, *, fused: bool
+) -> Trainee:
+    """Make what is trained of the model that was read from `base`; as `load`."""
     if learner.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
         # Layers are computed twice in training mode only. What is in them stays in evaluation mode:
         # dropout or a router's noise would be another policy than the one that sampled.
         for layer in model.modules():
             layer.training = isinstance(layer, GradientCheckpointingLayer)
-    if not full:
-        return _with_adapter(model, base, learner, fused=fused and device == "cpu")
+    if learner.weights == "lora":
+        return _with_adapter(model, base, learner, fused=fused)
     _refuse_other_names(model, base)
     return model
 

@@ -44,7 +44,7 @@ def choose_reading(base: PreTrainedModel, learner: LearnerConfig) -> Reading:
         LearnerError: The reading that was asked for, or every one, differs from the model's own.
     """
     products = resolve_dtype(learner.dtype, base.device.type)
-    exact = products is torch.float32
+    exact = products is torch.float32 and base.dtype is torch.float32
     tolerance = LARGEST if exact else BFLOAT16_MEAN
     wrong: list[str] = []
     for reading in readings(base, learner.micro_batch_tokens, products):

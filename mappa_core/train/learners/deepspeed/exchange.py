@@ -1,12 +1,15 @@
-"""Hands a task to the ranks and their reply back: two files, of which they are told the path.
+"""Hands tasks to the ranks and their replies back: two files each, of which they are told the path.
 
-They lie in a folder of their own. An update that is taken up again removes the folders of earlier
-attempts, and ranks whose task is gone write no checkpoint: those of a worker that was taken for
-dead may compute on.
+    INBOX/0, 1, 2, ...    links to the tasks, in the order in which every rank does them
+    .job-*/job.json       a task, in a folder of its own; beside it the reply
+
+An update that is taken up again removes the folders of earlier attempts, and ranks whose task is
+gone write no checkpoint: those of a worker that was taken for dead may compute on.
 """
 
 import shutil
 import tempfile
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,6 +45,9 @@ class RankReply:
     disk_full: bool = False
 
 
+POLL_SECONDS = 0.02
+"""Between two looks for a file."""
+
 _TASK, _REPLY = TypeAdapter(RankTask), TypeAdapter(RankReply)
 
 
@@ -57,6 +63,19 @@ def written_task(directory: Path, task: RankTask) -> Generator[Path]:
         file = Path(folder) / "job.json"
         file.write_bytes(_TASK.dump_json(task))
         yield file
+
+
+def hand_over(inbox: Path, number: int, task: Path) -> None:
+    """Let the ranks see the task in the file `task` as their next."""
+    (inbox / str(number)).symlink_to(task.resolve())
+
+
+def next_task(inbox: Path, number: int) -> Path:
+    """Wait for a task, however long it takes to come; returns its file."""
+    link = inbox / str(number)
+    while not link.is_symlink():
+        time.sleep(POLL_SECONDS)
+    return link.readlink()
 
 
 def read_task(file: Path) -> RankTask:

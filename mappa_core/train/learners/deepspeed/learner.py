@@ -1,29 +1,62 @@
 """Learns by DeepSpeed on ranks of their own.
 
-update ─▶ task file ─▶ torchrun: N ranks ─▶ checkpoint + reply file ─▶ UpdateReport
+update ─▶ task file ─▶ N ranks of torchrun ─▶ checkpoint + reply file ─▶ UpdateReport
 
 Checkpoints are those of the torch learner, weights and moments by name, so that a run may go on
 with another learner, another stage or another number of ranks.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
 
-from mappa_core.core.errors import DiskFull, LearnerError
+from mappa_core.core.errors import ConfigError, DiskFull, LearnerError
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.scores import ScoredAction
+from mappa_core.train.config import LearnerConfig
 from mappa_core.train.learners.checkpoint_learner import CheckpointLearner, UpdateJob, UpdateResult
-from mappa_core.train.learners.deepspeed.exchange import (
-    RankReply,
-    RankTask,
-    read_reply,
-    written_task,
-)
-from mappa_core.train.learners.deepspeed.launch import run_ranks
+from mappa_core.train.learners.deepspeed.exchange import RankReply, RankTask, written_task
+from mappa_core.train.learners.deepspeed.launch import Ranks
 
 
 class DeepspeedLearner(CheckpointLearner):
-    """Starts ranks for every call, and loads nothing itself."""
+    """Hands every call to ranks, and loads nothing itself.
+
+    Ranks are started by the first call and do all later ones. Calls at once, up to
+    `updates_at_once`, have ranks and devices of their own.
+    """
+
+    def __init__(
+        self,
+        base_model: Path | str,
+        checkpoints_directory: Path,
+        config: LearnerConfig,
+        *,
+        threads: int | None = None,
+        devices: Sequence[str] = (),
+    ) -> None:
+        """Keep what it is to work with; as `CheckpointLearner`.
+
+        `devices` are the GPUs of all ranks, by their names in CUDA_VISIBLE_DEVICES; none on a CPU.
+
+        Raises:
+            ConfigError: They are too few for all updates at once.
+        """
+        super().__init__(base_model, checkpoints_directory, config, threads=threads)
+        self._devices = [
+            devices_of(slot, config, devices) for slot in range(config.updates_at_once)
+        ]
+        self._free: SimpleQueue[int] = SimpleQueue()
+        for slot in range(config.updates_at_once):
+            self._free.put(slot)
+        self._ranks: dict[int, Ranks] = {}
+
+    def close(self) -> None:
+        """End the ranks."""
+        while self._ranks:
+            self._ranks.popitem()[1].close()
 
     def logprobs(
         self, policy: PolicyVersion, actions: Sequence[ScoredAction]
@@ -53,13 +86,57 @@ class DeepspeedLearner(CheckpointLearner):
             actions=actions,
         )
         self._directory.mkdir(parents=True, exist_ok=True)
-        log = self._directory / "deepspeed.log"
-        with written_task(self._directory, task) as file:
-            cores, config = len(os.sched_getaffinity(0)), self._config.deepspeed
-            run_ranks(config, file, log, self._threads or max(1, cores // config.ranks))
-            reply = read_reply(file)
-        if reply is None:
-            raise LearnerError(f"DeepSpeed's ranks ended without an answer: read {log}")
-        if reply.error is not None:
-            raise DiskFull(reply.error) if reply.disk_full else LearnerError(reply.error)
+        with written_task(self._directory, task) as file, self._borrowed() as ranks:
+            reply = ranks.reply_to(file)
+            if reply.error is not None:
+                raise DiskFull(reply.error) if reply.disk_full else LearnerError(reply.error)
         return reply
+
+    @contextmanager
+    def _borrowed(self) -> Generator[Ranks]:
+        """Give ranks that nothing else uses; where the block fails they are ended."""
+        slot = self._free.get()
+        try:
+            ranks = self._ranks.get(slot)
+            if ranks is None or not ranks.alive:
+                self._end(slot)
+                ranks = self._ranks[slot] = self._started(slot)
+            yield ranks
+        except BaseException:
+            self._end(slot)
+            raise
+        finally:
+            self._free.put(slot)
+
+    def _started(self, slot: int) -> Ranks:
+        config, cores = self._config.deepspeed, len(os.sched_getaffinity(0))
+        shared = max(1, cores // (config.ranks * self._config.updates_at_once))
+        return Ranks(
+            config,
+            self._directory,
+            self._directory / "deepspeed.log",
+            threads=self._threads or shared,
+            devices=self._devices[slot],
+        )
+
+    def _end(self, slot: int) -> None:
+        ranks = self._ranks.pop(slot, None)
+        if ranks is not None:
+            ranks.close()
+
+
+def devices_of(slot: int, config: LearnerConfig, devices: Sequence[str]) -> tuple[str, ...]:
+    """Choose the GPUs of the ranks that do the `slot`-th of all updates at once, from 0.
+
+    Raises:
+        ConfigError: They are too few.
+    """
+    ranks, at_once = config.deepspeed.ranks, config.updates_at_once
+    if not devices:
+        return ()
+    if ranks * at_once > len(devices):
+        raise ConfigError(
+            f"learner.updates_at_once={at_once} with learner.deepspeed.ranks={ranks} needs "
+            f"{ranks * at_once} GPUs, and the learner has {len(devices)}: lower one of them"
+        )
+    return tuple(devices[slot * ranks : (slot + 1) * ranks])

@@ -1,13 +1,20 @@
-"""Runs one rank: `torchrun ... -m mappa_core.train.learners.deepspeed.worker TASK.json`.
+"""Runs one rank: `torchrun ... -m mappa_core.train.learners.deepspeed.worker INBOX`.
 
-Every rank reads the same task and takes each n-th micro-batch; sums over ranks are those of one
-process, because the weights of a minibatch's tokens are fixed before it is cut.
+A rank lives as long as the process that started it, and does one task after the other; between two
+it keeps nothing but its place among the ranks. Every rank reads the same task and takes each n-th
+micro-batch; sums over ranks are those of one process, because the weights of a minibatch's tokens
+are fixed before it is cut.
 """
 
+import gc
+import itertools
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -18,16 +25,18 @@ from mappa_core.core.errors import DiskFull, LearnerError, MappaError
 from mappa_core.core.records.scores import ScoredAction
 from mappa_core.core.records.updates import TrainingSample
 from mappa_core.models.device import resolve_device, resolve_dtype
+from mappa_core.models.tensor_slices import StreamedTensors, TensorSlices
 from mappa_core.train import checkpoints
 from mappa_core.train.batches import micro_batched
 from mappa_core.train.clipped_objective import loss_of
 from mappa_core.train.config import AlgorithmConfig
 from mappa_core.train.learners import memory, model, optimizer
 from mappa_core.train.learners.checkpoint_learner import UpdateJob, UpdateResult
-from mappa_core.train.learners.deepspeed import zero
+from mappa_core.train.learners.deepspeed import loading, zero
 from mappa_core.train.learners.deepspeed.exchange import (
     RankReply,
     RankTask,
+    next_task,
     read_task,
     write_reply,
 )
@@ -35,11 +44,13 @@ from mappa_core.train.learners.deepspeed.launch import end_with_parent
 from mappa_core.train.learners.self_check import choose_reading
 from mappa_core.train.learners.steps import Rows, finite_step, optimizer_steps, read_rows
 from mappa_core.train.metrics import StepTaken, Tally
+from mappa_core.train.prefix_tree import PrefixTree
 from mappa_core.train.token_logprobs import TokenLogprobs
 
 if TYPE_CHECKING:
     from deepspeed.runtime.engine import DeepSpeedEngine
 
+    from mappa_core.train.learners.reading import Reading
 
 T = TypeVar("T")
 
@@ -48,33 +59,57 @@ class Rank:
     """This process's part of one task."""
 
     def __init__(self, task: RankTask, file: Path) -> None:
-        """Load the policy's weights and join the other ranks; the task lies in `file`."""
-        self.file, self.learner, policy = file, task.learner, task.policy
+        """Load this rank's part of the policy's weights; the task lies in `file`."""
+        self.file, self.task, self.learner = file, task, task.learner
+        deepspeed, update = task.learner.deepspeed, task.update
         device = resolve_device(task.learner.device)
-        zero.start_ranks(device)
-        self.trainee = model.load(task.base_model, task.learner, fused=False)
+        bfloat16 = resolve_dtype(deepspeed.dtype, device) is torch.bfloat16
+        settings = zero.settings(task.learner, bfloat16=bfloat16)
+        self.trainee, self.before = loading.load(task, update.seed if update else 0, settings)
         self.parameters = model.trained_parameters(self.trainee)
-        self.reading = choose_reading(model.inner(self.trainee), task.learner)
-        seed = task.update.seed if task.update else 0
-        model.restore(self.trainee, task.base_model, policy, seed)
-        before = model.tensors(self.trainee) if distributed.get_rank() == 0 else {}
-        self.before = {name: tensor.clone() for name, tensor in before.items()}
-        steps = task.update.total_steps if task.update else 1
-        self.rate = optimizer.learning_rate(task.learner, policy.step, steps)
-        dtype = resolve_dtype(task.learner.deepspeed.dtype, device)
-        self.engine: DeepSpeedEngine = zero.open_engine(
-            zero.Reader(self.trainee, self.reading),
-            task.learner,
-            self.rate,
-            bfloat16=dtype is torch.bfloat16,
-        )
+        self.rate = None if update is None else self._rate(update)
+        reader = zero.Reader(self.trainee)
+        self.call: Callable[[Callable[[], object]], object] = reader
+        sharded = deepspeed.stage == loading.WEIGHTS_STAGE
+        if not sharded:
+            self._choose_reading()
+        # Reading takes no optimizer, and an engine only where it gathers what is partitioned.
+        self.engine: DeepSpeedEngine | None = None
+        if sharded or update is not None:
+            self.call = self.engine = zero.open_engine(
+                reader, task.learner, self.before, self.rate, bfloat16=bfloat16
+            )
+        elif bfloat16:
+            zero.cast_parameters(reader)
+        if sharded:
+            self.call(self._choose_reading)
+
+    def _rate(self, job: UpdateJob) -> float:
+        return optimizer.learning_rate(self.learner, job.policy.step, job.total_steps)
+
+    def _choose_reading(self) -> None:
+        self.reading: Reading = choose_reading(model.inner(self.trainee), self.learner)
+
+    def close(self) -> None:
+        """Let go of the weights."""
+        if self.engine is not None:
+            self.engine.destroy()
+
+    def _read(self, tree: PrefixTree, temperature: float) -> tuple[Tensor, Tensor | None]:
+        """Read log-probabilities and entropies of the response tokens, (sum of T,) each."""
+        read = self.reading.read(tree, temperature)
+        return read.logprobs, read.entropies
+
+    def _called(self, tree: PrefixTree, temperature: float) -> tuple[Tensor, Tensor | None]:
+        found = self.call(partial(self._read, tree, temperature))
+        return cast("tuple[Tensor, Tensor | None]", found)
 
     def logprobs(self, actions: Sequence[ScoredAction] | Sequence[TrainingSample]) -> Rows:
         """Read the log-probabilities of every action's tokens, on every rank; shapes (N, T)."""
         mine = read_rows(
             actions,
             self.reading.cut,
-            lambda tree, temperature: cast(Tensor, self.engine(tree, temperature)[0]),
+            lambda tree, temperature: self._called(tree, temperature)[0],
             lambda parts: [part for part, _ in _dealt(parts)],
         )
         found = {i: row for one in _gathered(mine) for i, row in one.items()}
@@ -83,59 +118,89 @@ class Rank:
     def update(self, job: UpdateJob) -> UpdateResult | None:
         """Compute the whole update; the first rank writes the checkpoint and has the result."""
         started = time.monotonic()
-        # Read when they are needed: held in between they would take memory twice.
-        zero.restore_moments(self.engine, self.parameters, optimizer.state_before(job.policy))
-        with memory.measured(model.inner(self.trainee).device) as peak:
-            # Each step is taken by `_step`: what is saved is decided by what the guard says of it.
-            steps = optimizer_steps(job, self.learner, logprobs=self.logprobs, backward=self._step)
-        metrics = steps.metrics(job.samples, time.monotonic() - started) | peak.metrics()
-        metrics |= {"learning_rate": self.rate, "ranks": float(distributed.get_world_size())}
+        zero.restore_moments(self._updating, self.parameters, _state_before(job))
+        # Each step is taken by `_step`: what is saved is decided by what the guard says of it.
+        steps = optimizer_steps(job, self.learner, logprobs=self.logprobs, backward=self._step)
+        metrics = steps.metrics(job.samples, time.monotonic() - started)
+        metrics |= {"learning_rate": self._rate(job), "ranks": float(distributed.get_world_size())}
         metrics["read_padded"] = float(self.reading.way == "padded")
-        saved = self._save(job, moved=bool(steps.taken) and steps.skipped is None)
+        moved = bool(steps.taken) and steps.skipped is None
+        saved = self._save(job, *(self._after() if moved else self._unmoved(job)))
         if saved is None:
             return None
         return UpdateResult(metrics=metrics, saved=saved, skipped=steps.skipped)
 
+    @property
+    def _updating(self) -> "DeepSpeedEngine":
+        assert self.engine is not None, "an update has an engine at every stage"
+        return self.engine
+
     def _step(self, minibatch: Sequence[TrainingSample], algorithm: AlgorithmConfig) -> StepTaken:
+        engine = self._updating
         parts = micro_batched(minibatch, algorithm, self.reading.cut)
         tally, ranks = Tally(), distributed.get_world_size()
         mine = _dealt(parts)
         for number, (batch, counts) in enumerate(mine):
-            self.engine.set_gradient_accumulation_boundary(number == len(mine) - 1)
-            logprobs, entropies = self.engine(batch.tree, batch.temperature)
+            engine.set_gradient_accumulation_boundary(number == len(mine) - 1)
+            logprobs, entropies = self._called(batch.tree, batch.temperature)
             tokens = TokenLogprobs(logprobs=logprobs.float(), entropies=entropies)
             step = loss_of(batch, tokens, algorithm)
             # DeepSpeed takes the mean over the ranks, and these are shares of one sum.
             share = step.loss * ranks if counts else step.loss * 0.0
-            self.engine.backward(share, scale_wrt_gas=False)
+            engine.backward(share, scale_wrt_gas=False)
             if counts:
                 tally.add(batch, step)
-        self.engine.step()
+        engine.step()
         total = Tally()
         for one in _gathered(tally):
             total.merge(one)
-        return finite_step(total, float(self.engine.get_global_grad_norm() or 0.0))
+        return finite_step(total, float(engine.get_global_grad_norm() or 0.0))
 
-    def _save(self, job: UpdateJob, *, moved: bool) -> checkpoints.Saved | None:
-        """Gather everywhere, write on the first rank."""
-        weights = zero.weights(self.parameters) if moved else {}
-        state = zero.moments(self.engine, self.parameters) if moved else {}
+    def _after(self) -> tuple[StreamedTensors, StreamedTensors]:
+        """Gather weights and moments as they are written."""
+        names = model.file_names(self.trainee)
+        return (
+            zero.weights(self.parameters, names, self.before),
+            zero.moments(self._updating, self.parameters, self.before),
+        )
+
+    def _unmoved(self, job: UpdateJob) -> tuple[StreamedTensors, StreamedTensors]:
+        """Read weights and moments as they were before the update."""
+        names, before = model.file_names(self.trainee), self.before
+        weights = StreamedTensors(
+            shapes={names[name]: shape for name, shape in before.shapes.items()},
+            tensors=(
+                before.part(name, 0, math.prod(before.shapes[name]))
+                .view(before.shapes[name])
+                .float()
+                for name in loading.file_order(names)
+            ),
+        )
+        state = _state_before(job)
+        shapes = {} if state is None else state.shapes
+        moments = (state.whole(name) for name in sorted(shapes)) if state else iter(())
+        return weights, StreamedTensors(shapes=shapes, tensors=moments)
+
+    def _save(
+        self, job: UpdateJob, weights: StreamedTensors, state: StreamedTensors
+    ) -> checkpoints.Saved | None:
+        """Write the checkpoint on the first rank, with the others' help."""
         if distributed.get_rank() != 0:
+            for _ in itertools.chain(weights.tensors, state.tensors):
+                pass
             return None
-        if moved:
-            names = model.file_names(self.trainee)
-            self.before = {names[name]: tensor for name, tensor in weights.items()}
-        else:
-            state = optimizer.state_before(job.policy)
         # It is there until it has ended, or the update was taken up again.
         if not self.file.exists():
             raise LearnerError(f"the task {self.file} is gone: nothing was saved")
-        return checkpoints.write(
-            Path(job.directory),
-            model.config(self.trainee, job.policy.base_model),
-            self.before,
-            state,
-        )
+        config = model.config(self.trainee, job.policy.base_model)
+        return checkpoints.write(Path(job.directory), config, weights, state)
+
+
+def _state_before(job: UpdateJob) -> TensorSlices | None:
+    """Look up the moments in the policy's checkpoint, which was verified when it was read."""
+    if job.policy.adapter_uri is None:
+        return None
+    return TensorSlices([Path(job.policy.adapter_uri) / checkpoints.OPTIMIZER])
 
 
 def _dealt(parts: Sequence[T]) -> list[tuple[T, bool]]:
@@ -152,31 +217,60 @@ def _gathered(mine: T) -> list[T]:
     return found
 
 
-def reply_to(file: Path) -> RankReply:
+def _of_all(mine: Mapping[str, float]) -> dict[str, float]:
+    """Take the largest of each figure over the ranks."""
+    every = _gathered(mine)
+    return {name: max(one[name] for one in every) for name in mine}
+
+
+def done(task: RankTask, file: Path) -> RankReply:
+    """Do a task, and let go of all that it took."""
+    device = resolve_device(task.learner.device)
+    with memory.measured(torch.device(device)) as peak:
+        rank = Rank(task, file)
+        try:
+            if task.update is None:
+                return RankReply(logprobs=rank.logprobs(task.actions))
+            result = rank.update(task.update)
+        finally:
+            rank.close()
+            del rank
+            # Modules, their hooks and the engine refer to each other.
+            gc.collect()
+            memory.release()
+    highest = _of_all(peak.metrics())
+    if result is None:
+        return RankReply()
+    return RankReply(update=replace(result, metrics={**result.metrics, **highest}))
+
+
+def reply_to(task: RankTask, file: Path) -> RankReply:
     """Do the task in `file`; what fails outside is a reply, too."""
     try:
         with memory.gpu_failures_named():
-            task = read_task(file)
-            rank = Rank(task, file)
-            if task.update is None:
-                return RankReply(logprobs=rank.logprobs(task.actions))
-            return RankReply(update=rank.update(task.update))
+            return done(task, file)
     except MappaError as error:
         return RankReply(error=str(error), disk_full=isinstance(error, DiskFull))
 
 
-def main(file: Path) -> None:
-    """Reply to the task in `file`."""
-    reply = reply_to(file)
-    if not distributed.is_initialized() or distributed.get_rank() == 0 or reply.error:
-        write_reply(file, reply)
-    if reply.error is not None:
-        # The other ranks may wait for this one; the launcher ends them.
-        sys.exit(1)
-    if distributed.is_initialized():
-        distributed.destroy_process_group()
+def main(inbox: Path) -> None:
+    """Join the other ranks at the first task, then do what comes."""
+    for number in itertools.count():
+        file = next_task(inbox, number)
+        task = read_task(file)
+        if not distributed.is_initialized():
+            zero.start_ranks(resolve_device(task.learner.device))
+        reply = reply_to(task, file)
+        if distributed.get_rank() == 0 or reply.error:
+            # Where the task was taken up again, its folder is gone.
+            with suppress(FileNotFoundError):
+                write_reply(file, reply)
+        if reply.error is not None:
+            # The other ranks may wait for this one; the launcher ends them.
+            sys.exit(1)
 
 
 if __name__ == "__main__":
-    end_with_parent()
-    main(Path(sys.argv[1]))
+    place = Path(sys.argv[1])
+    end_with_parent(place)
+    main(place)

@@ -1,7 +1,8 @@
 """Puts DeepSpeed's engine around the model, and names its state by parameter."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import deepspeed
 import torch
@@ -11,33 +12,38 @@ from deepspeed.utils import (
     safe_get_full_optimizer_state,
     safe_set_full_fp32_param,
     safe_set_full_optimizer_state,
+    safe_set_local_fp32_param,
+    safe_set_local_optimizer_state,
 )
 from torch import Tensor, distributed
 
+from mappa_core.models.tensor_slices import StreamedTensors, TensorSlices
 from mappa_core.train.config import LearnerConfig
 from mappa_core.train.learners import model, optimizer
-from mappa_core.train.learners.reading import Reading
-from mappa_core.train.prefix_tree import PrefixTree
+from mappa_core.train.learners.deepspeed.loading import (
+    WEIGHTS_STAGE,
+    Before,
+    file_order,
+    held,
+)
 
 if TYPE_CHECKING:
     from deepspeed.runtime.engine import DeepSpeedEngine
 
-WEIGHTS_STAGE = 3
-"""From this stage on weights are sharded, too, and gathered only while they are used."""
+T = TypeVar("T")
 
 
 class Reader(torch.nn.Module):
-    """Reads a prefix tree in one forward pass, output weights included."""
+    """Lets DeepSpeed see every use of the model, so that it gathers what is partitioned."""
 
-    def __init__(self, trainee: model.Trainee, reading: Reading) -> None:
-        """Wrap the model and how it is read; nothing is copied."""
+    def __init__(self, trainee: model.Trainee) -> None:
+        """Wrap the model; nothing is copied."""
         super().__init__()
-        self.trainee, self.reading = trainee, reading
+        self.trainee = trainee
 
-    def forward(self, tree: PrefixTree, temperature: float) -> tuple[Tensor, Tensor | None]:
-        """Read log-probabilities and entropies of the response tokens, (sum of T,) each."""
-        read = self.reading.read(tree, temperature)
-        return read.logprobs, read.entropies
+    def forward(self, read: Callable[[], T]) -> T:
+        """Do what reads the model, output weights included."""
+        return read()
 
 
 def settings(learner: LearnerConfig, *, bfloat16: bool) -> dict[str, Any]:
@@ -63,48 +69,59 @@ def settings(learner: LearnerConfig, *, bfloat16: bool) -> dict[str, Any]:
 
 
 def start_ranks(device: str) -> None:
-    """Join the other ranks."""
+    """Join the other ranks, on a GPU of this rank's own; before anything is loaded there."""
     if device == "cpu":
         # Its shared-memory collectives take a compiler and 40 s; gloo alone gives the same sums.
         ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    else:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     deepspeed.init_distributed(dist_backend="gloo" if device == "cpu" else "nccl", verbose=False)
 
 
 def open_engine(
-    reader: Reader, learner: LearnerConfig, rate: float, *, bfloat16: bool
+    reader: Reader, learner: LearnerConfig, before: Before, rate: float | None, *, bfloat16: bool
 ) -> "DeepSpeedEngine":
-    """Put the engine around the model's trained parameters, at AdamW's beginning."""
+    """Put the engine around the model's trained parameters, at AdamW's beginning.
+
+    With `rate` None it only reads, at stage 3, and has no optimizer.
+    """
     parameters = model.trained_parameters(reader.trainee)
-    masters: dict[str, Tensor] = {}
     if bfloat16:
-        # On the CPU: a GPU may have no room for both them and what they are made from.
-        masters = {name: p.detach().to("cpu", copy=True) for name, p in parameters.items()}
+        cast_parameters(reader)
     engine, *_ = deepspeed.initialize(
         model=reader,
-        optimizer=optimizer.build(parameters, {}, learner, rate),
+        optimizer=None if rate is None else optimizer.build(parameters, {}, learner, rate),
         config=settings(learner, bfloat16=bfloat16),
     )
     if learner.deepspeed.stage == WEIGHTS_STAGE:
         # Read outside the layer that owns it, so its owner's hooks do not gather it.
         output = cast(torch.nn.Linear, model.inner(reader.trainee).get_output_embeddings()).weight
         deepspeed.zero.register_external_parameter(reader, output)
-    # DeepSpeed makes its masters from weights it has rounded; small steps of earlier updates would
-    # be lost with every start.
-    for name, master in masters.items():
-        safe_set_full_fp32_param(parameters[name], master.to(parameters[name].device))
+    if bfloat16 and rate is not None:
+        # DeepSpeed makes its masters from weights it has rounded; small steps of earlier updates
+        # would be lost with every start.
+        for name, parameter in parameters.items():
+            _set(parameter, before.shapes[name], None, _part_of(before.part, name))
     return engine
+
+
+def cast_parameters(reader: Reader) -> None:
+    """Round the weights to bfloat16, those that are partitioned already apart."""
+    for parameter in reader.parameters():
+        if parameter.dtype is torch.float32 and not hasattr(parameter, "ds_tensor"):
+            parameter.data = parameter.data.to(torch.bfloat16)
 
 
 def restore_moments(
     engine: "DeepSpeedEngine",
     parameters: Mapping[str, torch.nn.Parameter],
-    state: Mapping[str, Tensor],
+    state: TensorSlices | None,
 ) -> None:
     """Go on from the moments of an earlier update; does nothing where there are none."""
-    if not state:
+    if state is None or not state.shapes:
         return
     sharded: Any = engine.optimizer
-    steps = next(tensor for name, tensor in state.items() if name.startswith("step."))
+    steps = state.whole(f"step.{next(iter(parameters))}")
     # The shards' state exists only after a first step: make room for it as AdamW would.
     for shard in _shards(sharded):
         sharded.optimizer.state[shard] = {
@@ -117,8 +134,36 @@ def restore_moments(
         link()  # As its own first step does; stage 3 has nothing to link.
     for name, parameter in parameters.items():
         for moment in ("exp_avg", "exp_avg_sq"):
-            value = state[f"{moment}.{name}"].to(parameter.device)
-            safe_set_full_optimizer_state(parameter, value, moment)
+            stored = f"{moment}.{name}"
+            _set(parameter, state.shapes[stored], moment, _part_of(state.part, stored))
+
+
+Part = Callable[[int, int], Tensor]
+"""Takes a start and a count to that part of a flattened tensor."""
+
+
+def _part_of(part: Callable[[str, int, int], Tensor], name: str) -> Part:
+    return lambda start, count: part(name, start, count)
+
+
+def _set(
+    parameter: torch.nn.Parameter, shape: tuple[int, ...], moment: str | None, part: Part
+) -> None:
+    """Set a parameter's float32 master, or a moment: of a partitioned one this rank's part."""
+    if hasattr(parameter, "ds_tensor"):
+        value = torch.zeros(cast(Any, parameter).ds_tensor.numel())
+        start, count = held(parameter)
+        value[:count] = part(start, count)
+        if moment is None:
+            safe_set_local_fp32_param(parameter, value)
+        else:
+            safe_set_local_optimizer_state(parameter, value, moment)
+        return
+    whole = part(0, parameter.numel()).view(shape).float().to(parameter.device)
+    if moment is None:
+        safe_set_full_fp32_param(parameter, whole)
+    else:
+        safe_set_full_optimizer_state(parameter, whole, moment)
 
 
 def _shards(sharded: Any) -> Sequence[Tensor]:  # noqa: ANN401 (any of DeepSpeed's optimizers)
@@ -131,36 +176,49 @@ def _shards(sharded: Any) -> Sequence[Tensor]:  # noqa: ANN401 (any of DeepSpeed
     return next(getattr(sharded, name) for name in names if hasattr(sharded, name))
 
 
-def weights(parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, Tensor]:
-    """Gather the whole float32 weights on the first rank; all ranks must call it."""
-    found: dict[str, Tensor] = {}
-    for name, parameter in parameters.items():
-        _keep_on_first(found, name, safe_get_full_fp32_param(parameter))
-    return found
+def weights(
+    parameters: Mapping[str, torch.nn.Parameter], names: Mapping[str, str], before: Before
+) -> StreamedTensors:
+    """Gather the float32 weights one by one, by their names in files; all ranks must take all."""
+
+    def gathered() -> Iterator[Tensor]:
+        for name in file_order(names):
+            yield _on_cpu(safe_get_full_fp32_param(parameters[name]))
+
+    shapes = {names[name]: shape for name, shape in before.shapes.items()}
+    return StreamedTensors(shapes=shapes, tensors=gathered())
 
 
 def moments(
-    engine: "DeepSpeedEngine", parameters: Mapping[str, torch.nn.Parameter]
-) -> dict[str, Tensor]:
-    """Gather AdamW's state by moment and parameter on the first rank; all ranks must call it.
+    engine: "DeepSpeedEngine", parameters: Mapping[str, torch.nn.Parameter], before: Before
+) -> StreamedTensors:
+    """Gather AdamW's state by moment and parameter, one by one; all ranks must take all.
 
-    Empty before a step.
+    Called after a step.
     """
     sharded: Any = engine.optimizer
     states: Any = sharded.optimizer.state
-    steps = next((one["step"] for one in states.values() if "step" in one), None)
-    if steps is None:
-        return {}
-    found: dict[str, Tensor] = {}
-    for name, parameter in parameters.items():
-        _keep_on_first(found, f"step.{name}", steps)
-        for moment in ("exp_avg", "exp_avg_sq"):
-            value = safe_get_full_optimizer_state(parameter, moment)
-            _keep_on_first(found, f"{moment}.{name}", value)
-    return found
+    steps: Tensor = next(one["step"] for one in states.values() if "step" in one)
+    wanted = {
+        f"{moment}.{name}": (moment, name) for moment in optimizer.MOMENTS for name in parameters
+    }
+
+    def gathered() -> Iterator[Tensor]:
+        for stored in sorted(wanted):
+            moment, name = wanted[stored]
+            state = steps
+            if moment != "step":
+                state = safe_get_full_optimizer_state(parameters[name], moment)
+            yield _on_cpu(state)
+
+    shapes = {
+        stored: tuple(steps.shape) if moment == "step" else before.shapes[name]
+        for stored, (moment, name) in wanted.items()
+    }
+    return StreamedTensors(shapes=shapes, tensors=gathered())
 
 
-def _keep_on_first(found: dict[str, Tensor], name: str, whole: object) -> None:
-    """Copy to the first rank; on every one it would take a machine's memory once for each."""
-    if distributed.get_rank() == 0:
-        found[name] = cast(Tensor, whole).detach().to("cpu", copy=True)
+def _on_cpu(whole: object) -> Tensor:
+    """Take the tensor to the CPU on the first rank, which writes it; the others drop it."""
+    tensor = cast(Tensor, whole).detach()
+    return tensor.to("cpu", torch.float32) if distributed.get_rank() == 0 else tensor

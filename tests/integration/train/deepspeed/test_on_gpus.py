@@ -1,5 +1,6 @@
 """What only a GPU can show: `pytest -m gpu tests/integration/train/deepspeed`."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Literal
 
@@ -39,12 +40,14 @@ def test_nccl_and_bfloat16_learn_what_the_torch_learner_learns(
     given = actions(8)
     batch = samples(given, [(-5.0,) * len(one.token_ids) for one in given], [1.0, -1.0] * 4)
     algorithm = AlgorithmConfig(guard=GuardConfig(mismatch_kl_max=None))
-    ours = DeepspeedLearner(base, tmp_path / "zero", config)
+    gpus = [str(gpu) for gpu in range(ranks)]
+    ours = DeepspeedLearner(base, tmp_path / "zero", config, devices=gpus)
     theirs = TorchLearner(base, tmp_path / "torch", config)
-    spread = ours.update(BASE, batch, algorithm, total_steps=2, seed=1)
+    with closing(ours):
+        spread = ours.update(BASE, batch, algorithm, total_steps=2, seed=1)
+        after = ours.logprobs(spread.policy, given)
     single = theirs.update(BASE, batch, algorithm, total_steps=2, seed=1)
     assert spread.metrics["loss"] == pytest.approx(single.metrics["loss"], abs=0.05)
     assert spread.metrics["grad_norm"] == pytest.approx(single.metrics["grad_norm"], rel=0.1)
-    after = ours.logprobs(spread.policy, given)
     for mine, other in zip(after, theirs.logprobs(single.policy, given), strict=True):
         assert mine == pytest.approx(other, abs=0.1)
