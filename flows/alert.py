@@ -12,12 +12,14 @@ async def alert(run_name: str, event: str, detail: Detail | None = None) -> str:
 
     Args:
         run_name: The run.
-        event: `mappa.audit.drift` or `mappa.audit.biased`.
+        event: `mappa.audit.drift`, or a verdict such as `mappa.audit.biased`.
         detail: What the event carried.
     """
     said = {
         "mappa.audit.drift": f"the scores of {run_name} have drifted",
         "mappa.audit.biased": f"the coach of {run_name} is biased",
+        "mappa.audit.suspected": f"the coach of {run_name} is suspected of a bias",
+        "mappa.audit.cannot_tell": f"the audit cannot tell of the coach of {run_name}",
     }.get(event, f"{event} for {run_name}")
     facts = ", ".join(f"{key} {value}" for key, value in (detail or {}).items())
     get_run_logger().warning("%s: see `mappa audit %s` (%s)", said, run_name, facts)

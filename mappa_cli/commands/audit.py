@@ -172,8 +172,6 @@ def _audit(
     record = database is None
     with opened_audit(Settings(), database) as store:
         audited = audit_run(store, run, margin, record=record, simulations=count)
-        if debias:
-            _check_identified(audited)
         correction = store_correction(store, audited) if debias else None
     if report is not None:
         from mappa_core.audit.report.page import html
@@ -199,20 +197,6 @@ def _audit(
         _print(audited, made)
     if result.verdict == "biased":
         raise typer.Exit(BIASED)
-
-
-def _check_identified(audited: "RunAudit") -> None:
-    """Refuse to correct scores by what records alone suggest.
-
-    Raises:
-        ConfigError: No experiment found a task type's name to be worth points.
-    """
-    named = (each for each in audited.result.experiment if each.types is not None)
-    if not any(each.verdict == "biased" for each in named):
-        raise ConfigError(
-            "--debias takes an experiment that finds a task type favoured, for what a regression "
-            "finds may be deserved: `mappa audit RUN --experiment 200 --debias`"
-        )
 
 
 def _print(audited: "RunAudit", correction: str | None) -> None:

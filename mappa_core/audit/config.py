@@ -31,8 +31,8 @@ class AuditConfig(Section):
         default=0,
         ge=0,
         description="Audit the run after so many iterations and, if the verdict is one of "
-        "audit.ask_on, pause it until a person says on its page to go on, debias or stop; 0 never "
-        "asks.",
+        "audit.ask_on, pause it until a person says on its page to go on, experiment, debias or "
+        "stop; 0 never asks.",
     )
     ask_on: tuple[AskOn, ...] = Field(
         default=("biased", "suspected"),

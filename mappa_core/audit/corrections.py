@@ -9,21 +9,27 @@ from mappa_core.audit.run_audit import RunAudit
 from mappa_core.audit.statistics.debias import (
     corrected,
     correction,
-    correction_terms,
     experiment_terms,
 )
 from mappa_core.audit.store import AuditStore
+from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.scores import ScoredAction
 
 
 def store_correction(store: AuditStore, audited: RunAudit) -> Correction:
-    """Store and return the correction that an audit supports: its experiment's, if it has one."""
-    result = audited.result
-    terms = (
-        experiment_terms(result.experiment)
-        if result.experiment
-        else correction_terms(result.effects)
-    )
+    """Store and return the correction that an audit's experiment supports.
+
+    Raises:
+        ConfigError: No experiment found a task type's name to be worth points.
+    """
+    effects = audited.result.experiment
+    if not any(each.verdict == "biased" for each in effects if each.types is not None):
+        raise ConfigError(
+            "a correction takes an experiment that finds a task type favoured, for what a "
+            f"regression finds may be deserved: `mappa audit {audited.seen.run.name} "
+            "--experiment 200 --debias`"
+        )
+    terms = experiment_terms(effects)
     run, frame = audited.seen.run, audited.seen.frame
     coach, rubric_sha256 = store.trainer(run.id)
     made = correction(

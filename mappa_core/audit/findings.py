@@ -27,7 +27,7 @@ from mappa_core.audit.statistics.effects import (
     task_type_effects,
     words,
 )
-from mappa_core.audit.statistics.observational import Word, overall_word
+from mappa_core.audit.statistics.observational import ALARMS, Word, overall_word
 from mappa_core.audit.statistics.paired import (
     PairedEffect,
     biased_by,
@@ -105,6 +105,12 @@ class AuditResult:
             return biased_by(self.experiment)
         found = [each for each in (*self.effects, *self.cells) if each.judged.verdict == "biased"]
         return tuple(dict.fromkeys(_named(each) for each in found))
+
+    @property
+    def alarming(self) -> tuple[str, ...]:
+        """The comparisons of which the regression says biased or suspected, in some episodes."""
+        found = [each for each in (*self.effects, *self.cells) if each.judged.verdict in ALARMS]
+        return tuple(dict.fromkeys(f"{each.subject} against {each.against}" for each in found))
 
 
 def audit(seen: AuditInput) -> AuditResult:

@@ -77,6 +77,15 @@ class LlmCoach:
         )
 
     @property
+    def rubrics(self) -> RubricSet:
+        """What it judges by."""
+        return self._rubrics
+
+    def under(self, rubrics: RubricSet) -> "LlmCoach":
+        """The same model by other rubrics, on the same budget; closed with this one."""
+        return LlmCoach(self._provider, rubrics, self._config, self._budget, clock=self._clock)
+
+    @property
     def spent(self) -> Spending:
         """What the budget has paid for."""
         return self._budget.spent

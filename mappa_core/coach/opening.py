@@ -193,23 +193,23 @@ async def open_probe_coaches(
     Raises:
         ConfigError: As `check_coach`.
     """
-    budget = Budget(config.budget)
     async with AsyncExitStack() as stack:
-        rubrics = check_coach(config, settings, team)
-        if rubrics is None:
-            yield ProbeCoaches(coach=RuleCoach(team.rules))
-            return
-        # One provider: a local model is not loaded three times.
-        provider = open_provider(config, settings)
-        stack.push_async_callback(provider.close)
-        names = _next_names(tuple(rubrics.rubrics))
-        coach, backwards, renamed = (
-            LlmCoach(provider, told, config, budget)
-            for told in (rubrics, reversed_rubrics(rubrics), renamed_rubrics(rubrics, names))
-        )
-        yield ProbeCoaches(
-            coach=coach, reversed=backwards, rubrics=rubrics, renamed=renamed, names=names
-        )
+        yield probe_coaches(_open_coach(config, settings, team, Budget(config.budget), stack))
+
+
+def probe_coaches(coach: Coach) -> ProbeCoaches:
+    """The open coach with its variants, which share its provider and its budget."""
+    if not isinstance(coach, LlmCoach):
+        return ProbeCoaches(coach=coach)
+    rubrics = coach.rubrics
+    names = _next_names(tuple(rubrics.rubrics))
+    return ProbeCoaches(
+        coach=coach,
+        reversed=coach.under(reversed_rubrics(rubrics)),
+        rubrics=rubrics,
+        renamed=coach.under(renamed_rubrics(rubrics, names)),
+        names=names,
+    )
 
 
 def _next_names(agents: Sequence[str]) -> dict[str, str]:

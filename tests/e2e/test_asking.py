@@ -1,20 +1,22 @@
 """A person is asked in between: the run is paused with a form until they have answered."""
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 import pytest
 from prefect import get_client
 from prefect.client.schemas.filters import FlowRunFilter
 from prefect.client.schemas.objects import FlowRun
+from prefect.input import read_flow_run_input
 
 from flows.train import train
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import Services, use
 from mappa_core.audit.config import AuditConfig
 from mappa_core.audit.store import AuditStore
+from mappa_core.coach.protocols import Coach
 from mappa_core.core import ids
 from mappa_core.core.errors import CoachError
 from mappa_core.core.records.episodes import Problem
@@ -48,11 +50,22 @@ def _cue(letter: str) -> Problem:
 
 
 class Kinder(AlphabetCoach):
-    """Gives five points for nothing where the letter is of one kind."""
+    """Gives four to five points for nothing where the letter is of one kind."""
 
     async def score(self, case: CoachCase) -> CoachScore | Unscored:
-        given = 5 * (case.task_type == "favoured")
-        return CoachScore(value=given + 5 * letter_share(case.text), rationale="a nice letter")
+        share = letter_share(case.text)
+        given = (4 + share) * self.favours(case)
+        return CoachScore(value=given + 5 * share, rationale="a nice letter")
+
+    def favours(self, case: CoachCase) -> bool:
+        return case.task_type == "favoured"
+
+
+class Deserved(Kinder):
+    """Gives them for what the task is, whatever it is called."""
+
+    def favours(self, case: CoachCase) -> bool:
+        return case.statement in FAVOURED
 
 
 @pytest.fixture
@@ -69,26 +82,24 @@ def biased(toy_config: TrainConfig) -> TrainConfig:
 class Toy:
     """A run of the toy team with a biased coach."""
 
-    open_services: Callable[[], Services]
+    open_services: Callable[[Coach], Services]
     """Opens what one process has."""
     store: Store
     audit: AuditStore
+    coach: Coach = field(default_factory=Kinder)
 
     async def train(
-        self, config: TrainConfig, decision: str | None = None, resume: str | None = None
-    ) -> None:
-        """Train; a person answers with `decision`, or is not there."""
-        services = self.open_services()
+        self, config: TrainConfig, *decisions: str, resume: str | None = None
+    ) -> list[str]:
+        """Train; a person answers with `decisions` in turn. Returns what the forms said."""
+        services, said = self.open_services(self.coach), list[str]()
         await services.engine.start()
         with use(services):
             training = asyncio.create_task(train(config, resume))
-            if decision is not None:
-                asked = await _paused(training)
-                async with get_client() as client:
-                    refused = await client.resume_flow_run(asked.id, {"decision": "perhaps"})
-                    assert "'perhaps' is not one of" in str(refused.details)
-                    await client.resume_flow_run(asked.id, {"decision": decision})
+            for decision in decisions:
+                said.append(await _answer(training, said, decision))
             await training
+        return said
 
     def run_id(self) -> UUID:
         (run,) = self.store.runs.list_runs()
@@ -106,23 +117,36 @@ class Toy:
         return {row["iteration"] for row in self.audit._rows(query)}  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
-async def _paused(training: asyncio.Task[Comparison]) -> FlowRun:
-    """The flow run whose page has a form, once there is one."""
+async def _answer(training: asyncio.Task[Comparison], before: Sequence[str], decision: str) -> str:
+    """Answer the form that says something new, once there is one; returns what it says."""
     paused = FlowRunFilter.model_validate({"state": {"type": {"any_": ["PAUSED"]}}})
     async with asyncio.timeout(120), get_client() as client:
-        while not (found := await client.read_flow_runs(flow_run_filter=paused)):
+        while True:
             if training.done():
                 training.result()
+            for flow_run in await client.read_flow_runs(flow_run_filter=paused):
+                if (said := await _said(flow_run)) not in before:
+                    refused = await client.resume_flow_run(flow_run.id, {"decision": "perhaps"})
+                    assert "'perhaps' is not one of" in str(refused.details)
+                    await client.resume_flow_run(flow_run.id, {"decision": decision})
+                    return said
             await asyncio.sleep(0.2)
-    return found[0]
+
+
+async def _said(asked: FlowRun) -> str:
+    """What the form of a paused flow run says."""
+    assert asked.state is not None
+    keys = asked.state.state_details.run_input_keyset
+    assert keys is not None
+    return str(await read_flow_run_input(keys["description"], flow_run_id=asked.id))
 
 
 @pytest.fixture
 def toy(store: Store, make_services: MakeServices, biased: TrainConfig) -> Toy:
     audit = AuditStore(store.database)
 
-    def open_services() -> Services:
-        return replace(make_services(biased, Kinder()), audit=audit, problems=TwoKinds())
+    def open_services(coach: Coach) -> Services:
+        return replace(make_services(biased, coach), audit=audit, problems=TwoKinds())
 
     return Toy(open_services, store, audit)
 
@@ -134,11 +158,26 @@ def test_a_person_stops_the_run_and_has_it_debiased_later(toy: Toy, biased: Trai
     assert run.status is RunStatus.FAILED
     assert toy.answers() == []
 
-    asyncio.run(toy.train(biased, "debias", resume=run.name))
+    records, refused, found = asyncio.run(
+        toy.train(biased, "debias", "experiment", "debias", resume=run.name)
+    )
+    assert "says of its coach: biased. It rests on a regression: other against favoured" in records
+    # Records alone correct nothing: the form comes back until there is an experiment.
+    assert refused.startswith("Not done: a correction takes an experiment")
+    assert found.startswith("The coach was asked ")
+    assert "An experiment finds it: called favoured rather than other" in found
     (run,) = toy.store.runs.list_runs()
     assert run.status is RunStatus.COMPLETED
     assert toy.answers() == [("debias", 2)]
     assert toy.corrected_iterations() == {3}
+
+
+@pytest.mark.slow
+def test_a_coach_that_an_experiment_clears_teaches_on(toy: Toy, biased: TrainConfig) -> None:
+    toy.coach = Deserved()
+    asyncio.run(toy.train(biased, "experiment"))
+    assert toy.answers() == [("go on", 2)]
+    assert toy.corrected_iterations() == set()
 
 
 @pytest.mark.slow

@@ -28,24 +28,31 @@ TITLES: Mapping[str, str] = {
 }
 
 
-_FAMILY = ("task_type", "task_type_cell", "onset")
+_FAMILY: Mapping[str, str] = {
+    "experiment": "experiment",
+    "task_type": "task type",
+    "task_type_cell": "task type, in part",
+    "onset": "onset",
+}
+"""What a Prefect artifact has rows of, and what it calls them."""
 
 
 def markdown(seen: AuditInput, result: AuditResult, rates: Sequence[Rate]) -> str:
     """An audit in a few lines, for a Prefect artifact."""
     family = [finding for finding in result.findings if finding.kind in _FAMILY]
     rows = "\n".join(
-        f"| {f.kind} | {f.subject} against {f.against or 'before'} | {f.stratum} "
+        f"| {_FAMILY[f.kind]} | {_compared(f)} | {f.stratum} "
         f"| {interval(f)} | {f.verdict}{sensitivity(f)} |"
         for f in family
     )
-    said = "\n".join(f"* {rate.name}: {rate.share:.1%}" for rate in rates)
-    return (
+    table = (
         f"# {seen.run.name}: {result.verdict}\n\n"
         f"| figure | of | episodes | estimate, 95 % interval | verdict |\n|---|---|---|---|---|\n"
-        f"{rows}\n\n{look_of(seen)}\n\n"
-        f"How often such an audit is wrong or right, by simulation:\n\n{said}\n"
+        f"{rows}\n\n{look_of(seen)}\n"
     )
+    said = "\n".join(f"* {rate.name}: {rate.share:.1%}" for rate in rates)
+    heading = "How often such a regression is wrong or right, by simulation:"
+    return f"{table}\n{heading}\n\n{said}\n" if rates else table
 
 
 def look_of(seen: AuditInput) -> str:
@@ -54,6 +61,12 @@ def look_of(seen: AuditInput) -> str:
         f"look {seen.look} at this run: an alarm takes p < {ALPHA * spent(seen.look):.2g} over all "
         f"comparisons, so that at most {ALPHA:.0%} of honest coaches are ever accused"
     )
+
+
+def _compared(finding: Finding) -> str:
+    if finding.kind == "experiment":
+        return finding.subject
+    return f"{finding.subject} against {finding.against}"
 
 
 def sensitivity(finding: Finding) -> str:

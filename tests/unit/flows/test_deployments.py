@@ -87,7 +87,7 @@ def test_triggers_and_automations_are_ones_that_prefect_understands() -> None:
     found = [trigger for each in DEPLOYMENTS.values() for trigger in each.get("triggers", ())]
     assert [DeploymentEventTrigger.model_validate(each).expect for each in found] == [
         {"mappa.update.registered"},
-        {"mappa.audit.drift", "mappa.audit.biased"},
+        {f"mappa.audit.{what}" for what in ("drift", "biased", "suspected", "cannot_tell")},
     ]
     file = yaml.safe_load((ROOT / "infra" / "automations.yaml").read_text())
     assert [AutomationCore.model_validate(each).enabled for each in file["automations"]] == [True]
