@@ -47,13 +47,14 @@ test: $(VENV)/.dev
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow
 
-# All slow tests on a machine by night: one process, Ctrl-C heard whoever starts it (a shell's
-# background job ignores it, and tests interrupt runs with it), and how long it took.
+# All slow tests on a machine by night (.ci/nightly), or those of TESTS: one process, Ctrl-C heard
+# whoever starts it (a shell's background job ignores it, and tests interrupt runs with it), and how
+# long it took.
 test-nightly: $(VENV)/.dev
 	@begun=$$(date +%s); \
-	env --default-signal=INT $(BIN)/python -m pytest -m slow --durations=0 --durations-min=10; \
+	env --default-signal=INT $(BIN)/python -m pytest -m slow --durations=0 --durations-min=10 $(TESTS); \
 	code=$$?; \
-	echo "nightly: all slow tests took $$(( ($$(date +%s) - begun + 30) / 60 )) min"; \
+	echo "nightly: $(or $(TESTS),all slow tests) took $$(( ($$(date +%s) - begun + 30) / 60 )) min"; \
 	exit $$code
 
 # Builds the wheel and installs it, with what it asks for, into an environment of its own.
