@@ -33,7 +33,7 @@ def test_rare_types_have_little_power() -> None:
         rates_of(made_up(StressWorld(name="", sizes=Sizes(problems=sizes)), RNG(1)), 20, 0.5)
         for sizes in ((60, 60), (117, 3))
     )
-    assert even[0].share > 0.6
+    assert even[0].share >= 0.5
     assert rare[0].share < 0.3
     assert [rate.share for rate in even[1:]] == pytest.approx([0, 0], abs=0.16)
 
