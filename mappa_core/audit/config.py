@@ -6,7 +6,16 @@ from pydantic import Field, model_validator
 
 from mappa_core.core.section import Fraction, Section
 
-StopOn = Literal["coach", "rubric", "policy", "coach or policy", "health", "divergence", "unscored"]
+StopOn = Literal[
+    "coach",
+    "rubric",
+    "policy",
+    "coach or policy",
+    "policy or order",
+    "health",
+    "divergence",
+    "unscored",
+]
 """What an audit may stop a run for."""
 AskOn = Literal["biased", "suspected", "cannot tell"]
 """Verdicts that a person may be asked about."""
@@ -24,7 +33,8 @@ class AuditConfig(Section):
     stop_on: tuple[StopOn, ...] = Field(
         default=(),
         description="Stop the run when coach, rubric or policy has drifted, when one of coach and "
-        "policy has and the anchors cannot tell which (also where both are named), or on an alert "
+        "policy has and the anchors cannot tell which (also where both are named), when the policy "
+        "has or other problems came (policy or order), or on an alert "
         "about score health, divergence or unscored actions; a resumed run may change it.",
     )
     ask_every: int = Field(

@@ -49,7 +49,8 @@ STEADY_POINTS = 0.5
 FEWEST_ROUNDS = 3
 """Before and after, that can show that anchors held still."""
 
-Cause: TypeAlias = Literal["coach", "policy", "rubric", "coach or policy", "none"]
+Doubt: TypeAlias = Literal["coach or policy", "policy or order"]
+Cause: TypeAlias = Literal["coach", "policy", "rubric", "none"] | Doubt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,12 +134,7 @@ def held_still(rounds: Sequence[Floats], known: Floats, repeats: Floats, since: 
 
 
 def bet_on_stream(rounds: Sequence[Floats], seed: int = 0) -> Wealth:
-    """Bet against the scores of what the policies do being exchangeable over the iterations.
-
-    Args:
-        rounds: T arrays of scores, e.g. each problem's mean in one iteration.
-        seed: Of the tie-breaking.
-    """
+    """Bet against the scores of T iterations, e.g. problems' means, being exchangeable."""
     return bet_on_ranks(rounds, np.zeros(0), seed)
 
 
@@ -156,16 +152,45 @@ def bet_on_ranks(rounds: Sequence[Floats], earlier: Floats, seed: int = 0) -> We
         seed: Of the tie-breaking.
     """
     rng = np.random.default_rng(seed)
-    bets = np.array(BETS)
     seen = sorted(float(value) for value in earlier[~np.isnan(earlier)])
-    growth: list[Floats] = []
-    for scores in rounds:
-        log = np.zeros((2, len(bets)))
-        for score in scores[~np.isnan(scores)]:
-            rank = 2 * smoothed_rank(seen, float(score), rng.random()) - 1
-            log += np.log1p(np.stack([bets * rank, -bets * rank]))
-        growth.append(log)
+    growth = [
+        _rank_growth([(seen, float(score)) for score in scores[~np.isnan(scores)]], rng)
+        for scores in rounds
+    ]
     return played(growth, 1 / ALPHA_STREAM)
+
+
+def bet_on_own_ranks(
+    rounds: Sequence[Floats], problems: Sequence[Sequence[str]], seed: int = 0
+) -> Wealth:
+    """Bet against each problem's scores being exchangeable over its visits.
+
+    As `bet_on_ranks`, but among the earlier scores of the same problem, so that it does not matter
+    in which order problems come. A first visit is not bet on.
+
+    Args:
+        rounds: T arrays (P,) of scores.
+        problems: The P problems of each round, all different.
+        seed: Of the tie-breaking.
+    """
+    rng = np.random.default_rng(seed)
+    seen: dict[str, list[float]] = {}
+    growth: list[Floats] = []
+    for scores, names in zip(rounds, problems, strict=True):
+        found = dict(zip(names, scores.tolist(), strict=True))
+        again = [(seen[name], score) for name, score in found.items() if name in seen]
+        growth.append(_rank_growth(again, rng))
+        seen |= {name: [score] for name, score in found.items() if name not in seen}
+    return played(growth, 1 / ALPHA_STREAM)
+
+
+def _rank_growth(scores: Sequence[tuple[list[float], float]], rng: np.random.Generator) -> Floats:
+    """Log factor of some scores' ranks, each among the values that it joins; (2, L)."""
+    bets, log = np.array(BETS), np.zeros((2, len(BETS)))
+    for seen, score in scores:
+        rank = 2 * smoothed_rank(seen, score, rng.random()) - 1
+        log += np.log1p(np.stack([bets * rank, -bets * rank]))
+    return log
 
 
 def smoothed_rank(seen: list[float], score: float, tie: float) -> float:
@@ -190,12 +215,7 @@ def played(growth: Sequence[Floats], threshold: float) -> Wealth:
         e_values[position] = np.exp(np.minimum(capital, MOST)).mean() + 1 / (position + 2)
     alarm = next((int(i) for i in np.flatnonzero(e_values >= threshold)), None)
     onset = None if alarm is None else _best_start(np.array(growth[: alarm + 1]))
-    return Wealth(
-        e_values=e_values,
-        onset=onset,
-        alarm=alarm,
-        threshold=threshold,
-    )
+    return Wealth(e_values=e_values, onset=onset, alarm=alarm, threshold=threshold)
 
 
 def known_scores(repeats: Sequence[Floats]) -> tuple[Floats, float]:
@@ -219,12 +239,14 @@ def attribute(
     slack: int = 1,
     *,
     still: bool = False,
+    own: bool = False,
 ) -> Cause:
     """Who changed.
 
     Anchors are the same actions all along: where they moved, the coach did, or its rubric where
-    that changed at the same time. Where only the stream of new scores moved, the policy did if the
-    anchors are shown to have held still; silence shows nothing.
+    that changed at the same time. Where only the stream of new scores moved, no coach did if the
+    anchors are shown to have held still; silence shows nothing. It was the policy if the same
+    problems get other scores than before, and else perhaps the order in which problems come.
 
     Args:
         anchors: Bets on the anchors.
@@ -232,6 +254,7 @@ def attribute(
         rubric_changes: 0-based positions at which the rubric's hash changed.
         slack: Iterations by which the onset may be misjudged.
         still: Whether `held_still`, since the stream moved.
+        own: Whether problems' own scores moved (`bet_on_own_ranks`).
     """
     if anchors.alarmed:
         onset = anchors.onset if anchors.onset is not None else anchors.alarm
@@ -240,7 +263,9 @@ def attribute(
         return "rubric" if near else "coach"
     if not stream.alarmed:
         return "none"
-    return "policy" if still else "coach or policy"
+    if not still:
+        return "coach or policy"
+    return "policy" if own else "policy or order"
 
 
 def log_growth(scores: Floats, known: Floats, tolerance: float) -> Floats:

@@ -11,6 +11,7 @@ import numpy as np
 from scipy import stats
 
 from mappa_core.audit.config import AuditConfig
+from mappa_core.audit.frame import Floats
 from mappa_core.audit.statistics import drift
 from mappa_core.audit.statistics.effects import Effect, bias_family, task_type_effects
 from mappa_core.audit.statistics.observational import ALARMS
@@ -88,6 +89,11 @@ def _checks(margin: float) -> Sequence[tuple[str, Check, str]]:
         ("coach drifts by 1: attributed", partial(_attributed, _COACH, "coach"), "power"),
         ("rubric shifts by 1: attributed", partial(_attributed, _RUBRIC, "rubric"), "power"),
         ("policy gains 1: attributed", partial(_attributed, _POLICY, "policy"), "power"),
+        (
+            "easiest problems first: policy named",
+            partial(_attributed, _CURRICULUM, "policy"),
+            "level",
+        ),
     )
 
 
@@ -147,13 +153,19 @@ class DriftWorld:
     """Of repeated scores of one action, in points."""
     problems: int = 12
     """Per iteration, in the stream."""
-    spread: float = 1.5
-    """Of the problems' mean scores in the stream, in points."""
+    easiest_first: bool = False
+    """Whether problems never come back and each iteration's are harder than the last one's; else
+    the same problems are played in every iteration."""
+    spread: float = 1.2
+    """Of problems' expected scores, in points."""
+    visits: float = 0.9
+    """Deviation of a problem's mean score over its visits, in points."""
 
 
 _COACH = DriftWorld(start=40, iterations=71, points=1.0, coach=True)
 _RUBRIC = replace(_COACH, rubric=True)
 _POLICY = replace(_COACH, coach=False)
+_CURRICULUM = DriftWorld(iterations=71, easiest_first=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +176,8 @@ class Watched:
     stream: drift.Wealth
     still: bool
     """Whether the anchors are shown to have held still since the stream moved."""
+    own: bool
+    """Whether problems' own scores moved."""
 
 
 def watch_drift(world: DriftWorld, rng: np.random.Generator) -> Watched:
@@ -177,15 +191,28 @@ def watch_drift(world: DriftWorld, rng: np.random.Generator) -> Watched:
         shift[world.start :] = world.points
     noise = rng.normal(0, world.deviation, (world.iterations, world.anchors))
     moved = truth + noise + (shift[:, None] if world.coach else 0.0)
-    stream = 5 + rng.normal(0, world.spread, (world.iterations, world.problems)) + shift[:, None]
     rounds = list(np.round(moved).clip(0, 10))
-    streamed = drift.bet_on_stream(list(stream.clip(0, 10)))
+    expected, played = _problems(world, rng)
+    noise = rng.normal(0, world.visits, expected.shape)
+    stream = list((expected + noise + shift[:, None]).clip(0, 10))
+    streamed = drift.bet_on_stream(stream)
     since = streamed.onset
     return Watched(
         anchors=drift.bet_on_anchors(rounds, known, error, repeats),
         stream=streamed,
         still=since is not None and drift.held_still(rounds, known, repeats, since),
+        own=drift.bet_on_own_ranks(stream, played).alarmed,
     )
+
+
+def _problems(world: DriftWorld, rng: np.random.Generator) -> tuple[Floats, list[list[str]]]:
+    """(I, P) expected scores of the problems of each iteration, and which they are."""
+    shape = (world.iterations, world.problems)
+    if world.easiest_first:
+        levels = -np.sort(-rng.normal(5, world.spread, shape[0] * shape[1])).reshape(shape)
+        return levels, [[f"{row} {place}" for place in range(shape[1])] for row in range(shape[0])]
+    levels = np.tile(rng.normal(5, world.spread, world.problems), (world.iterations, 1))
+    return levels, [[str(place) for place in range(shape[1])]] * shape[0]
 
 
 def _drifts(world: DriftWorld, rng: np.random.Generator) -> bool:
@@ -205,4 +232,4 @@ def _attributed(world: DriftWorld, cause: drift.Cause, rng: np.random.Generator)
 def named(world: DriftWorld, seen: Watched) -> drift.Cause:
     """Who is said to have changed."""
     changes = [world.start] if world.rubric and world.start is not None else []
-    return drift.attribute(seen.anchors, seen.stream, changes, still=seen.still)
+    return drift.attribute(seen.anchors, seen.stream, changes, still=seen.still, own=seen.own)

@@ -40,6 +40,8 @@ class ScoreStream:
     iterations: tuple[int, ...]
     rounds: tuple[Floats, ...]
     """I arrays of problems' mean scores, of `MOST_PROBLEMS` problems at most."""
+    played: tuple[tuple[str, ...], ...]
+    """The problems of each."""
     actions: int
     problems: frozenset[str]
 
@@ -49,6 +51,7 @@ class ScoreStream:
         return ScoreStream(
             iterations=self.iterations + later.iterations,
             rounds=self.rounds + later.rounds,
+            played=self.played + later.played,
             actions=self.actions + later.actions,
             problems=self.problems | later.problems,
         )
@@ -83,13 +86,15 @@ class DriftState:
     @property
     def by_stream(self) -> bool:
         """Whether the scores of what the policies did say it, not the anchors."""
-        return self.cause in ("policy", "coach or policy")
+        return self.cause in ("policy", "coach or policy", "policy or order")
 
     @property
     def says(self) -> str:
         """What drifted, in words; a change of the coach's model that is stored is named."""
         if self.cause == "coach or policy":
-            said = "coach or policy has drifted, which of them the anchors cannot tell,"
+            said = "coach or policy has drifted, or other problems came: scores cannot tell which,"
+        elif self.cause == "policy or order":
+            said = "policy has drifted or other problems came, scores cannot tell which,"
         else:
             said = f"{self.cause} has drifted"
         near = [v for at, v in self.version_changes.items() if abs(at - (self.since or 0)) <= 1]
@@ -106,8 +111,9 @@ def drift_state(streamed: ScoreStream, anchors: AnchorHistory) -> DriftState:
     if scores.onset is not None and len(known):
         since = bisect_left(anchors.iterations, streamed.iterations[scores.onset])
         still = drift.held_still(anchors.rounds, known, repeats, since)
+    own = scores.alarmed and drift.bet_on_own_ranks(streamed.rounds, streamed.played).alarmed
     return DriftState(
-        cause=drift.attribute(played, scores, anchors.rubric_changes, still=still),
+        cause=drift.attribute(played, scores, anchors.rubric_changes, still=still, own=own),
         anchors=played,
         stream=scores,
         iterations=streamed.iterations,
@@ -120,10 +126,11 @@ def score_stream(frame: Frame) -> ScoreStream:
     """Every iteration's mean score of each problem."""
     scored = frame.take(~np.isnan(frame.score))
     iterations = tuple(int(i) for i in np.unique(scored.iteration))
-    means = (_problem_means(scored.take(scored.iteration == i)) for i in iterations)
+    found = [_problem_means(scored.take(scored.iteration == i)) for i in iterations]
     return ScoreStream(
         iterations=iterations,
-        rounds=tuple(means),
+        rounds=tuple(means for means, _ in found),
+        played=tuple(names for _, names in found),
         actions=len(frame),
         problems=frozenset(frame.problem.names[code] for code in frame.problem.present()),
     )
@@ -154,11 +161,13 @@ def drift_figures(streamed: ScoreStream, anchors: AnchorHistory) -> Iterator[Fig
         )
 
 
-def _problem_means(rows: Frame) -> Floats:
-    _, index = np.unique(rows.problem.codes, return_inverse=True)
+def _problem_means(rows: Frame) -> tuple[Floats, tuple[str, ...]]:
+    """Problems' mean scores, and which they are."""
+    codes, index = np.unique(rows.problem.codes, return_inverse=True)
     means = np.bincount(index, weights=rows.score) / np.bincount(index)
     # In the order of the problems' ids, which are hashes: a choice that knows no score.
-    return means[:MOST_PROBLEMS]
+    names = [rows.problem.names[code] for code in codes[:MOST_PROBLEMS].tolist()]
+    return means[:MOST_PROBLEMS], tuple(names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

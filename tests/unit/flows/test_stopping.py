@@ -23,3 +23,8 @@ def test_a_drift_of_unknown_cause_stops_where_it_or_both_are_named(
 ) -> None:
     assert stops("coach or policy", named) is stopped
     assert stops("coach", named) is ("coach" in named)
+
+
+def test_problems_that_may_have_changed_stop_by_that_name_alone() -> None:
+    assert stops("policy or order", ("policy or order",))
+    assert not stops("policy or order", ("coach", "policy"))

@@ -65,6 +65,24 @@ def test_the_anchors_silence_shows_nothing() -> None:
     assert named(world, watch_drift(world, np.random.default_rng(5))) == "coach or policy"
 
 
+def test_problems_that_get_harder_are_no_drift_of_the_policy() -> None:
+    seen = watch_drift(DriftWorld(iterations=60, easiest_first=True), np.random.default_rng(5))
+    assert seen.stream.alarmed
+    assert not seen.own
+    assert drift.attribute(seen.anchors, seen.stream, still=True, own=False) == "policy or order"
+    assert drift.attribute(seen.anchors, seen.stream, still=True, own=True) == "policy"
+
+
+def test_own_ranks_by_hand() -> None:
+    """One problem comes back with more points, in the upper half of two: p = (1 + u) / 2."""
+    rounds, played = [np.array([1.0]), np.array([9.0]), np.array([2.0])], [["a"], ["b"], ["a"]]
+    wealth = drift.bet_on_own_ranks(rounds, played, seed=4)
+    p = (1 + np.random.default_rng(4).random()) / 2
+    grown = [1 + sign * bet * (2 * p - 1) for sign in (1, -1) for bet in drift.BETS]
+    # First visits are not bet on: three quarters of the capital are laid, one quarter waits.
+    assert wealth.e_values == pytest.approx([1.0, 1.0, 0.75 * np.mean(grown) + 0.25])
+
+
 def test_holding_still_is_a_test_by_hand() -> None:
     known, repeats = np.array([5.0]), np.array([[4.9, 5.0, 5.1]])
     # Means 5.0 before and after, pooled deviation 0.1: t = 0.5 / (0.1 * sqrt(2 / 3)) = 6.1.
