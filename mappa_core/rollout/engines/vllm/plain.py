@@ -59,7 +59,8 @@ def sample_plainly(
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise EngineError(f"vLLM by its own Python API sampled nothing: {last}")
-    lines = done.stdout.strip().splitlines()[-len(batches) :]
+    # vLLM logs to the same stream, until its very end.
+    lines = [line for line in done.stdout.splitlines() if line.startswith('{"seconds"')]
     return tuple(TypeAdapter(PlainBatch).validate_json(line) for line in lines)
 
 

@@ -1,6 +1,6 @@
 """Samples requests by vLLM's own Python API, for `mappa bench rollout` to be compared with.
 
-    python plain_script.py FILE     prints one line of JSON for each batch, as the last ones
+    python plain_script.py FILE     prints one line of JSON for each batch, among vLLM's own lines
 
 FILE is {"arguments": [...], "batches": [[{"prompt": [...], "sampling": {...}}, ...], ...]}:
 arguments of vLLM's command line, batches that are sampled one after another, and for each request
