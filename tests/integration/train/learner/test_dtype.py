@@ -23,8 +23,8 @@ from tests.integration.train.learner.samples import BASE, action, actions, sampl
 
 COSINE = 0.995
 """Of an update's gradient with the float32 one, at least."""
-MEAN, LARGEST = 0.03, 0.3
-"""Nats between the two log-probs of a token, at most."""
+MEAN, LARGEST = 0.03, 0.6
+"""Nats between the two log-probs of a token, at most; most between those of an unlikely one."""
 
 
 def config(weights: str, dtype: str) -> LearnerConfig:
@@ -84,9 +84,9 @@ def worded(base: Path) -> list[ScoredAction]:
     """Sums with worked examples before them, and answers that are right, wrong or no answer."""
     tokenizer = AutoTokenizer.from_pretrained(base)
     drawn = random.Random(0)
-    shown = "".join(f"What is {i} + {i + 3}? The answer is {2 * i + 3}.\n" for i in range(12))
+    shown = "".join(f"What is {i} + {i + 3}? The answer is {2 * i + 3}.\n" for i in range(6))
     found: list[ScoredAction] = []
-    for _ in range(12):
+    for _ in range(6):
         left, right = drawn.randint(10, 99), drawn.randint(10, 99)
         prompt = tokenizer(f"{shown}What is {left} + {right}?").input_ids
         replies = (f" The answer is {left + right}.", " The answer is 7.", " I like trains a lot.")
