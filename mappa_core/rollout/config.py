@@ -150,7 +150,8 @@ class EngineConfig(Section):
     weight_sync: Literal["reload", "ipc", "nccl"] = Field(
         default="reload",
         description="How merged or whole weights reach vLLM: read from a file, or sent through "
-        "GPU memory by its own weight transfer, within one GPU (ipc) or from another (nccl).",
+        "GPU memory by its own weight transfer, within one GPU (ipc) or from another (nccl); both "
+        "are experimental: no GPU has run them yet.",
     )
     max_model_length: Positive = Field(
         default=1024, description="Prompt plus sampled tokens, at most."

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 _KEPT_VARIABLES = frozenset(
     (
         *("PATH", "HOME", "LANG", "TMPDIR", "XDG_CACHE_HOME", "LD_LIBRARY_PATH", "LD_PRELOAD"),
-        *("USER", "VLLM_BATCH_INVARIANT"),
+        *("USER", "CC"),
     )
 )
-_KEPT_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "OMP_", "KMP_")
+_KEPT_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "NCCL_", "HF_", "VLLM_", "OMP_", "KMP_")
+_SECRET = ("TOKEN", "KEY", "SECRET", "PASSWORD")
+"""In the name of a variable that no server is told."""
 _CPU_VARIABLES = {
     # glibc gives large blocks back to the kernel at once, and a batch's logits are large: most of
     # the time of a sampling step would go into touching fresh pages.
@@ -58,7 +60,8 @@ def environment(
     kept = {
         name: value
         for name, value in inherited.items()
-        if name in _KEPT_VARIABLES or name.startswith(_KEPT_PREFIXES)
+        if (name in _KEPT_VARIABLES or name.startswith(_KEPT_PREFIXES))
+        and not any(word in name for word in _SECRET)
     }
     ours = {
         "VLLM_NO_USAGE_STATS": "1",

@@ -1,5 +1,6 @@
 """Engines sample actions from the agents' weights; one table says which there are."""
 
+import logging
 from collections.abc import Generator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from mappa_core.core.errors import ConfigError
 from mappa_core.rollout.config import EngineConfig
 from mappa_core.rollout.engines.base import EngineSetup, serves_whole_models
 from mappa_core.rollout.protocols import Engine
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +84,12 @@ async def start_engine(setup: EngineSetup, stack: AsyncExitStack) -> Engine:
         EngineError: It does not start.
     """
     check_engine(setup.config, whole_weights=setup.whole_weights)
+    if setup.config.weight_sync != "reload":
+        _log.warning(
+            "engine.weight_sync=%s is experimental: no GPU has run it yet, so compare the metric "
+            "mismatch_kl with docs/learning.md after the first update",
+            setup.config.weight_sync,
+        )
     # Imported when it is asked for: torch, transformers and vLLM take seconds.
     module = import_module(f"{__name__}.{ENGINES[setup.config.backend].module}")
     engine: Engine = module.open_engine(setup)

@@ -21,6 +21,10 @@ def test_secrets_and_proxies_do_not_reach_the_server() -> None:
             "HTTPS_PROXY": "http://u:secret@proxy",
             "https_proxy": "http://u:secret@proxy",
             "VLLM_API_KEY": "secret",
+            "NCCL_IB_HCA": "mlx5_0",
+            "HF_HOME": "/models",
+            "VLLM_LOGGING_LEVEL": "DEBUG",
+            "CC": "gcc-13",
             "VLLM_BATCH_INVARIANT": "1",
         },
         device="cpu",
@@ -29,6 +33,8 @@ def test_secrets_and_proxies_do_not_reach_the_server() -> None:
     assert told["PATH"] == "/usr/bin"
     assert told["CUDA_VISIBLE_DEVICES"] == "1"
     assert told["VLLM_BATCH_INVARIANT"] == "1"
+    for name in ("NCCL_IB_HCA", "HF_HOME", "VLLM_LOGGING_LEVEL", "CC"):
+        assert name in told
     assert told["VLLM_NO_USAGE_STATS"] == "1"
     assert told["HF_HUB_OFFLINE"] == "1"
 
