@@ -17,7 +17,7 @@ from rich.console import Console
 
 from mappa_cli.commands.options import RunName
 from mappa_cli.printing.console import open_console, print_heading
-from mappa_core.audit.records import Candidate, HumanLabel, Picked
+from mappa_core.audit.records import SAMPLES, Candidate, HumanLabel, Picked
 from mappa_core.core.errors import ConfigError, NotFound
 from mappa_core.core.records.episodes import Episode, Turn
 from mappa_core.core.records.tools import ToolResult
@@ -41,6 +41,10 @@ def label(
         str | None,
         typer.Option("--only", help="Show only contested, unsure or random actions."),
     ] = None,
+    for_audit: Annotated[
+        bool,
+        typer.Option("--for-audit", help="Show what tells most: as many of each agent and type."),
+    ] = False,
     limit: Annotated[
         int, typer.Option("--limit", min=1, max=AT_MOST, help="Labels in this sitting, at most.")
     ] = 50,
@@ -49,6 +53,8 @@ def label(
     from mappa_core.audit.store import AuditStore
     from mappa_core.store.opening import opened_store
 
+    if for_audit and only is not None:
+        raise ConfigError("--for-audit picks by itself: give it without --only")
     name = (reviewer or getpass.getuser()).strip()
     if not name:
         raise ConfigError("--reviewer is a name: labels without one cannot be compared")
@@ -56,7 +62,7 @@ def label(
         audit = AuditStore(store.database)
         found = audit.run(run)
         sitting = _Sitting(store=store, audit=audit, run_id=found.id, reviewer=name)
-        given = sitting.run_through(_picked(only), limit)
+        given = sitting.run_through("audit" if for_audit else _picked(only), limit)
     sitting.console.print(
         f"{given} labelled by {name}, {len(sitting.known)} in all; "
         f"`mappa audit {found.name}` compares them with the coach"
@@ -118,9 +124,9 @@ class _Sitting:
             given = self.known.get(candidate.action_id)
             if given is None:
                 yield candidate, picked
-            elif picked == "random":
+            elif picked in SAMPLES:
                 # Drawn by the sample, and labelled already: it counts for the sample as well.
-                self._keep(replace(given, picked="random"))
+                self._keep(replace(given, picked=picked))
 
     def _ask(self, candidate: Candidate, picked: Picked, number: int, limit: int) -> str:
         """Show an action and read keys until it is labelled, skipped or left."""

@@ -158,7 +158,7 @@ def _finite(value: float | str | None) -> float | str | None:
 
 def _pair(figure: Figure) -> str:
     """What tells a figure from others of its kind: of task types, each pair is compared."""
-    paired = figure.kind.startswith("task_type") or figure.kind == "onset"
+    paired = figure.kind.startswith("task_type") or figure.kind in ("onset", "second_coach")
     return f"{figure.subject} against {figure.against}" if paired else figure.subject
 
 

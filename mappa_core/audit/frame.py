@@ -88,6 +88,8 @@ class Ratings:
 
     action: Factor
     problem: Factor
+    task_type: Factor
+    agent: Factor
     scorer: Factor
     """Coach, model, its version and the rubric's, in words."""
     repeat: Ints
@@ -102,12 +104,20 @@ class Ratings:
         codes = self.scorer.codes[self.trained == 1]
         return int(np.bincount(codes).argmax()) if len(codes) else None
 
-    @property
-    def problems(self) -> Ints:
-        """(A,) the problem of each action."""
-        found = np.zeros(len(self.action.names), dtype=np.int64)
-        found[self.action.codes] = self.problem.codes
-        return found
+    def beside(self, scorer: int) -> "LabelledScores":
+        """The scores of the coach that trained beside a scorer's; A actions, all that both gave."""
+        first = np.unique(self.action.codes, return_index=True)[1]
+        scores = np.full(len(first), np.nan) if self.trainer is None else self.means(self.trainer)
+        labels = self.means(scorer)
+        return LabelledScores(
+            scores=np.where(np.isnan(labels), np.nan, scores),
+            labels=labels,
+            problem=self.problem[first],
+            task_type=self.task_type[first],
+            agent=self.agent[first],
+            at_random=~np.isnan(labels),
+            sampled=~np.isnan(labels),
+        )
 
     def table(self, scorer: int) -> Floats:
         """(A, K) repeats of one scorer for every action, NaN where there are fewer."""
@@ -146,8 +156,18 @@ class LabelledScores:
     labels: Floats
     """NaN where there is none; the mean where several people gave one."""
     problem: Factor
+    task_type: Factor
+    agent: Factor
     at_random: Mask
-    """Whether the action was labelled because a random sample drew it."""
+    """Whether the action was labelled because a random sample of all drew it."""
+    sampled: Mask
+    """Whether it was because a random sample of its agent and task type drew it."""
+
+    def scored(self) -> "LabelledScores":
+        """The actions that the coach scored."""
+        rows = ~np.isnan(self.scores)
+        kept = {field.name: getattr(self, field.name)[rows] for field in fields(self)}
+        return LabelledScores(**kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ reason its action was shown for.
 from collections.abc import Iterator, Mapping, Sequence
 from uuid import UUID
 
-from mappa_core.audit.records import Candidate, HumanLabel, Picked
+from mappa_core.audit.records import SAMPLES, Candidate, HumanLabel, Picked
 
 
 def queue(
@@ -19,19 +19,19 @@ def queue(
 ) -> Iterator[tuple[Candidate, Picked]]:
     """The actions to be shown, one reason after the other; none twice.
 
-    What the random sample draws is yielded although it has a label, where that was given for
+    What a random sample draws is yielded although it has a label, where that was given for
     another reason: the sample would otherwise lack the contested actions.
 
     Args:
         wanted: What could be shown, by reason, most wanted first.
         known: The person's labels by action; what they were shown is left out.
-        only: One reason alone.
+        only: One reason alone; `audit` is never one of several.
     """
     shown: set[tuple[UUID, bool]] = set()
     left: dict[Picked, Iterator[Candidate]] = {
         reason: _fresh(candidates, reason, known, shown)
         for reason, candidates in wanted.items()
-        if only in (None, reason)
+        if only == reason or (only is None and reason != "audit")
     }
     while left:
         for reason in tuple(left):
@@ -48,10 +48,10 @@ def _fresh(
     known: Mapping[UUID, HumanLabel],
     shown: set[tuple[UUID, bool]],
 ) -> Iterator[Candidate]:
-    at_random = reason == "random"
+    at_random = reason in SAMPLES
     for candidate in candidates:
         label = known.get(candidate.action_id)
-        done = label is not None and (not at_random or label.picked == "random")
+        done = label is not None and (not at_random or label.picked in SAMPLES)
         before = {(candidate.action_id, True), (candidate.action_id, at_random)} & shown
         if not done and not before:
             shown.add((candidate.action_id, at_random))

@@ -31,3 +31,12 @@ SELECT {CANDIDATE} FROM (
     {SCORED} AND trained) AS placed
 ORDER BY place, action_id LIMIT :limit
 """
+# As many of every stratum, each in the order that `AT_RANDOM` walks it in: what either picks is a
+# simple random sample of the stratum, and so is what both pick.
+EVENLY = f"""
+SELECT {CANDIDATE} FROM (
+    SELECT {CANDIDATE},
+        row_number() OVER (PARTITION BY agent, task_type ORDER BY md5(action_id::text)) AS place
+    {SCORED} AND trained) AS placed
+ORDER BY place, agent, task_type LIMIT :limit
+"""

@@ -17,7 +17,14 @@ from mappa_core.audit import sql
 from mappa_core.audit.columns import ArrowTable, copied, experiment, factor, floats, frame, integers
 from mappa_core.audit.experiment_sql import EXPERIMENT
 from mappa_core.audit.frame import Experiment, Frame, LabelledScores, Ratings
-from mappa_core.audit.picking_sql import AT_RANDOM, CANDIDATE, CONTESTED, SCORED, UNSURE
+from mappa_core.audit.picking_sql import (
+    AT_RANDOM,
+    CANDIDATE,
+    CONTESTED,
+    EVENLY,
+    SCORED,
+    UNSURE,
+)
 from mappa_core.audit.records import (
     Anchor,
     AnchorScore,
@@ -116,6 +123,8 @@ class AuditReader(Repository):
         return Ratings(
             action=factor(table, "action_id"),
             problem=factor(table, "problem_id"),
+            task_type=factor(table, "task_type"),
+            agent=factor(table, "agent"),
             scorer=factor(table, "scorer"),
             repeat=integers(table, "repeat_index"),
             trained=integers(table, "trained"),
@@ -131,7 +140,10 @@ class AuditReader(Repository):
             scores=floats(table, "score"),
             labels=floats(table, "label"),
             problem=factor(table, "problem_id"),
+            task_type=factor(table, "task_type"),
+            agent=factor(table, "agent"),
             at_random=floats(table, "at_random") == 1,
+            sampled=floats(table, "sampled") == 1,
         )
 
     def to_label(self, run_id: UUID, limit: int) -> Mapping[Picked, Sequence[Candidate]]:
@@ -139,11 +151,13 @@ class AuditReader(Repository):
 
         Contested: their scores differ by two points or more. Unsure: of task types that the last
         audit could not tell about. Random: spread over agents and task types in proportion.
+        Audit: as many of each agent and task type, which tells most about their differences.
         """
         queries: dict[Picked, str] = {
             "contested": CONTESTED,
             "unsure": UNSURE,
             "random": AT_RANDOM,
+            "audit": EVENLY,
         }
         if not self._any(_SEVERAL, run_id):
             del queries["contested"]

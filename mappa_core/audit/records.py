@@ -6,8 +6,11 @@ from typing import Literal, TypeAlias
 from uuid import UUID
 
 Stratum: TypeAlias = Literal["all", "right", "wrong"]
-Picked: TypeAlias = Literal["contested", "unsure", "random"]
-"""Coaches disagree about it, it is of a kind the audit cannot tell about, or a sample drew it."""
+Picked: TypeAlias = Literal["contested", "unsure", "random", "audit"]
+"""Coaches disagree about it, it is of a kind the audit cannot tell about, or a random sample drew
+it: of all actions, or of its agent and task type."""
+SAMPLES: tuple[Picked, ...] = ("random", "audit")
+"""Reasons that know nothing of what a label will say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

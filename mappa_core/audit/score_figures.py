@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from mappa_core.audit import sql
+from mappa_core.audit import beside_sql, sql
 from mappa_core.audit.frame import Floats, Frame, LabelledScores, Ratings
 from mappa_core.audit.records import Figure
 from mappa_core.audit.statistics.agreement import Agreement, agreement, corrected_mean
+from mappa_core.audit.statistics.beside import Difference, differences
 from mappa_core.audit.statistics.calibration import ALPHA_DIVERGENCE
 from mappa_core.audit.statistics.health import health, missing
 from mappa_core.audit.statistics.noise import noise
@@ -96,11 +97,16 @@ def scorer_figures(ratings: Ratings) -> Iterator[Figure]:
     trainer = ratings.scorer.names[ratings.trainer]
     yield from _repeats(trainer, ratings.table(ratings.trainer))
     for code in ratings.scorer.present():
-        agreed = agreement(ratings.means(ratings.trainer), ratings.means(code), ratings.problems)
-        if code != ratings.trainer and agreed is not None:
-            other = ratings.scorer.names[code]
+        if code == ratings.trainer:
+            continue
+        other, beside = ratings.scorer.names[code], ratings.beside(code)
+        agreed = agreement(beside.scores, beside.labels, beside.problem.codes)
+        if agreed is not None:
             figure = _agreed("second_coach", other, agreed, sql.second(trainer, other))
             yield replace(figure, against=trainer)
+        for found in differences(beside):
+            query = beside_sql.coaches(found, trainer, other)
+            yield replace(_apart("second_coach", found, query), subject=trainer, against=other)
 
 
 def _repeats(trainer: str, table: Floats) -> Iterator[Figure]:
@@ -128,6 +134,8 @@ def label_figures(labelled: LabelledScores) -> Iterator[Figure]:
     agreed = agreement(labelled.scores, labelled.labels, labelled.problem.codes)
     if agreed is not None:
         yield _agreed("people", "the coach and people", agreed, sql.LABELS)
+    for found in differences(labelled):
+        yield _apart("people", found, beside_sql.people(found))
     people = corrected_mean(labelled)
     if people is not None:
         yield Figure(
@@ -140,6 +148,20 @@ def label_figures(labelled: LabelledScores) -> Iterator[Figure]:
             sql=sql.PEOPLES_MEAN,
             detail={"trust": people.trust},
         )
+
+
+def _apart(kind: str, found: Difference, query: str) -> Figure:
+    """The coach's scores minus the others', of one domain."""
+    figure = Figure(
+        kind=kind,
+        subject="the coach",
+        against="people",
+        stratum=found.domain.name,
+        actions=found.labels,
+        sql=query,
+        detail={"trust": found.trust, "of_actions": found.actions, "of_problems": found.problems},
+    )
+    return measured(figure, found.estimate)
 
 
 def _agreed(kind: str, subject: str, found: Agreement, query: str) -> Figure:

@@ -21,13 +21,6 @@ def judged_of(agent: str, task_type: str) -> str:
     return f"{JUDGED} AND agent = {quoted(agent)} AND task_type = {quoted(task_type)}"
 
 
-def calibration(agent: str, task_type: str) -> str:
-    """Score and outcome of the actions that one agent's calibration is judged by."""
-    return f"""SELECT iteration, problem_id, action_id, score, success
-{judged_of(agent, task_type)}
-ORDER BY iteration, problem_id, action_id"""
-
-
 def of_run(query: str, run_id: object) -> str:
     """A query with the run in it."""
     return query.replace("{run}", str(run_id)).strip()
@@ -182,7 +175,8 @@ FROM scaled
 
 SCORER = "concat(coach, ' ', coach_model, ' ', coach_model_version, ', rubric ', rubric_version)"
 
-SCORED_AGAIN = f"""SELECT action_id, problem_id, {SCORER} AS scorer, repeat_index, trained, score
+SCORED_AGAIN = f"""SELECT action_id, problem_id, task_type, agent, {SCORER} AS scorer,
+    repeat_index, trained, score
 FROM audit.action_scores
 WHERE run_id = '{{run}}' AND phase = 'train' AND action_id IN (
     SELECT action_id FROM audit.action_scores WHERE run_id = '{{run}}' AND NOT trained)"""
@@ -214,16 +208,19 @@ def second(trainer: str, other: str) -> str:
 """
 
 
-WITH_LABELS = f"""SELECT score, label, at_random, problem_id
-FROM (SELECT action_id, problem_id, score {TRAINED} AND score IS NOT NULL) AS scored
+WITH_LABELS = f"""SELECT score, label, at_random, sampled, problem_id, task_type, agent
+FROM (
+    SELECT action_id, problem_id, task_type, agent, score {TRAINED} AND score IS NOT NULL
+) AS scored
 LEFT JOIN (
-    SELECT action_id, avg(label_score) AS label, bool_or(picked = 'random') AS at_random
+    SELECT action_id, avg(label_score) AS label, bool_or(picked = 'random') AS at_random,
+        bool_or(picked IN ('random', 'audit')) AS sampled
     FROM audit.human_labels WHERE run_id = '{{run}}' GROUP BY action_id
 ) AS labels USING (action_id)"""
 
 LABELLED = f"""
 WITH several AS (
-SELECT score AS a, label AS b, at_random FROM (
+SELECT score AS a, label AS b, at_random, sampled, problem_id, task_type, agent FROM (
 {WITH_LABELS}
 ) AS labelled
 )"""

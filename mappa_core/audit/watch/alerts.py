@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mappa_core.audit import sql
+from mappa_core.audit.calibration_sql import calibration
 from mappa_core.audit.config import AuditConfig, StopOn
 from mappa_core.audit.frame import Frame
 from mappa_core.audit.records import Figure
@@ -150,7 +151,7 @@ def _divergence(sums: RunningSums, iteration: int) -> Iterator[Alert]:
                 unit="largest e-value",
                 limit=found.bets.threshold,
                 actions=found.actions,
-                sql=sql.calibration(found.agent, found.task_type),
+                sql=calibration(found.agent, found.task_type),
                 since=found.since,
             )
 

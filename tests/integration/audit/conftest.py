@@ -144,7 +144,9 @@ def rich_url(biased_url: str, store: Store, audit: AuditStore) -> str:
 
 
 def experiment(number: int, episode: Episode) -> Iterator[ExperimentScore]:
-    """What the coach says of an action again; every sixth answer is missing."""
+    """What the coach says of an action again: it favours what is called regression, and every sixth
+    answer is missing."""
+    own = episode.problem.task_type
     other = "classification" if episode.problem.task_type == "regression" else "regression"
     asked: tuple[tuple[Change, str], ...] = (
         ("as it was", ""),
@@ -160,6 +162,8 @@ def experiment(number: int, episode: Episode) -> Iterator[ExperimentScore]:
     )
     for place, (change, put) in enumerate(asked):
         lost, unseen = (number + place) % 6 == 5, change == "outcome hidden"
+        told = put if change == "task type" else own
+        points = (8.0 if told == "regression" else 1.0) + (number * 7 + place * 3) % 3 / 2
         yield ExperimentScore(
             action_id=ids.action_id(episode.id, 0),
             change=change,
@@ -169,6 +173,6 @@ def experiment(number: int, episode: Episode) -> Iterator[ExperimentScore]:
             model_version=RULE_COACH.model_version,
             rubric_sha256=RULE_COACH.rubric_sha256,
             unseen=unseen,
-            score=None if lost or unseen else 2.0 + (number * 7 + place * 3) % 11 / 2,
+            score=None if lost or unseen else points,
             unscored_reason="timeout" if lost and not unseen else None,
         )

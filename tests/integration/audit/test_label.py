@@ -1,6 +1,7 @@
 """`mappa label` as a person uses it, and what the audit then makes of the labels."""
 
 import json
+from typing import Protocol
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -15,8 +16,14 @@ from tests.builders import make_run
 RUN = make_run("biased-1")
 
 
+class Mappa(Protocol):
+    """The command; `keys` are what a person types."""
+
+    def __call__(self, *arguments: str, keys: str = "") -> Result: ...
+
+
 @pytest.fixture
-def mappa(monkeypatch: pytest.MonkeyPatch, biased_url: str):
+def mappa(monkeypatch: pytest.MonkeyPatch, biased_url: str) -> Mappa:
     monkeypatch.setenv("MAPPA_DATABASE_URL", biased_url)
 
     def call(*arguments: str, keys: str = "") -> Result:
@@ -28,7 +35,7 @@ def mappa(monkeypatch: pytest.MonkeyPatch, biased_url: str):
     return call
 
 
-def test_a_sitting_is_blind_and_can_be_gone_on_with(mappa, audit: AuditStore) -> None:
+def test_a_sitting_is_blind_and_can_be_gone_on_with(mappa: Mappa, audit: AuditStore) -> None:
     keys = "7\nn too terse\neleven\n3.5\nq\n"
     first = mappa("label", "biased-1", "--reviewer", "ada", keys=keys)
     assert "2 labelled by ada, 2 in all" in first.output
@@ -46,7 +53,7 @@ def test_a_sitting_is_blind_and_can_be_gone_on_with(mappa, audit: AuditStore) ->
 
 
 def test_contested_actions_come_first_and_do_not_speak_for_all(
-    mappa, rich_url: str, audit: AuditStore
+    mappa: Mappa, rich_url: str, audit: AuditStore
 ) -> None:
     mappa("label", "biased-1", "--reviewer", "bob", "--limit", "4", keys="5\n6\n7\n8\n")
     assert [one.picked for one in audit.labels(RUN.id, "bob")] == ["contested", "random"] * 2
@@ -63,7 +70,33 @@ def test_the_sample_takes_every_kind_in_proportion(audit: AuditStore) -> None:
     assert audit.to_label(RUN.id, 5)["random"] == order[:5]
 
 
-def test_labels_from_the_command_line_reach_the_audit(mappa, audit: AuditStore) -> None:
+def test_for_an_audit_every_agent_and_type_has_as_many_labels(
+    mappa: Mappa, audit: AuditStore
+) -> None:
+    with pytest.raises(ConfigError, match="without --only"):
+        mappa("label", "biased-1", "--for-audit", "--only", "random")
+    keys = "".join(f"{3 + number % 5}\n" for number in range(12))
+    mappa("label", "biased-1", "--reviewer", "ada", "--for-audit", "--limit", "12", keys=keys)
+    order = audit.to_label(RUN.id, 1_000)
+    labelled = {one.action_id for one in audit.labels(RUN.id, "ada")}
+    assert {one.picked for one in audit.labels(RUN.id, "ada")} == {"audit"}
+    kinds = [one.task_type for one in order["audit"] if one.action_id in labelled]
+    assert sorted(kinds) == ["classification"] * 6 + ["regression"] * 6
+    # Within a type both samples walk in one order, so that together they are a sample as well.
+    for kind in ("classification", "regression"):
+        evenly, all_over = (
+            [one.action_id for one in order[sample] if one.task_type == kind]
+            for sample in ("audit", "random")
+        )
+        assert evenly == all_over
+    found = audit_run(audit, "biased-1", 0.5, record=False, simulations=0).result.findings
+    apart = {f.stratum: f for f in found if f.kind == "people" and f.against == "people"}
+    assert set(apart) == {"classification", "regression", "classification rather than regression"}
+    assert {each.actions for each in apart.values()} == {6, 12}
+    assert "mean score people would give" not in {f.subject for f in found}
+
+
+def test_labels_from_the_command_line_reach_the_audit(mappa: Mappa, audit: AuditStore) -> None:
     keys = "".join(f"{3 + number % 5}\n" for number in range(12))
     mappa("label", "biased-1", "--reviewer", "ada", "--limit", "12", keys=keys)
     said = json.loads(mappa("audit", "biased-1", "--json", "--simulations", "0").stdout)
@@ -75,7 +108,7 @@ def test_labels_from_the_command_line_reach_the_audit(mappa, audit: AuditStore) 
     assert (mean["actions"], mean["low"] < mean["estimate"] < mean["high"]) == (12, True)
 
 
-def test_only_a_sample_speaks_for_all(mappa, rich_url: str, audit: AuditStore) -> None:
+def test_only_a_sample_speaks_for_all(mappa: Mappa, rich_url: str, audit: AuditStore) -> None:
     mappa("label", "biased-1", "--reviewer", "eve", "--only", "contested", keys="5\n" * 3 + "q\n")
     assert {one.picked for one in audit.labels(RUN.id, "eve")} == {"contested"}
     findings = audit_run(audit, RUN.name, 0.5, record=False, simulations=0).result.findings
@@ -101,7 +134,7 @@ def test_scores_are_half_points(typed: str, score: float | None) -> None:
     assert as_score(typed) == score
 
 
-def test_bad_input_is_refused(mappa) -> None:
+def test_bad_input_is_refused(mappa: Mappa) -> None:
     with pytest.raises(ConfigError, match="choose contested"):
         mappa("label", "biased-1", "--only", "worst")
     with pytest.raises(ConfigError, match="is a name"):

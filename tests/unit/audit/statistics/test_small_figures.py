@@ -165,7 +165,16 @@ def test_prediction_powered_mean_covers_and_is_narrower() -> None:
 def labelled(scores: Floats, labels: Floats, *, at_random: bool = True) -> LabelledScores:
     drawn = np.full(len(scores), at_random)
     problem = Factor.of([str(number) for number in range(len(scores))])
-    return LabelledScores(scores=scores, labels=labels, at_random=drawn, problem=problem)
+    one = Factor.of(["one"] * len(scores))
+    return LabelledScores(
+        scores=scores,
+        labels=labels,
+        problem=problem,
+        task_type=one,
+        agent=one,
+        at_random=drawn,
+        sampled=drawn,
+    )
 
 
 def test_labels_of_contested_actions_do_not_speak_for_all() -> None:
@@ -181,6 +190,8 @@ def test_an_absence_that_was_made_good_wipes_out_no_score(score: tuple[float, ..
     ratings = Ratings(
         action=Factor.of(["a"] * 3),
         problem=Factor.of(["p"] * 3),
+        task_type=Factor.of(["t"] * 3),
+        agent=Factor.of(["g"] * 3),
         scorer=Factor.of(["s"] * 3),
         repeat=np.array([0, 0, 1]),
         trained=np.array([1, 1, 0]),
