@@ -163,7 +163,7 @@ def experiment(number: int, episode: Episode) -> Iterator[ExperimentScore]:
     for place, (change, put) in enumerate(asked):
         lost, unseen = (number + place) % 6 == 5, change == "outcome hidden"
         told = put if change == "task type" else own
-        points = (8.0 if told == "regression" else 1.0) + (number * 7 + place * 3) % 3 / 2
+        points = (8.0 if told == "regression" else 1.0) + (number * 5 + place) % 4 / 2
         yield ExperimentScore(
             action_id=ids.action_id(episode.id, 0),
             change=change,
