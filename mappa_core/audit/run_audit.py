@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from mappa_core.audit import sql
 from mappa_core.audit.findings import KINDS, AuditInput, AuditResult, as_finding, audit
 from mappa_core.audit.records import Figure, Finding
 from mappa_core.audit.statistics.rates import rates_of
@@ -85,6 +86,7 @@ def _look(store: AuditStore, seen: AuditInput) -> tuple[Finding, int]:
             subject=f"{len(frame)} actions, {answers} answers",
             iteration=int(frame.iteration.max()),
             actions=len(frame),
+            sql=sql.LOOKED_AT,
         ),
         seen.run.id,
     )

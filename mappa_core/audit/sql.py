@@ -15,6 +15,8 @@ WHERE run_id = '{run}' AND trained AND phase = 'train'"""
 
 JUDGED = f"{TRAINED} AND score IS NOT NULL AND success IS NOT NULL"
 
+LOOKED_AT = f"SELECT count(*) AS actions, max(iteration) AS newest {TRAINED}"
+
 
 def judged_of(agent: str, task_type: str) -> str:
     """The actions of one agent on one task type that have both a score and an outcome."""

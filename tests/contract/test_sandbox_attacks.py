@@ -217,7 +217,8 @@ async def test_attack_fork_bomb(sandbox: Sandbox):
     code = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
     started = time.monotonic()
     result = await run(sandbox, code, wall_seconds=1.0, processes=16)
-    assert result.status is ToolStatus.TIMEOUT
+    # Which limit it meets first depends on how fast the machine forks.
+    assert result.status in (ToolStatus.TIMEOUT, ToolStatus.OUT_OF_MEMORY)
     assert time.monotonic() - started < 6
     assert (await run(sandbox, "print('alive')")).stdout == "alive\n"
 

@@ -98,7 +98,7 @@ def test_the_report_is_one_page_with_a_query_for_every_number(mappa: Mappa, tmp_
 
 
 def test_debias_is_refused_on_a_regression_alone(mappa: Mappa, biased_url: str) -> None:
-    with pytest.raises(ConfigError, match="--debias takes an experiment"):
+    with pytest.raises(ConfigError, match="a correction takes an experiment"):
         mappa(RUN, "--debias", "--simulations", "0")
     audit = AuditStore.open(biased_url)
     with pytest.raises(NotFound, match="no correction"):
@@ -166,7 +166,7 @@ def test_a_run_is_audited_without_what_trains_or_draws() -> None:
 
 def test_the_self_test_prints_its_rates(mappa: Mappa) -> None:
     result = mappa("--self-test", "--simulations", "2", "--json")
-    assert len(json.loads(result.stdout)) == 11
+    assert len(json.loads(result.stdout)) == 12
 
 
 def test_a_restored_backup_gives_the_same_audit_and_is_not_written_to(

@@ -113,7 +113,7 @@ def test_rubrics_are_linted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, _ = mappa(monkeypatch, capsys, "rubric", "lint")
-    assert (code, out) == (0, "5 rubric sets: task types are treated alike\n")
+    assert (code, out) == (0, "6 rubric sets: task types are treated alike\n")
     source = Path(__file__).parents[3] / "mappa_core/coach/rubrics/dsbench/paper-1/analyst.yaml"
     unfair = source.read_text().replace("otherwise: 3", "otherwise: 4", 1)
     (tmp_path / "analyst.yaml").write_text(unfair)

@@ -132,7 +132,9 @@ def test_an_auditor_reads_a_run_and_writes_audit_and_labels(filled_url: str) -> 
     audit = AuditStore(store.database)
     assert store.episodes.get_episode(str(EPISODE.id)).stop_reason is StopReason.ANSWERED
     audited = audit_run(audit, RUN.name, 0.5, record=True, simulations=0)
-    assert len(audit.findings(RUN.id)) == len(audited.result.findings)
+    looks = audit.findings(RUN.id, "look")
+    assert len(looks) == 1
+    assert len(audit.findings(RUN.id)) == len(audited.result.findings) + len(looks)
     audit.add([EXAM])
     assert audit.exam(EXAM.id) == EXAM
     for score in (3.0, 4.0):

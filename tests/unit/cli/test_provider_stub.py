@@ -7,12 +7,12 @@ from mappa_cli.provider_stub.script import Fault, Question, judgement, score_of,
 from mappa_core.coach.provider_table import PROVIDERS
 
 SNAKE = {
-    "contents": [{"role": "user", "parts": [{"text": "Case 0123456789abcdef: x"}]}],
+    "contents": [{"role": "user", "parts": [{"text": "Case 01234567: x"}]}],
     "system_instruction": {"parts": [{"text": "Judge."}]},
     "generation_config": {"max_output_tokens": 9, "thinking_config": {"thinking_budget": 4}},
 }
 CAMEL = {
-    "contents": [{"role": "user", "parts": [{"text": "Case 0123456789abcdef: x"}]}],
+    "contents": [{"role": "user", "parts": [{"text": "Case 01234567: x"}]}],
     "systemInstruction": {"parts": [{"text": "Judge."}]},
     "generationConfig": {"maxOutputTokens": 9, "thinkingConfig": {"thinkingBudget": 4}},
 }
@@ -23,18 +23,18 @@ def test_both_casings_are_read(body: dict[str, object]) -> None:
     question = GEMINI.question(body)
     assert question == Question(
         system="Judge.",
-        user="Case 0123456789abcdef: x",
+        user="Case 01234567: x",
         max_output_tokens=9,
         thinking_budget=4,
     )
-    assert question.marker == "0123456789abcdef"
+    assert question.marker == "01234567"
 
 
 def test_equal_cases_get_equal_scores_and_different_ones_differ() -> None:
     def asked(marker: str) -> Question:
         return Question(system="", user=f"Case {marker}: x", max_output_tokens=1, thinking_budget=0)
 
-    scores = [score_of(asked(f"{number:016x}")) for number in range(200)]
+    scores = [score_of(asked(f"{number:08x}")) for number in range(200)]
     assert len(set(scores)) == 21
     assert all(0 <= score <= 10 for score in scores)
     assert f'"score": {score_of(asked("0" * 16))}' in judgement(asked("0" * 16))
