@@ -60,7 +60,8 @@ class SeedResult:
     """Its name."""
     code_version: str
     minutes: float
-    """From its start to its end, base and trained team's measurement included."""
+    """From its row in the store to its end, base and trained team's measurement included; servers'
+    start and a coach's exam come before."""
     held_out: Comparison
     iterations: tuple[IterationLine, ...]
     coach: ModelCoachResult | None = None
@@ -242,7 +243,7 @@ def _figures(found: RepeatedResult) -> Iterator[Figure]:
         yield Figure(
             name=name, value=100 * compared.low, unit="points", aim="> 0", met=compared.low > 0
         )
-        yield Figure(name=f"{of}: a run", value=one.minutes, unit="min")
+        yield Figure(name=f"{of}: a run, after its start", value=one.minutes, unit="min")
         if one.coach is not None:
             yield from _coach_figures(one.coach, of, one.minutes)
 
