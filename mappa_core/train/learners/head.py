@@ -101,7 +101,8 @@ def head_of(base: PreTrainedModel, products: torch.dtype = torch.float32) -> Out
             f"{type(base).__name__} has no output layer of its own on top of its decoder, so its "
             "log-probs cannot be read: choose another model"
         )
-    with torch.no_grad():
+    rounds = torch.autocast(base.device.type, torch.bfloat16, products is torch.bfloat16)
+    with torch.no_grad(), rounds:
         token = torch.zeros((1, 1), dtype=torch.int64, device=base.device)
         decoded = decoder_of(base)(input_ids=token, use_cache=False)
         head = OutputHead(base=base, decoded=decoded, factor=None, products=products)

@@ -12,6 +12,7 @@ from transformers import AutoTokenizer
 
 from mappa_core.core.records.scores import ScoredAction
 from mappa_core.core.records.updates import TrainingSample
+from mappa_core.models.weights import load_base
 from mappa_core.train.batches import micro_batched
 from mappa_core.train.clipped_objective import loss_of
 from mappa_core.train.config import AlgorithmConfig, LearnerConfig, LoraConfig
@@ -39,7 +40,8 @@ def moved(base: Path, chosen: LearnerConfig) -> model.Trainee:
     drawn = torch.Generator().manual_seed(0)
     for name, parameter in model.trained_parameters(trainee).items():
         if ".lora_" in name:
-            parameter.data = torch.randn(parameter.shape, generator=drawn) * 0.03
+            size = 0.03 if ".lora_A." in name else 0.01
+            parameter.data = torch.randn(parameter.shape, generator=drawn) * size
     return trainee
 
 
@@ -101,16 +103,19 @@ def test_a_tiny_model_learns_nearly_the_same(tiny_model: Path, weights: str) -> 
 
 
 def worded(base: Path) -> list[ScoredAction]:
-    """Sums with worked examples before them, and answers that are right, wrong or no answer."""
+    """Sums with worked examples before them, and answers that the model itself samples."""
     tokenizer = AutoTokenizer.from_pretrained(base)
+    plain = load_base(base, torch.float32, "cpu")
+    torch.manual_seed(0)
     drawn = random.Random(0)
     shown = "".join(f"What is {i} + {i + 3}? The answer is {2 * i + 3}.\n" for i in range(6))
     found: list[ScoredAction] = []
     for _ in range(6):
         left, right = drawn.randint(10, 99), drawn.randint(10, 99)
         prompt = tokenizer(f"{shown}What is {left} + {right}?").input_ids
-        replies = (f" The answer is {left + right}.", " The answer is 7.", " I like trains a lot.")
-        rows = [tokenizer(reply).input_ids for reply in replies]
+        ids = torch.tensor([prompt] * 4)
+        sampled = plain.generate(ids, do_sample=True, top_k=0, max_new_tokens=16)
+        rows = sampled[:, len(prompt) :].tolist()
         found += [action(prompt, row, len(found) + i, 1.0) for i, row in enumerate(rows)]
     return found
 
