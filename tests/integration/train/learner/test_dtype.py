@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -105,7 +106,7 @@ def test_a_tiny_model_learns_nearly_the_same(tiny_model: Path, weights: str) -> 
 def worded(base: Path) -> list[ScoredAction]:
     """Sums with worked examples before them, and answers that the model itself samples."""
     tokenizer = AutoTokenizer.from_pretrained(base)
-    plain = load_base(base, torch.float32, "cpu")
+    plain: Any = load_base(base, torch.float32, "cpu")
     torch.manual_seed(0)
     drawn = random.Random(0)
     shown = "".join(f"What is {i} + {i + 3}? The answer is {2 * i + 3}.\n" for i in range(6))
