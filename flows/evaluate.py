@@ -16,8 +16,9 @@ from prefect.artifacts import acreate_table_artifact
 from flows.limits import global_limits
 from flows.rollout import rollout
 from flows.runs import open_evaluation
-from mappa_core.app.checks import check_recorder_load, check_same_weights
+from mappa_core.app.checks import check_same_weights
 from mappa_core.app.config import TrainConfig
+from mappa_core.app.recording import check_recorder_load
 from mappa_core.app.services import Services, open_services, services
 from mappa_core.core.errors import NotFound
 from mappa_core.core.records.runs import Run

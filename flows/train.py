@@ -26,6 +26,8 @@ from flows.audit import Watch, run_resource
 from flows.dispatch import check_deployment
 from flows.evaluate import evaluate_held_out
 from flows.limits import global_limits
+from flows.pages import show_end, show_start
+from flows.recording import Recording
 from flows.rollout import planned, rollout, serve
 from flows.runs import open_run
 from flows.update import update_task
@@ -82,25 +84,30 @@ async def train(
             await check_exam(port.scoring_coach, port.team, config, port.audit, tell)
         async with open_run(port, config, resume) as run:
             port.progress.on_run_started(run)
+            await show_start(port, run)
             if isinstance(port.coach, BudgetedCoach):
                 spent = await asyncio.to_thread(port.store.figures.get_coach_spending, run.id)
                 port.coach.resume_budget(spent)
-            watch = Watch(port, run, config)
-            before = await evaluate_held_out(run.id, 0, config)
+            watch, recording = Watch(port, run, config), Recording(port, run.id)
+            async with recording.watched("held_out", 0):
+                before = await evaluate_held_out(run.id, 0, config)
             for iteration in range(config.start.step + 1, last + 1):
-                await _iterate(port, run, iteration, config, watch)
+                async with recording.watched("train", iteration):
+                    recorded = recording.chosen(config, "train")
+                    await _iterate(port, run, iteration, recorded, watch)
                 config = await asked(port, run, iteration, config)
                 if every and iteration % every == 0 and iteration < last:
-                    await evaluate_held_out(run.id, iteration, config)
+                    recorded = recording.chosen(config, "held_out")
+                    await evaluate_held_out(run.id, iteration, recorded)
             if not config.registers_every:
                 best = await asyncio.to_thread(
                     best_steps, port.store, run.id, config.rollout.async_level
                 )
                 await register(run, last, best)
-            after = await evaluate_held_out(run.id, last, config)
+            after = await evaluate_held_out(run.id, last, recording.chosen(config, "held_out"))
             seed, resamples = config.seed, config.evaluation.bootstrap
             found = evaluation(run.name, before, after, resamples=resamples, seed=seed)
-            await _show_comparison(port, run, last, found.success)
+            await show_end(port, run, last, found.success)
             return found.success
 
 
@@ -209,16 +216,4 @@ async def _show_iteration(
         table=iteration_table(figures, updates),
         description=f"{run.name}, iteration {figures.iteration}: success "
         f"{figures.successes} of {figures.episodes} episodes, {seconds:.0f} s",
-    )
-
-
-async def _show_comparison(port: Services, run: Run, step: int, comparison: Comparison) -> None:
-    metrics = comparison.metrics()
-    await asyncio.to_thread(port.tracker.log, run.mlflow_run_id or "", step, metrics)
-    await acreate_table_artifact(
-        key="before-and-after",
-        table=comparison.table(),
-        description=f"{run.name}: held-out problems before and after training, paired. "
-        f"Curves and actions worth reading: `mappa report {run.name}`; MLflow run "
-        f"{run.mlflow_run_id}.",
     )

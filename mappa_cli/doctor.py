@@ -9,14 +9,17 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
 from mappa_core.app.coach_plan import coach_need, is_local
+from mappa_core.app.config import TrainConfig
 from mappa_core.app.databases import ping_mlflow
 from mappa_core.app.fitting import machine_bytes, printed
+from mappa_core.app.recording import plan_of_recording
 from mappa_core.coach.config import CoachConfig
 from mappa_core.coach.opening import needed_key
 from mappa_core.coach.provider_table import PROVIDERS
 from mappa_core.core.errors import MappaError, OutsideError
 from mappa_core.core.settings import Settings
 from mappa_core.rollout.sandboxes.choose import choose_sandbox
+from mappa_core.rollout.teams import load_team
 from mappa_core.store.connection import ping
 from mappa_core.store.opening import opened_databases
 
@@ -134,6 +137,12 @@ def coach_keys(config: CoachConfig, settings: Settings) -> tuple[str, ...]:
         for coach, key in needed
         if key is not None
     )
+
+
+def recording(config: TrainConfig) -> str:
+    """Say what of a run becomes a task run of Prefect, on this machine."""
+    team = load_team(config.team, config.prompts, config.rollout)
+    return plan_of_recording(config, team, len(os.sched_getaffinity(0)))
 
 
 def local_coaches(config: CoachConfig, settings: Settings) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """Say what this machine offers and how to get the rest, or what a preset would need."""
-    from mappa_cli.doctor import coach_keys, examine, local_coaches
+    from mappa_cli.doctor import coach_keys, examine, local_coaches, recording
 
     if plan is not None:
         from mappa_core.app.fitting import gpu_bytes, machine_bytes
@@ -43,7 +43,11 @@ def doctor(
             typer.echo(json.dumps(asdict(planned) | extra))
         else:
             _print_plan(planned)
-            lines = (*coach_keys(config.coach, settings), *local_coaches(config.coach, settings))
+            lines = (
+                *coach_keys(config.coach, settings),
+                *local_coaches(config.coach, settings),
+                recording(config),
+            )
             for line in lines:
                 open_console().print(line, soft_wrap=True)
         raise typer.Exit(0 if planned.fits else 1)

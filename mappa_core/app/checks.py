@@ -1,11 +1,12 @@
 """What is refused before anything is written, because the user can mend it."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from difflib import get_close_matches
 from pathlib import Path
 
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.fitting import Despite, check_fits, check_space
+from mappa_core.app.recording import check_recorder_load
 from mappa_core.audit.config import AuditConfig
 from mappa_core.audit.store import AuditStore
 from mappa_core.coach.config import RULE, CoachConfig
@@ -34,11 +35,6 @@ WEIGHTS = {
     "rollout": {"debaters": True},
 }
 """Keys that decide which weights fit."""
-BURST_TASK_RUNS = 2500
-"""What Prefect's recorder takes. Task runs reach the server as events, three each; one process
-writes them to the database at 20 to 40 task runs a second. What waits sits in a queue of 10,000
-events, and what does not fit is dropped: of 3,000 task runs sent at once all arrived; of 6,000
-almost half were lost without an error, and the flow run said Completed."""
 
 
 def check_weights(policy: PolicyVersion) -> None:
@@ -245,40 +241,3 @@ def auditable(audit: AuditStore | None) -> AuditStore:
     if audit is None:
         raise ConfigError("audit.correction and audit.ask_every need a store that can be audited")
     return audit
-
-
-def check_recorder_load(config: TrainConfig, team: Team) -> None:
-    """Refuse a run one of whose phases could make more task runs than Prefect records.
-
-    Raises:
-        ConfigError: Too many; the message says how to have fewer.
-    """
-    worst = max(task_runs_of_phases(config, team).items(), key=lambda phase: phase[1])
-    phase, task_runs = worst
-    if task_runs <= BURST_TASK_RUNS:
-        return
-    fewer = (
-        "set rollout.granularity=episode"
-        if config.rollout.granularity == "action"
-        else f"lower {'problems.held_out_size' if phase == 'evaluation' else 'rollout.problems'}"
-    )
-    raise ConfigError(
-        f"one {phase} would make up to {task_runs} Prefect task runs and its recorder loses some "
-        f"beyond {BURST_TASK_RUNS}: {fewer}"
-    )
-
-
-def task_runs_of_phases(config: TrainConfig, team: Team) -> Mapping[str, int]:
-    """Task runs of one training iteration and of one evaluation, at most.
-
-    An episode is one, and its scoring another; with granularity `action` each of its actions and
-    each run of its code is one more.
-    """
-    rollout = config.rollout
-    inside = 0
-    if rollout.granularity == "action":
-        inside = 2 * sum(agent.max_turns for agent in team.agents)
-    return {
-        "iteration": rollout.problems * rollout.episodes_per_problem * (2 + inside),
-        "evaluation": config.problems.held_out_size * config.evaluation.samples * (1 + inside),
-    }

@@ -4,6 +4,8 @@ These variables are read; an empty one is as one that is not set:
     MAPPA_HOME            embedded state; default ~/.mappa, for root /var/lib/mappa
     MAPPA_DATABASE_URL    Postgres to use instead of the embedded one, for the store alone
     MLFLOW_TRACKING_URI   MLflow server, or database, to use instead of one in MAPPA_HOME
+    MAPPA_MLFLOW_PAGES    where a browser finds MLflow's pages, for links in Prefect; default
+                          MLFLOW_TRACKING_URI, if that is a server, or those of `mappa serve`
     MAPPA_OUTAGE_SECONDS  how long a run waits for a database that went away; default 600 (its old
                           name, MAPPA_PATIENCE_SECONDS, is read too)
     MAPPA_SANDBOXFUSION_URL   SandboxFusion server for sandbox.backend=sandbox-fusion, or several
@@ -24,6 +26,7 @@ import os
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Self
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -37,6 +40,9 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from mappa_core.core.errors import ConfigError
+
+SERVED_PAGES = "http://127.0.0.1:5000"
+"""Where `mappa serve` opens MLflow's pages."""
 
 
 def _default_home() -> Path:
@@ -62,6 +68,7 @@ class Settings(BaseSettings):
     )
     database_url: str | None = Field(default=None, validation_alias="MAPPA_DATABASE_URL")
     mlflow_tracking_uri: str | None = Field(default=None, validation_alias="MLFLOW_TRACKING_URI")
+    pages: str | None = Field(default=None, validation_alias="MAPPA_MLFLOW_PAGES")
     outage_seconds: float = Field(
         default=600.0,
         ge=0,
@@ -101,6 +108,16 @@ class Settings(BaseSettings):
         Which keys there are is known to what asks for them, such as the coach's providers.
         """
         return os.environ.get(variable) or None
+
+    @cached_property
+    def mlflow_pages(self) -> str:
+        """Where a browser finds MLflow's pages; without the password of a tracking server."""
+        if self.pages:
+            return self.pages.rstrip("/")
+        server = urlsplit(self.mlflow_tracking_uri or "")
+        if server.scheme not in {"http", "https"}:
+            return SERVED_PAGES
+        return f"{server.scheme}://{server.netloc.rpartition('@')[2]}{server.path}".rstrip("/")
 
     @cached_property
     def models(self) -> Path:

@@ -56,6 +56,14 @@ class WithCurves:
         """How many episodes the tracker shows."""
         return self._tracker.traced(tracker_run_id, phase, iteration)
 
+    def attach(self, tracker_run_id: str, file: str, text: str) -> None:
+        """Files are the tracker's alone."""
+        self._tracker.attach(tracker_run_id, file, text)
+
+    def place(self, tracker_run_id: str, file: str = "") -> str:
+        """Where the run, or a file of it, is among the tracker's pages."""
+        return self._tracker.place(tracker_run_id, file)
+
     def end(self, tracker_run_id: str, status: RunStatus) -> None:
         """Close the run everywhere."""
         try:

@@ -28,6 +28,14 @@ class Tracker(Protocol):
         """How many episodes of one iteration are shown."""
         ...
 
+    def attach(self, tracker_run_id: str, file: str, text: str) -> None:
+        """Keep a text with the run, in the place of an earlier one of that name."""
+        ...
+
+    def place(self, tracker_run_id: str, file: str = "") -> str:
+        """Where the run, or a file of it, is among the tracker's pages: the end of an address."""
+        ...
+
     def end(self, tracker_run_id: str, status: RunStatus) -> None:
         """Close the run."""
         ...

@@ -74,12 +74,25 @@ def test_everything_can_be_said_about_a_run_that_was_started(tracker: Tracker) -
         tracker.end(tracker_run_id, status)
 
 
-@pytest.mark.parametrize("call", ["log", "end"])
+def test_a_text_is_kept_with_its_run_and_has_a_place(tracker: Tracker) -> None:
+    tracker_run_id = tracker.start(make_run("attached"))
+    for text in ("<p>early", "<p>late"):
+        tracker.attach(tracker_run_id, "report.html", text)
+    place = tracker.place(tracker_run_id)
+    assert tracker_run_id in place
+    file = tracker.place(tracker_run_id, "report.html")
+    assert file.startswith(place)
+    assert file.endswith("/report.html")
+
+
+@pytest.mark.parametrize("call", ["log", "end", "attach", "place"])
 def test_a_run_that_was_never_started_is_a_tracker_error(tracker: Tracker, call: str) -> None:
     tracker.start(make_run("known"))
     says = {
         "log": lambda: tracker.log("0" * 32, 1, {"loss": 0.5}),
         "end": lambda: tracker.end("0" * 32, RunStatus.COMPLETED),
+        "attach": lambda: tracker.attach("0" * 32, "report.html", "<p>"),
+        "place": lambda: tracker.place("0" * 32),
     }
     with pytest.raises(TrackerError) as raised:
         says[call]()

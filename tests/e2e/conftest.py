@@ -41,6 +41,8 @@ def toy_config() -> TrainConfig:
                 "problems": 2,
                 "episodes_per_problem": 12,
                 "max_tokens": 1,
+                # Not by how fast the machine is.
+                "granularity": "episode",
             },
             "engine": {"backend": "transformers", "device": "cpu"},
             "learner": {

@@ -1,30 +1,49 @@
 """What a run leaves behind joins up: rows, tracker, registry, Prefect."""
 
 import asyncio
+import re
+from dataclasses import replace
+from datetime import datetime
 from uuid import UUID
 
 import pytest
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.client.schemas.filters import (
+    ArtifactFilter,
+    ArtifactFilterFlowRunId,
+    FlowRunFilter,
+    FlowRunFilterId,
+)
+from prefect.client.schemas.objects import Artifact
 
+from flows.pages import REPORT, key_of
 from flows.train import train
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import with_overrides
-from mappa_core.app.services import use
+from mappa_core.app.services import Services, use
+from mappa_core.audit.config import AuditConfig
+from mappa_core.audit.store import AuditStore
 from mappa_core.core import ids
+from mappa_core.core.records.runs import Run
 from mappa_core.core.records.scores import CoachScore
+from mappa_core.core.settings import SERVED_PAGES
 from mappa_core.store.store import Store
 from tests.e2e.conftest import MakeServices
 from tests.fakes.tracking import MemoryRegistry, MemoryTracker
 
 
-@pytest.mark.parametrize("granularity", ["episode", "action"])
+@pytest.mark.parametrize("granularity", ["auto", "action"])
 def test_everything_a_run_did_can_be_read_back(
-    store: Store, make_services: MakeServices, toy_config: TrainConfig, granularity: str
+    store: Store,
+    make_services: MakeServices,
+    toy_config: TrainConfig,
+    granularity: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     short = {"iterations": 1, "episodes_per_problem": 3, "granularity": granularity}
-    config = toy_config.model_copy(update={"rollout": toy_config.rollout.model_copy(update=short)})
-    services = make_services(config)
+    rollout, unwatched = toy_config.rollout.model_copy(update=short), AuditConfig(anchors=0)
+    config = toy_config.model_copy(update={"rollout": rollout, "audit": unwatched})
+    services = replace(make_services(config), audit=AuditStore(store.database))
 
     async def body() -> list[str]:
         await services.engine.start()
@@ -39,6 +58,8 @@ def test_everything_a_run_did_can_be_read_back(
 
     assert asyncio.run(body()) == ["train toy"]
     (run, *_) = store.runs.list_runs()
+    assert ("Prefect records every" in caplog.text) == (granularity == "auto")
+    _check_pages(run, services)
     figures = store.figures.get_iteration_figures(run.id, "train", 1)
     assert (figures.episodes, figures.failed, figures.agents[0].unscored) == (6, 0, 0)
 
@@ -69,6 +90,32 @@ def test_everything_a_run_did_can_be_read_back(
     logged = services.tracker.metrics[run.mlflow_run_id or ""]
     assert logged[1, "speaker/score"] == figures.agents[0].mean_score
     assert (1, "held_out/gain") in logged
+
+
+def _check_pages(run: Run, services: Services) -> None:
+    """The run's page leads to the report, the audit, MLflow and the next thing to do."""
+    assert run.prefect_flow_run_id is not None
+    mine = ArtifactFilterFlowRunId(any_=[UUID(run.prefect_flow_run_id)])
+    with get_client(sync_client=True) as client:
+        found = client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=mine))
+    by_id = {str(each.id): each for each in found}
+    first, last = sorted((each for each in found if each.key == key_of(run)), key=_made_at)
+    assert "is training" in str(first.data)
+    told = str(last.data)
+    # The toy's answers are never right: nothing changed, and more of it would tell no more.
+    assert f"    mappa evaluate {run.name} evaluation.samples=4" in told
+    artifacts = re.findall(r"\(/artifacts/artifact/([0-9a-f-]{36})\)", told)
+    assert {by_id[artifact].key for artifact in artifacts} == {"audit", "before-and-after"}
+    assert isinstance(services.tracker, MemoryTracker)
+    assert run.mlflow_run_id is not None
+    for file in ("", REPORT):
+        assert f"({SERVED_PAGES}/{services.tracker.place(run.mlflow_run_id, file)})" in told
+    assert run.name in services.tracker.files[run.mlflow_run_id, REPORT]
+
+
+def _made_at(artifact: Artifact) -> datetime:
+    assert artifact.created is not None
+    return artifact.created
 
 
 def test_the_configured_share_of_the_episodes_is_traced(

@@ -19,6 +19,7 @@ class MemoryTracker:
     def __init__(self) -> None:
         self.runs: dict[str, Run] = {}
         self.statuses: dict[str, RunStatus] = {}
+        self.files: dict[tuple[str, str], str] = {}
         self.metrics: defaultdict[str, dict[tuple[int, str], float]] = defaultdict(dict)
 
         self.traces: defaultdict[str, dict[UUID, tuple[Episode, tuple[ScoreEntry, ...]]]] = (
@@ -46,6 +47,14 @@ class MemoryTracker:
             (episode.phase, episode.iteration) == (phase, iteration)
             for episode, _ in self.traces[tracker_run_id].values()
         )
+
+    def attach(self, tracker_run_id: str, file: str, text: str) -> None:
+        self._check(tracker_run_id)
+        self.files[tracker_run_id, file] = text
+
+    def place(self, tracker_run_id: str, file: str = "") -> str:
+        self._check(tracker_run_id)
+        return "/".join(part for part in ("#", "runs", tracker_run_id, file) if part)
 
     def end(self, tracker_run_id: str, status: RunStatus) -> None:
         self._check(tracker_run_id)

@@ -171,6 +171,16 @@ class MlflowTracker(Mlflow):
             self._experiments[tracker_run_id] = found
         return self._experiments[tracker_run_id]
 
+    def attach(self, tracker_run_id: str, file: str, text: str) -> None:
+        """Keep a text among the run's files, in the place of an earlier one of that name."""
+        self._call(f"keep {file}", lambda: self._client.log_text(tracker_run_id, text, file))
+
+    def place(self, tracker_run_id: str, file: str = "") -> str:
+        """Where the run, or a file of it, is below the address of MLflow's pages."""
+        experiment = self._call("find the run", lambda: self._experiment_of(tracker_run_id))
+        files = f"/artifacts/{file}" if file else ""
+        return f"#/experiments/{experiment}/runs/{tracker_run_id}{files}"
+
     def end(self, tracker_run_id: str, status: RunStatus) -> None:
         """Close the run."""
         ended = ENDED.get(status, "RUNNING")

@@ -9,9 +9,7 @@ import pytest
 from mappa_core.app.checks import (
     check_caps,
     check_inputs,
-    check_recorder_load,
     check_sampling,
-    task_runs_of_phases,
 )
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import load_config
@@ -19,7 +17,6 @@ from mappa_core.app.services import open_services
 from mappa_core.coach.config import CoachConfig
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
-from mappa_core.evaluate.config import EvaluationConfig
 from mappa_core.rollout.config import ProblemsConfig, RolloutConfig
 from mappa_core.rollout.problems.base import FixedProblems
 from mappa_core.rollout.teams import load_team
@@ -42,51 +39,6 @@ def test_a_nucleus_in_training_is_refused_with_the_reason() -> None:
         ConfigError, match=r"rollout\.top_p=0\.9 cuts tokens .* no importance ratio"
     ):
         check_sampling(RolloutConfig(top_p=0.9))
-
-
-def test_an_episode_is_two_task_runs_in_training_and_one_in_evaluation() -> None:
-    # 12 problems x 4 episodes, each played and scored; 64 held-out problems, each played.
-    assert task_runs_of_phases(TrainConfig(), TEAM) == {"iteration": 96, "evaluation": 64}
-
-
-def test_actions_and_their_code_count_where_they_are_task_runs() -> None:
-    config = TrainConfig(
-        rollout=RolloutConfig(problems=1, episodes_per_problem=2, granularity="action")
-    )
-    # Up to 1 + 2 + 1 turns, each an action and perhaps a run of its code: 8 more per episode.
-    assert task_runs_of_phases(config, TEAM) == {
-        "iteration": 2 * (2 + 8),
-        "evaluation": 64 * (1 + 8),
-    }
-
-
-def test_the_largest_load_that_is_recorded_whole_is_accepted() -> None:
-    config = TrainConfig(rollout=RolloutConfig(problems=125, episodes_per_problem=10))
-    check_recorder_load(config, TEAM)
-
-
-@pytest.mark.parametrize(
-    ("config", "advice"),
-    [
-        (
-            TrainConfig(rollout=RolloutConfig(problems=126, episodes_per_problem=10)),
-            r"one iteration would make up to 2520 .* lower rollout\.problems",
-        ),
-        (
-            TrainConfig(rollout=RolloutConfig(problems=64, granularity="action")),
-            r"one iteration would make up to 2560 .* set rollout\.granularity=episode",
-        ),
-        (
-            TrainConfig(
-                problems=ProblemsConfig(held_out_size=500), evaluation=EvaluationConfig(samples=6)
-            ),
-            r"one evaluation would make up to 3000 .* lower problems\.held_out_size",
-        ),
-    ],
-)
-def test_a_larger_one_is_refused_with_what_to_change(config: TrainConfig, advice: str) -> None:
-    with pytest.raises(ConfigError, match=advice):
-        check_recorder_load(config, TEAM)
 
 
 def test_the_rule_coach_may_not_teach_what_it_cannot_read(

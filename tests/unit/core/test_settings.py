@@ -38,3 +38,20 @@ def test_how_long_a_run_waits_is_read_by_its_new_and_its_old_name(
     assert Settings().outage_seconds == 30
     monkeypatch.setenv("MAPPA_OUTAGE_SECONDS", "40")
     assert Settings().outage_seconds == 40
+
+
+@pytest.mark.parametrize(
+    ("pages", "tracking", "found"),
+    [
+        ("", "", "http://127.0.0.1:5000"),
+        ("", "postgresql+psycopg://mappa:secret@db/mlflow", "http://127.0.0.1:5000"),
+        ("", "https://me:secret@mlflow.example:8443/team/", "https://mlflow.example:8443/team"),
+        ("http://localhost:5000/", "http://mlflow:5000", "http://localhost:5000"),
+    ],
+)
+def test_links_lead_to_pages_that_a_browser_finds_and_carry_no_password(
+    pages: str, tracking: str, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAPPA_MLFLOW_PAGES", pages)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking)
+    assert Settings().mlflow_pages == found

@@ -1,0 +1,48 @@
+"""Remembers how fast a run goes, and chooses by it what becomes a task run of the next phase."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.recording import Pace, choose, pace_of
+from mappa_core.app.services import Services
+from mappa_core.core.records.episodes import Phase
+
+
+class Recording:
+    """Chooses for one run, phase by phase, and tells when the choice for training changes."""
+
+    def __init__(self, port: Services, run_id: UUID) -> None:
+        self._port, self._run_id = port, run_id
+        self._cores = len(os.sched_getaffinity(0))
+        self._paces: dict[Phase, Pace] = {}
+        self._told = ""
+
+    @asynccontextmanager
+    async def watched(self, phase: Phase, iteration: int) -> AsyncGenerator[None]:
+        """Remember how long the block took, which plays `iteration` and all that belongs to it."""
+        started = time.perf_counter()
+        yield
+        seconds, store = time.perf_counter() - started, self._port.store
+        figures = await asyncio.to_thread(
+            store.figures.get_iteration_figures, self._run_id, phase, iteration
+        )
+        self._paces[phase] = pace_of(figures, seconds)
+
+    def chosen(self, config: TrainConfig, phase: Phase) -> TrainConfig:
+        """The configuration with what becomes a task run of the next `phase`."""
+        # Where there is no other: held-out episodes, neither scored nor learned from, are faster.
+        pace = self._paces.get(phase, self._paces.get("held_out"))
+        choice = choose(config, self._port.team, pace, self._cores)
+        asked = config.rollout.granularity == "auto" and phase == "train"
+        if asked and choice.granularity != self._told:
+            self._told = choice.granularity
+            self._port.progress.on_notice(
+                f"Prefect records every {choice.granularity} from here on: {choice.because}"
+            )
+        rollout = config.rollout.model_copy(update={"granularity": choice.granularity})
+        return config.model_copy(update={"rollout": rollout})
