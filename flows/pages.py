@@ -5,14 +5,17 @@ the gain, the audit's verdict and the command that follows from both.
 """
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 
+import httpx
 from prefect.artifacts import acreate_markdown_artifact, acreate_table_artifact
 
 from mappa_core.app.services import Services
 from mappa_core.audit.report.text import markdown
 from mappa_core.audit.run_audit import DEFAULT_SIMULATIONS, audit_run
 from mappa_core.audit.statistics.verdicts import MARGIN_POINTS
-from mappa_core.core.errors import NotFound
+from mappa_core.core.errors import MappaError, NotFound
 from mappa_core.core.records.runs import Run
 from mappa_core.core.settings import SERVED_PAGES, Settings
 from mappa_core.evaluate.comparison import Comparison
@@ -21,6 +24,19 @@ from mappa_core.evaluate.run_story import read_story
 
 REPORT = "report.html"
 """The run's report among its files in MLflow."""
+
+
+@asynccontextmanager
+async def shown(port: Services, run: Run) -> AsyncGenerator[None]:
+    """Lead from the run's page to where it can be watched, and to how it goes on if it fails."""
+    await show_start(port, run)
+    try:
+        yield
+    except MappaError as failure:
+        # Where Prefect is away as well, it is the run's own failure that is told.
+        with suppress(httpx.HTTPError, RuntimeError):
+            await show_failure(port, run, failure)
+        raise
 
 
 async def show_start(port: Services, run: Run) -> None:
@@ -33,6 +49,20 @@ async def show_start(port: Services, run: Run) -> None:
         f"* [MLflow run]({tracked}): metrics of every iteration, one trace per episode\n"
         f"* `mappa show {run.name}`: its iterations and episodes\n"
         f"* `mappa train --resume {run.name}`: if it stops, goes on where it was\n\n{_where()}",
+    )
+
+
+async def show_failure(port: Services, run: Run, failure: MappaError) -> None:
+    """Lead from the page of a run that failed to why, and to the command that goes on with it."""
+    tracked = _tracked(port, run, "")
+    await acreate_markdown_artifact(
+        key=key_of(run),
+        description=f"{run.name}: why it failed, and how it goes on",
+        markdown=f"# {run.name} failed\n\n{failure}\n\n"
+        f"* [MLflow run]({tracked}): metrics and traces up to there\n"
+        f"* `mappa show {run.name}`: its iterations and episodes\n\n"
+        f"## Next\n\nNothing that is stored is done again:\n\n"
+        f"    mappa train --resume {run.name}\n\n{_where()}",
     )
 
 

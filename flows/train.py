@@ -26,7 +26,7 @@ from flows.audit import Watch, run_resource
 from flows.dispatch import check_deployment
 from flows.evaluate import evaluate_held_out
 from flows.limits import global_limits
-from flows.pages import show_end, show_start
+from flows.pages import show_end, shown
 from flows.recording import Recording
 from flows.rollout import planned, rollout, serve
 from flows.runs import open_run
@@ -82,9 +82,8 @@ async def train(
         if resume is None and port.audit is not None:
             tell = port.progress.on_notice
             await check_exam(port.scoring_coach, port.team, config, port.audit, tell)
-        async with open_run(port, config, resume) as run:
+        async with open_run(port, config, resume) as run, shown(port, run):
             port.progress.on_run_started(run)
-            await show_start(port, run)
             if isinstance(port.coach, BudgetedCoach):
                 spent = await asyncio.to_thread(port.store.figures.get_coach_spending, run.id)
                 port.coach.resume_budget(spent)

@@ -8,6 +8,7 @@ import pytest
 from prefect import get_client
 
 from flows.audit import audit
+from flows.pages import key_of
 from flows.train import train
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import use
@@ -18,6 +19,7 @@ from mappa_core.core.records.runs import RunStatus
 from mappa_core.core.records.scores import CoachCase, CoachScore, Unscored
 from mappa_core.store.store import Store
 from tests.builders import make_run
+from tests.e2e.artifacts import artifacts_of
 from tests.e2e.conftest import MakeServices
 from tests.e2e.toy import AlphabetCoach, letter_share
 
@@ -75,6 +77,9 @@ def test_drift_stops_the_run_where_the_configuration_says_so(
         asyncio.run(body())
     (run,) = store.runs.list_runs()
     assert run.status is RunStatus.FAILED
+    told = str([page for page in artifacts_of(run) if page.key == key_of(run)][-1].data)
+    assert "coach has drifted since iteration 3" in told
+    assert f"    mappa train --resume {run.name}\n" in told
     assert services.audit is not None
     drifts = [
         event for event in asyncio.run(events_of(run.name)) if event["event"] == "mappa.audit.drift"

@@ -3,18 +3,11 @@
 import asyncio
 import re
 from dataclasses import replace
-from datetime import datetime
 from uuid import UUID
 
 import pytest
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import (
-    ArtifactFilter,
-    ArtifactFilterFlowRunId,
-    FlowRunFilter,
-    FlowRunFilterId,
-)
-from prefect.client.schemas.objects import Artifact
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 
 from flows.pages import REPORT, key_of
 from flows.train import train
@@ -28,6 +21,7 @@ from mappa_core.core.records.runs import Run
 from mappa_core.core.records.scores import CoachScore
 from mappa_core.core.settings import SERVED_PAGES
 from mappa_core.store.store import Store
+from tests.e2e.artifacts import artifacts_of
 from tests.e2e.conftest import MakeServices
 from tests.fakes.tracking import MemoryRegistry, MemoryTracker
 
@@ -94,12 +88,9 @@ def test_everything_a_run_did_can_be_read_back(
 
 def _check_pages(run: Run, services: Services) -> None:
     """The run's page leads to the report, the audit, MLflow and the next thing to do."""
-    assert run.prefect_flow_run_id is not None
-    mine = ArtifactFilterFlowRunId(any_=[UUID(run.prefect_flow_run_id)])
-    with get_client(sync_client=True) as client:
-        found = client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=mine))
+    found = artifacts_of(run)
     by_id = {str(each.id): each for each in found}
-    first, last = sorted((each for each in found if each.key == key_of(run)), key=_made_at)
+    first, last = (each for each in found if each.key == key_of(run))
     assert "is training" in str(first.data)
     told = str(last.data)
     # The toy's answers are never right: nothing changed, and more of it would tell no more.
@@ -111,11 +102,6 @@ def _check_pages(run: Run, services: Services) -> None:
     for file in ("", REPORT):
         assert f"({SERVED_PAGES}/{services.tracker.place(run.mlflow_run_id, file)})" in told
     assert run.name in services.tracker.files[run.mlflow_run_id, REPORT]
-
-
-def _made_at(artifact: Artifact) -> datetime:
-    assert artifact.created is not None
-    return artifact.created
 
 
 def test_the_configured_share_of_the_episodes_is_traced(
