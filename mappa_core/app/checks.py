@@ -6,6 +6,7 @@ from pathlib import Path
 
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.fitting import Despite, check_fits, check_space
+from mappa_core.app.placement import placement
 from mappa_core.app.recording import check_recorder_load
 from mappa_core.audit.config import AuditConfig
 from mappa_core.audit.store import AuditStore
@@ -143,6 +144,7 @@ def check_inputs(
     check_engine(config.engine, whole_weights=config.learner.weights == "full")
     if config.learner.deployment is None:
         resolve_device(config.learner.device)
+    placement(config, len(team.agents))
     return team
 
 

@@ -4,7 +4,8 @@
     disk     checkpoints, registered files and served weights, by the configuration
 
 What is refused can be started all the same by name: `mappa train --despite memory`. A run whose
-updates are computed elsewhere, or whose model does not say its sizes, has no plan.
+updates are computed elsewhere, that is on several GPUs, or whose model does not say its sizes, has
+no plan.
 """
 
 import os
@@ -23,6 +24,7 @@ from mappa_core.app.memory import (
     shape_for,
     shared_cache_bytes,
 )
+from mappa_core.app.placement import placement
 from mappa_core.core.errors import ConfigError, DiskFull
 from mappa_core.core.settings import Settings
 from mappa_core.models.shape import ModelShape
@@ -76,7 +78,7 @@ def check_fits(
 def memory_plan(
     config: TrainConfig, settings: Settings, shape: ModelShape, agents: int
 ) -> MemoryPlan | None:
-    """Plan a run's memory on this machine; None where a part of it is elsewhere."""
+    """Plan a run's memory on this machine; None where it is on several devices."""
     from mappa_core.models.device import resolve_device
 
     learner, engine = config.learner, config.engine
@@ -86,6 +88,8 @@ def memory_plan(
     if learner.deployment is not None or len(devices) > 1:
         return None
     if devices == {"cuda"}:
+        if len(placement(config, agents).gpus) > 1:
+            return None
         found = gpu_bytes()
         if found is None:
             return None
@@ -97,11 +101,16 @@ def memory_plan(
 
 
 def server_cache_bytes(config: TrainConfig, settings: Settings, agents: int) -> int | None:
-    """Plan the cache of the engine's servers on this machine's GPU, as `shared_cache_bytes`."""
+    """Plan the cache of the engine's servers on this machine's GPU, as `shared_cache_bytes`.
+
+    None on several GPUs: each server measures what its share leaves.
+    """
     from mappa_core.models.device import resolve_device
 
     found = gpu_bytes() if resolve_device(config.engine.device) == "cuda" else None
-    return None if found is None else shared_cache_bytes(config, settings, agents, found)
+    if found is None or len(placement(config, agents).gpus) > 1:
+        return None
+    return shared_cache_bytes(config, settings, agents, found)
 
 
 def check_memory(plan: MemoryPlan | None) -> None:

@@ -1,15 +1,17 @@
 """Services of a run, opened in the order in which a user can mend what is wrong."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable, Collection, Generator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mappa_core.app.checks import auditable, check_inputs, coached_team
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.fitting import Despite, check_space, server_cache_bytes
+from mappa_core.app.placement import experimental, learner_gpus, placement
 from mappa_core.app.progress import Log, LogProgress, ProgressListener
 from mappa_core.audit.config import AuditConfig
 from mappa_core.audit.corrections import corrected_actions
@@ -235,9 +237,12 @@ async def _build(
         progress.on_starting("coach")
         await start_coaches(coach, second)
     progress.on_starting("engines")
-    engine = await start_engine(
-        _engine_setup(config, settings, team, model, tokenizer.end_token_ids), stack
-    )
+    placed = placement(config, len(team.agents))
+    if (said := experimental(config, placed)) is not None:
+        logging.getLogger("mappa").warning(said)
+    setup = _engine_setup(config, settings, team, model, tokenizer.end_token_ids)
+    gpus = placed.servers if any(placed.servers) else ()
+    engine = await start_engine(replace(setup, replicas=placed.replicas, devices=gpus), stack)
     return Services(
         team=team,
         model=model,
@@ -250,7 +255,7 @@ async def _build(
         second_coach=second,
         learner=None
         if config.learner.deployment
-        else open_learner(config.learner, model, settings.checkpoints, stack),
+        else open_learner(config.learner, model, settings.checkpoints, stack, gpus=placed.learner),
         store=store,
         tracker=open_tracker(databases.mlflow, config.tracking, settings, outage_retry),
         registry=MlflowRegistry(databases.mlflow, outage_retry, config.tracking.registered_dtype),
@@ -293,7 +298,12 @@ async def open_learning(
         waiting = LogProgress(log).on_waiting
         *_, store = await asyncio.to_thread(_open_databases, settings, waiting, stack)
         learner = await asyncio.to_thread(
-            open_learner, config.learner, model, settings.checkpoints, stack
+            open_learner,
+            config.learner,
+            model,
+            settings.checkpoints,
+            stack,
+            gpus=learner_gpus(config),
         )
         yield Learning(learner=learner, store=store, audit=AuditStore(store.database))
 

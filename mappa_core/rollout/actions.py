@@ -112,7 +112,11 @@ class DirectRunner(ToolRunner):
             started_at = datetime.now(UTC)
             completion = await self.engine.generate(
                 GenerationRequest(
-                    policy=policy, prompt_token_ids=prompt, sampling=sampling, seed=seed
+                    policy=policy,
+                    prompt_token_ids=prompt,
+                    sampling=sampling,
+                    seed=seed,
+                    problem_id=episode.problem.id,
                 )
             )
         thought = self.tokenizer.opened_thought(observation.messages)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
 from pydantic import Field
 
-from mappa_core.core.section import Fraction, Positive, Section
+from mappa_core.core.section import Fraction, NonNegative, Positive, Section
 from mappa_core.rollout.source_table import SOURCES
 
 if TYPE_CHECKING:
@@ -163,6 +163,20 @@ class EngineConfig(Section):
     )
     gpu_memory_utilization: Fraction = Field(
         default=0.6, description="Share of a GPU the servers may take, all together."
+    )
+    devices: Literal["auto"] | tuple[NonNegative, ...] = Field(
+        default="auto",
+        description="GPUs of the servers, by their place among the visible ones; auto: those that "
+        "the learner leaves, or all where it leaves too few or servers sleep.",
+    )
+    tensor_parallel: Positive = Field(
+        default=1,
+        description="GPUs that each server's weights are spread over; above 1 experimental.",
+    )
+    replicas: Literal["auto"] | Positive = Field(
+        default="auto",
+        description="Servers that serve each policy alike; a problem's requests stay with one. "
+        "auto: as many as there are GPUs for; 1 on a CPU.",
     )
     colocate: bool = Field(
         default=False,

@@ -4,7 +4,7 @@ from typing import Literal, cast
 
 from pydantic import Field, model_validator
 
-from mappa_core.core.section import Decay, Fraction, Positive, Section
+from mappa_core.core.section import Decay, Fraction, NonNegative, Positive, Section
 from mappa_core.train.estimators import ESTIMATORS, EstimatorName
 
 
@@ -52,6 +52,11 @@ class LearnerConfig(Section):
         description="torch: in this process; deepspeed: ZeRO on ranks of their own.",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="Where it runs.")
+    devices: Literal["auto"] | tuple[NonNegative, ...] = Field(
+        default="auto",
+        description="GPUs of the learner, by their place among the visible ones; auto: the first "
+        "ones, one for each rank of each of updates_at_once. The torch learner has the first.",
+    )
     deployment: str | None = Field(
         default=None,
         pattern=r"^update/[^/]+$",

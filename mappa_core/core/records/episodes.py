@@ -106,6 +106,8 @@ class GenerationRequest:
     prompt_token_ids: tuple[int, ...]
     sampling: Sampling
     seed: int
+    problem_id: UUID | None = None
+    """Requests of one problem share much of their prompts; None where it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,11 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from types import MappingProxyType
 
 from mappa_core.core.errors import EngineError
+
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 _SCRIPT = Path(__file__).with_name("fork_server_script.py")
 _prestarted: ContextVar["ForkServer | None"] = ContextVar("fork_server", default=None)
@@ -49,8 +52,10 @@ class ForkServer:
             )
         return self._control
 
-    def fork(self, arguments: Sequence[str], log: Path) -> socket.socket:
-        """Ask for a server; returns our end of its liveness socket.
+    def fork(
+        self, arguments: Sequence[str], log: Path, variables: Mapping[str, str] = NOTHING
+    ) -> socket.socket:
+        """Ask for a server, with `variables` of its own; returns our end of its liveness socket.
 
         The server is ended when the returned end is closed or shut down; the other end closes
         when the server has ended.
@@ -59,7 +64,9 @@ class ForkServer:
             EngineError: The process ended before it could be asked.
         """
         control = self.start()
-        request = json.dumps({"arguments": list(arguments), "log": str(log)})
+        request = json.dumps(
+            {"arguments": list(arguments), "log": str(log), "variables": dict(variables)}
+        )
         ours, theirs = socket.socketpair()
         with theirs:
             try:

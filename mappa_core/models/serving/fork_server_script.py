@@ -5,7 +5,8 @@
 Importing vLLM takes a core ten seconds, and a server does it twice: for itself and for its engine.
 Forked servers start with all of it in memory, and share that memory.
 
-A request is one packet: {"arguments": [...], "log": PATH} and, with it, one end of a socket pair.
+A request is one packet: {"arguments": [...], "log": PATH, "variables": {...}} and, with it, one end
+of a socket pair; the variables are set in the server's environment before it looks for a GPU.
 That pair shows each side that the other lives. The kernel closes the requester's end however it
 dies, SIGKILL included; then, or when the server ends by itself, the server's whole process group is
 ended, and then the other end closes. This process itself ends when no more requests can come.
@@ -45,6 +46,7 @@ def serve_requests() -> list[str] | None:
             control.close()
             request = json.loads(packet)
             _leave_streams(request["log"])
+            os.environ.update(request["variables"])
             _fork_guarded(ends[0])
             return request["arguments"]
         os.close(ends[0])

@@ -5,6 +5,7 @@ development endpoints, which change weights, are out of every other user's reach
 """
 
 import asyncio
+import json
 import select
 import shutil
 import socket
@@ -12,15 +13,18 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, NoReturn
 
 import httpx
 
 from mappa_core.core.errors import EngineError
-from mappa_core.models.serving.fork_server import ForkServer
+from mappa_core.models.serving.fork_server import NOTHING, ForkServer
 
 REPLY_SECONDS = 900.0
-"""A reply that takes longer means a server that hangs."""
+"""A reply that takes longer means a server that hangs; a generation may take any time, as long as
+tokens come, of this request or another one."""
 
+_SERVER_ERROR = 500
 _STOP_SECONDS = 15.0
 _POLL_SECONDS = 0.25
 
@@ -32,12 +36,21 @@ class ServerDied(Exception):
 class Server:
     """A vLLM server of our own, and the only client of it."""
 
-    def __init__(self, fork_server: ForkServer, arguments: Sequence[str], log: Path) -> None:
+    def __init__(
+        self,
+        fork_server: ForkServer,
+        arguments: Sequence[str],
+        log: Path,
+        *,
+        variables: Mapping[str, str] = NOTHING,
+    ) -> None:
         self._fork_server = fork_server
-        self._arguments = tuple(arguments)
+        self._arguments, self._variables = tuple(arguments), variables
         self._liveness: socket.socket | None = None
         self._directory: Path | None = None
         self._client: httpx.AsyncClient | None = None
+        self._heard = 0.0
+        self._under_way = 0
         self.log = log
 
     @property
@@ -57,7 +70,15 @@ class Server:
         Raises:
             EngineError: It ended early or took longer than `seconds`; the message names the log.
         """
-        self._directory = Path(tempfile.mkdtemp(prefix="mappa-vllm-"))
+        self._open(Path(tempfile.mkdtemp(prefix="mappa-vllm-")))
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        arguments = (*self._arguments, "--uds", str(self.address))
+        self._liveness = self._fork_server.fork(arguments, self.log, self._variables)
+        await self._until_healthy(self._liveness, seconds)
+
+    def _open(self, directory: Path) -> None:
+        """Be the client of the socket in `directory`."""
+        self._directory = directory
         transport = httpx.AsyncHTTPTransport(
             uds=str(self.address),
             # A connection kept alive may be closed by the server just as it is used again, which
@@ -67,10 +88,6 @@ class Server:
         self._client = httpx.AsyncClient(
             transport=transport, base_url="http://vllm", timeout=httpx.Timeout(REPLY_SECONDS)
         )
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        arguments = (*self._arguments, "--uds", str(self.address))
-        self._liveness = self._fork_server.fork(arguments, self.log)
-        await self._until_healthy(self._liveness, seconds)
 
     async def _until_healthy(self, liveness: socket.socket, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -106,14 +123,63 @@ class Server:
             response = await self._open_client().post(path, json=body)
         except httpx.TransportError as error:
             raise ServerDied(f"{type(error).__name__} at {path}") from error
-        if response.is_server_error and not await self.healthy():
-            raise ServerDied(f"HTTP {response.status_code} at {path}")
         if response.is_error:
-            raise EngineError(
-                f"vLLM refused {path} with HTTP {response.status_code}: "
-                f"{' '.join(response.text.split())[:300]} (log: {self.log})"
-            )
+            await self._refused(path, response.status_code, response.text)
         return response
+
+    async def events(self, path: str, body: Mapping[str, object]) -> list[dict[str, Any]]:
+        """Send `body` as JSON, and take all events of the answer (`stream` is asked for in it).
+
+        Raises:
+            ServerDied: No answer will come: nothing did for `REPLY_SECONDS`, of any request.
+            EngineError: The server lives and refuses.
+        """
+        if not self._under_way:
+            self._heard = time.monotonic()
+        self._under_way += 1
+        taking = asyncio.ensure_future(self._taken(path, body))
+        try:
+            while not taking.done():
+                left = self._heard + REPLY_SECONDS - time.monotonic()
+                if left <= 0:
+                    raise ServerDied(f"no token for {REPLY_SECONDS:.0f} s at {path}")
+                await asyncio.wait((taking,), timeout=left)
+            return taking.result()
+        finally:
+            self._under_way -= 1
+            if taking.cancel():
+                await asyncio.wait((taking,))
+
+    async def _taken(self, path: str, body: Mapping[str, object]) -> list[dict[str, Any]]:
+        events: list[dict[str, Any]] = []
+        ended = False
+        try:
+            client = self._open_client()
+            async with client.stream("POST", path, json=body, timeout=None) as response:
+                if response.is_error:
+                    text = (await response.aread()).decode(errors="replace")
+                    await self._refused(path, response.status_code, text)
+                async for line in response.aiter_lines():
+                    self._heard = time.monotonic()
+                    ended = ended or line == "data: [DONE]"
+                    if line.startswith("data: {"):
+                        events.append(json.loads(line.removeprefix("data: ")))
+        except httpx.TransportError as error:
+            raise ServerDied(f"{type(error).__name__} at {path}") from error
+        for event in events:
+            if "error" in event:
+                await self._refused(path, 500, json.dumps(event["error"]))
+        if not ended:
+            raise ServerDied(f"an answer that breaks off at {path}")
+        return events
+
+    async def _refused(self, path: str, status: int, text: str) -> NoReturn:
+        if status >= _SERVER_ERROR and not await self.healthy():
+            raise ServerDied(f"HTTP {status} at {path}")
+        raise EngineError(
+            f"vLLM refused {path} with HTTP {status}: {' '.join(text.split())[:300]} "
+            f"(log: {self.log})"
+        )
 
     def _open_client(self) -> httpx.AsyncClient:
         if self._client is None:

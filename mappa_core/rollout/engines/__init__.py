@@ -1,6 +1,5 @@
 """Engines sample actions from the agents' weights; one table says which there are."""
 
-import logging
 from collections.abc import Generator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
@@ -12,8 +11,6 @@ from mappa_core.core.errors import ConfigError
 from mappa_core.rollout.config import EngineConfig
 from mappa_core.rollout.engines.base import EngineSetup, serves_whole_models
 from mappa_core.rollout.protocols import Engine
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,14 +48,20 @@ def prestarted(config: EngineConfig, log_directory: Path) -> Generator[None]:
 
 
 def check_engine(config: EngineConfig, *, whole_weights: bool) -> None:
-    """Refuse a way of sending weights to the servers that does not exist.
+    """Refuse servers that an engine does not have, and ways to send weights that do not exist.
 
     Raises:
-        ConfigError: No whole weights are served, or there is no GPU for them to go through.
+        ConfigError: Several servers or GPUs for an engine that has one, no whole weights are
+            served, or there is no GPU for them to go through.
     """
     from mappa_core.models.device import resolve_device
 
     device = resolve_device(config.device)
+    if config.backend != "vllm" and (config.tensor_parallel, config.replicas) != (1, "auto"):
+        raise ConfigError(
+            f"engine.backend={config.backend} has one server on one device: leave "
+            "engine.tensor_parallel at 1 and engine.replicas at auto, or set engine.backend=vllm"
+        )
     if config.weight_sync == "reload":
         return
     receivers = [name for name, kind in ENGINES.items() if kind.takes_sent_weights]
@@ -84,12 +87,6 @@ async def start_engine(setup: EngineSetup, stack: AsyncExitStack) -> Engine:
         EngineError: It does not start.
     """
     check_engine(setup.config, whole_weights=setup.whole_weights)
-    if setup.config.weight_sync != "reload":
-        _log.warning(
-            "engine.weight_sync=%s is experimental: no GPU has run it yet, so compare the metric "
-            "mismatch_kl with docs/learning.md after the first update",
-            setup.config.weight_sync,
-        )
     # Imported when it is asked for: torch, transformers and vLLM take seconds.
     module = import_module(f"{__name__}.{ENGINES[setup.config.backend].module}")
     engine: Engine = module.open_engine(setup)

@@ -28,6 +28,11 @@ class EngineSetup:
     """Largest rank of an adapter (serving `adapters` only)."""
     gpu_cache_bytes: int | None = None
     """Key-value cache of each server on a GPU; None: what a server finds its share to leave."""
+    replicas: int = 1
+    """Servers that serve each policy alike (vLLM only)."""
+    devices: tuple[tuple[str, ...], ...] = ()
+    """The GPUs of each server, by their names in CUDA_VISIBLE_DEVICES: those of the first replica
+    come first. Empty: the servers see what this process sees."""
 
 
 def serves_whole_models(config: EngineConfig, device: str, *, whole_weights: bool) -> bool:

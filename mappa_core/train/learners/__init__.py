@@ -10,15 +10,20 @@ from mappa_core.train.protocols import Learner
 
 
 def open_learner(
-    config: LearnerConfig, model: str, checkpoints: Path, stack: ExitStack | AsyncExitStack
+    config: LearnerConfig,
+    model: str,
+    checkpoints: Path,
+    stack: ExitStack | AsyncExitStack,
+    *,
+    gpus: tuple[str, ...],
 ) -> Learner:
     """Open the learner as configured; what it starts ends with `stack`.
 
     The torch learner has the base model in memory then, DeepSpeed's ranks start with the first
-    update.
+    update, on `gpus` by their names in CUDA_VISIBLE_DEVICES.
 
     Raises:
-        ConfigError: A package or a GPU it needs is missing.
+        ConfigError: A package it needs is missing.
     """
     if config.backend == "deepspeed":
         # Only its ranks import it.
@@ -27,10 +32,8 @@ def open_learner(
                 "learner.backend=deepspeed needs the package deepspeed: install "
                 "requirements/gpu.lock, or set learner.backend=torch"
             )
-        from mappa_core.models.device import resolve_device, visible_gpus
         from mappa_core.train.learners.deepspeed.learner import DeepspeedLearner
 
-        gpus = visible_gpus() if resolve_device(config.device) == "cuda" else ()
         learner = DeepspeedLearner(model, checkpoints, config, devices=gpus)
         stack.callback(learner.close)
         return learner

@@ -15,4 +15,4 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "deepspeed", None)
     config = LearnerConfig(backend="deepspeed", device="cpu")
     with ExitStack() as stack, pytest.raises(ConfigError, match="needs the package deepspeed"):
-        open_learner(config, "model", tmp_path, stack)
+        open_learner(config, "model", tmp_path, stack, gpus=())

@@ -12,6 +12,8 @@ BASE = "base"
 
 SEQUENCES = 64
 """At once on a CPU server, at most."""
+STREAM_TOKENS = 32
+"""In one part of an answer: often enough to see that it comes, and not a message for each."""
 _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 
 
@@ -29,7 +31,7 @@ def arguments(
         model: Directory of the base weights.
         config: The engine's.
         device: `cpu` or `cuda`.
-        servers: How many share the machine.
+        servers: How many share a GPU.
         gpu_cache_bytes: Key-value cache of each on a GPU; None: it measures what its share leaves.
     """
     length = config.max_model_length
@@ -42,6 +44,7 @@ def arguments(
         # included, as the trainer computes them.
         *("--generation-config", "vllm", "--logprobs-mode", "processed_logprobs"),
         "--enable-prefix-caching",
+        *("--stream-interval", str(STREAM_TOKENS)),
         *("--disable-uvicorn-access-log", "--disable-log-stats"),
     )
     if device == "cpu":
@@ -51,8 +54,9 @@ def arguments(
     if gpu_cache_bytes is not None:
         share += ("--kv-cache-memory-bytes", str(gpu_cache_bytes))
     asleep = ("--enable-sleep-mode",) if config.colocate else ()
+    spread = ("--tensor-parallel-size", str(config.tensor_parallel))
     sync = () if config.weight_sync == "reload" else transfer_arguments(config.weight_sync)
-    return (*common, *share, *asleep, *sync)
+    return (*common, *share, *spread, *asleep, *sync)
 
 
 def transfer_arguments(backend: str) -> tuple[str, ...]:

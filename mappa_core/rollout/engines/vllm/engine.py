@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Protocol
 
 from mappa_core.core.concurrency import all_ended
@@ -14,6 +15,7 @@ from mappa_core.rollout.engines.base import EngineSetup, serves_whole_models
 from mappa_core.rollout.engines.vllm import command
 from mappa_core.rollout.engines.vllm.fork_server import open_fork_server
 from mappa_core.rollout.engines.vllm.managed_server import ManagedServer
+from mappa_core.rollout.engines.vllm.replicas import Balance
 from mappa_core.rollout.engines.vllm.waves import WaveScheduler
 from mappa_core.rollout.engines.vllm.weight_loaders import (
     AdapterLoader,
@@ -36,9 +38,14 @@ class VllmEngine:
         names = agents if merged else ("adapters",)
         flags = server_flags(setup, device)
         loader = _whole_model_loader(setup, device) if merged else AdapterLoader()
+        gpus = setup.devices or ((),) * (len(names) * setup.replicas)
 
-        def managed(name: str) -> ManagedServer:
-            server = Server(fork_server, flags, fork_server.log.with_name(f"vllm-{name}.log"))
+        def managed(number: int, gpus: tuple[str, ...]) -> ManagedServer:
+            replica, kind = divmod(number, len(names))
+            name = f"{names[kind]}-{replica}" if setup.replicas > 1 else names[kind]
+            seen = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
+            log = fork_server.log.with_name(f"vllm-{name}.log")
+            server = Server(fork_server, flags, log, variables=seen)
             return ManagedServer(server, loader, end_token_ids=setup.end_token_ids, config=config)
 
         self.setup = setup
@@ -46,31 +53,39 @@ class VllmEngine:
         self._fork_server = fork_server
         # vLLM's sleep mode is for GPUs only.
         self._sleeps = config.colocate and device != "cpu"
-        self._servers = tuple(map(managed, names))
-        self._share_a_gpu = device != "cpu"
+        self._servers = tuple(managed(number, seen) for number, seen in enumerate(gpus))
+        self._turns = turns(gpus, on_gpu=device != "cpu")
         self._waves = WaveScheduler() if device == "cpu" and len(names) > 1 else None
-        serving = self._servers if merged else self._servers * len(agents)
-        self._server_of = dict(zip(agents, serving, strict=True))
+        # Replicas of one agent's server, or of the one server that all agents share.
+        of_kind = [self._servers[kind :: len(names)] for kind in range(len(names))]
+        balances = [Balance(setup.replicas) for _ in names]
+        self._serving = {
+            agent: (of_kind[kind], balances[kind])
+            for agent, kind in zip(agents, range(len(names)) if merged else repeat(0), strict=False)
+        }
 
     async def start(self) -> None:
         """Start all servers; where one does not start, all are stopped again."""
         try:
-            await start_all(self._servers, one_by_one=self._share_a_gpu)
+            await start_all([[self._servers[i] for i in turn] for turn in self._turns])
         except BaseException:
             await self.close()
             raise
 
     async def load(self, policy: PolicyVersion) -> None:
-        """Put `policy` into the server of its agent."""
-        await self._server_for(policy).load(policy)
+        """Put `policy` into all servers of its agent; returns when the last one has it."""
+        servers, _ = self._serving_of(policy)
+        await all_ended((server.load(policy) for server in servers), at_once=len(servers))
 
     async def generate(self, request: GenerationRequest) -> Completion:
-        """Sample one action on the agent's server."""
-        server = self._server_for(request.policy)
+        """Sample one action on a server of the agent, the one that has its problem."""
+        servers, balance = self._serving_of(request.policy)
         if self._waves is None:
-            return await server.generate(request)
+            with balance.chosen(request.problem_id) as replica:
+                return await servers[replica].generate(request)
         async with self._waves.admitted(request.policy.agent):
-            return await server.generate(request)
+            with balance.chosen(request.problem_id) as replica:
+                return await servers[replica].generate(request)
 
     async def sleep(self) -> None:
         """Leave a GPU's memory to the learner; on a CPU nothing is given up."""
@@ -87,21 +102,22 @@ class VllmEngine:
         await asyncio.gather(*(server.close() for server in self._servers))
         self._fork_server.close()
 
-    def _server_for(self, policy: PolicyVersion) -> ManagedServer:
-        server = self._server_of.get(policy.agent)
-        if server is None:
-            raise EngineError(f"no agent {policy.agent} here: only {', '.join(self._server_of)}")
-        return server
+    def _serving_of(self, policy: PolicyVersion) -> tuple[Sequence[ManagedServer], Balance]:
+        serving = self._serving.get(policy.agent)
+        if serving is None:
+            raise EngineError(f"no agent {policy.agent} here: only {', '.join(self._serving)}")
+        return serving
 
 
 def server_flags(setup: EngineSetup, device: str) -> tuple[str, ...]:
     """List what each server of an engine on `device` is started with."""
     merged = serves_whole_models(setup.config, device, whole_weights=setup.whole_weights)
+    used = [gpu for gpus in setup.devices for gpu in gpus]
     flags = command.arguments(
         setup.model,
         setup.config,
         device=device,
-        servers=len(setup.agents) if merged else 1,
+        servers=max(map(used.count, used), default=len(setup.agents) if merged else 1),
         gpu_cache_bytes=setup.gpu_cache_bytes,
     )
     if merged:
@@ -117,18 +133,29 @@ class Startable(Protocol):
         ...
 
 
-async def start_all(servers: Sequence[Startable], *, one_by_one: bool) -> None:
-    """Start servers; the first error is raised when none is starting any more.
+def turns(gpus: Sequence[tuple[str, ...]], *, on_gpu: bool) -> list[list[int]]:
+    """Say which servers start one after another, by their numbers: those that share GPUs.
 
-    On a GPU they come one after another: a server asks for its share of the memory that is free
-    when it starts, and one whose cache is not given measures what its own weights and steps leave:
-    it would take another's, which is loading, for its own.
+    A server asks for its share of the memory that is free when it starts, and one whose cache is
+    not given measures what its own weights and steps leave: it would take another's, which is
+    loading, for its own. On a CPU each starts by itself.
     """
-    if one_by_one:
-        for server in servers:
+    if not on_gpu:
+        return [[number] for number in range(len(gpus))]
+    sharing: dict[tuple[str, ...], list[int]] = {}
+    for number, own in enumerate(gpus):
+        sharing.setdefault(own, []).append(number)
+    return list(sharing.values())
+
+
+async def start_all(turns: Sequence[Sequence[Startable]]) -> None:
+    """Start servers, each turn's one after another; the first error is raised when none starts."""
+
+    async def start(turn: Sequence[Startable]) -> None:
+        for server in turn:
             await server.start()
-        return
-    await all_ended((server.start() for server in servers), at_once=len(servers))
+
+    await all_ended((start(turn) for turn in turns), at_once=len(turns))
 
 
 def _whole_model_loader(setup: EngineSetup, device: str) -> WeightLoader:

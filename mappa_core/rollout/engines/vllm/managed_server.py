@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from itertools import chain
 from typing import TypeVar
 
 from pydantic import BaseModel
@@ -34,11 +35,11 @@ class _Logprobs(BaseModel):
 class _Choice(BaseModel):
     token_ids: tuple[int, ...]
     logprobs: _Logprobs
-    finish_reason: FinishReason
+    finish_reason: FinishReason | None = None
 
 
-class _Response(BaseModel):
-    """What is read of vLLM's answer."""
+class _Event(BaseModel):
+    """What is read of a part of vLLM's answer: some more tokens."""
 
     choices: tuple[_Choice]
 
@@ -181,12 +182,15 @@ class ManagedServer:
         check_served(request.policy, self._loaded.get(request.policy.agent))
         self._check_consistent()
         started = time.perf_counter()
-        response = await self._server.post("/v1/completions", self._body(request))
-        (choice,) = _Response.model_validate_json(response.content).choices
+        events = await self._server.events("/v1/completions", self._body(request))
+        parts = [_Event.model_validate(event).choices[0] for event in events]
+        reason = parts[-1].finish_reason if parts else None
+        if reason is None:
+            raise ServerDied("an answer without an end at /v1/completions")
         return Completion(
-            token_ids=choice.token_ids,
-            logprobs=choice.logprobs.token_logprobs,
-            finish_reason=choice.finish_reason,
+            token_ids=tuple(chain.from_iterable(part.token_ids for part in parts)),
+            logprobs=tuple(chain.from_iterable(part.logprobs.token_logprobs for part in parts)),
+            finish_reason=reason,
             seconds=time.perf_counter() - started,
         )
 
@@ -202,5 +206,7 @@ class ManagedServer:
             "stop_token_ids": self._end_token_ids,
             # The sampled token's own log-probability, in the distribution it is drawn from.
             "logprobs": 0,
+            # Tokens that come say that the server works, however long all of them take.
+            "stream": True,
             "return_token_ids": True,
         }

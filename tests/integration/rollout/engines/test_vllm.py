@@ -14,6 +14,7 @@ import torch
 from peft import PeftModel
 
 from mappa_core.core.errors import EngineError
+from mappa_core.core.ids import content_id
 from mappa_core.core.records.episodes import Completion, GenerationRequest, PolicyVersion, Sampling
 from mappa_core.models.weights import load_base
 from mappa_core.rollout.config import EngineConfig
@@ -22,7 +23,7 @@ from mappa_core.rollout.engines.vllm.engine import VllmEngine
 from mappa_core.rollout.engines.vllm.fork_server import open_fork_server
 from mappa_core.rollout.engines.vllm.plain import sample_plainly
 from tests.builders import make_policy, make_run
-from tests.tiny_model import save_adapter
+from tests.tiny_model import save_adapter, save_tiny_model
 
 AGENTS = ("solver", "executor", "verifier")
 CONFIG = EngineConfig(device="cpu", max_model_length=512, kv_cache_gib=0.5)
@@ -203,3 +204,45 @@ def test_a_sleeping_server_leaves_the_gpu_and_wakes_with_its_weights(
             await engine.close()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.slow
+def test_replicas_serve_the_same_policy_and_keep_their_problems(tmp_path: Path) -> None:
+    base = save_tiny_model(tmp_path / "model", hidden=256)
+    adapters = {
+        agent: save_adapter(base, tmp_path / agent, seed=seed, size=0.1)
+        for seed, agent in enumerate(AGENTS[:2])
+    }
+    setup = EngineSetup(
+        config=CONFIG.model_copy(update={"serving": "adapters", "max_model_length": 128}),
+        model=base,
+        agents=AGENTS,
+        end_token_ids=(2,),
+        work_directory=tmp_path / "work",
+        log_directory=tmp_path / "logs",
+        lora_rank=8,
+        replicas=2,
+    )
+
+    async def scenario() -> dict[str, list[Completion]]:
+        engine = VllmEngine(setup, open_fork_server(setup.config, setup.log_directory))
+        await engine.start()
+        try:
+            found: dict[str, list[Completion]] = {}
+            for agent, adapter in adapters.items():
+                await engine.load(loaded := policy(agent, 1, adapter))
+                asked = [replace(request(loaded), prompt_token_ids=(1, 5, 9)) for _ in range(4)]
+                problems = [content_id("problem", number) for number in (0, 1, 0, 1)]
+                pairs = zip(asked, problems, strict=True)
+                given = (engine.generate(replace(one, problem_id=of)) for one, of in pairs)
+                found[agent] = list(await asyncio.gather(*given))
+            return found
+        finally:
+            await engine.close()
+
+    found = asyncio.run(scenario())
+    assert len(list((tmp_path / "logs").glob("vllm-adapters-*.log"))) == 2
+    for answers in found.values():
+        # The two replicas have the same weights, so the same seed draws the same tokens.
+        assert len({answer.token_ids for answer in answers}) == 1
+    assert found[AGENTS[0]][0].token_ids != found[AGENTS[1]][0].token_ids

@@ -33,6 +33,7 @@ from tests.integration.train.deepspeed.updates import (
     updates,
 )
 from tests.integration.train.learner.samples import BASE, actions
+from tests.tiny_model import save_tiny_model
 
 pytest.importorskip("deepspeed", reason="DeepSpeed is not installed here")
 
@@ -144,6 +145,23 @@ def test_a_run_starts_its_ranks_once_and_leaves_nothing_in_them(
     for reports in latest.values():
         assert_same(reports, expected)
         assert reports[2].checkpoint.sha256 == latest["solver"][2].checkpoint.sha256
+
+
+@pytest.mark.slow
+def test_a_rank_holds_only_its_part(tmp_path: Path) -> None:
+    """Its share of a model that is large beside an update's activations, loading included."""
+    base = save_tiny_model(tmp_path / "wide", hidden=384, layers=24)
+    peaks: list[float] = []
+    rows: list[dict[str, float]] = []
+    for ranks in (2, 1):
+        config = spread(3, ranks, weights="full")
+        learner = DeepspeedLearner(base, tmp_path / str(ranks), config, threads=1)
+        with closing(learner):
+            reports = updates(learner, 2)
+        peaks.append(max(one.metrics["peak_extra_memory_bytes"] for one in reports))
+        rows.append({name: reports[-1].metrics[name] for name in ("loss", "grad_norm")})
+    assert peaks[0] < 0.65 * peaks[1], peaks
+    assert rows[0] == pytest.approx(rows[1], rel=2e-5)
 
 
 def test_updates_at_once_have_gpus_of_their_own() -> None:

@@ -87,6 +87,12 @@ def test_a_cache_that_was_planned_is_asked_for_in_bytes() -> None:
     assert "--kv-cache-memory-bytes" not in measured
 
 
+def test_a_server_is_spread_over_gpus() -> None:
+    config = EngineConfig(tensor_parallel=4)
+    arguments = command.arguments("model", config, device="cuda", servers=1)
+    assert flag(arguments, "--tensor-parallel-size") == "4"
+
+
 def test_the_dtype_asked_for_is_taken() -> None:
     config = EngineConfig(dtype="bfloat16")
     assert flag(command.arguments("m", config, device="cpu", servers=1), "--dtype") == "bfloat16"

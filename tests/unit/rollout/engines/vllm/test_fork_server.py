@@ -9,14 +9,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from mappa_core.core.errors import EngineError
-from mappa_core.models.serving.fork_server import ForkServer
+from mappa_core.models.serving.fork_server import NOTHING, ForkServer
 from mappa_core.models.serving.server import Server
 
 # In the place of vLLM: starts a child of its own, as vLLM does, and writes down both process ids.
@@ -27,7 +27,7 @@ from mappa_core.models.serving.fork_server_script import serve_requests
 arguments = serve_requests()
 if arguments is None:
     sys.exit(7)
-print("a server with", *arguments, flush=True)
+print("a server with", *arguments, *os.environ.get("CUDA_VISIBLE_DEVICES", ""), flush=True)
 if len(arguments) > 1:
     sys.exit(int(arguments[1]))
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -127,6 +127,17 @@ def test_a_server_that_ends_by_itself_is_noticed(script: Path, tmp_path: Path) -
     assert (tmp_path / "server.log").read_text() == "a server with x 3\n"
 
 
+def test_each_server_sees_its_own_gpus(script: Path, tmp_path: Path) -> None:
+    with a_fork_server(script, tmp_path / "log") as fork_server:
+        for gpu in ("2", "5"):
+            seen = {"CUDA_VISIBLE_DEVICES": gpu}
+            liveness = fork_server.fork(["x", "3"], tmp_path / gpu, seen)
+            liveness.settimeout(30)
+            assert liveness.recv(1) == b""
+    assert (tmp_path / "2").read_text() == "a server with x 3 2\n"
+    assert (tmp_path / "5").read_text() == "a server with x 3 5\n"
+
+
 def test_servers_live_on_without_the_fork_server_and_the_next_gets_a_new_one(
     script: Path, tmp_path: Path
 ) -> None:
@@ -156,8 +167,10 @@ def test_a_zygote_that_fails_to_import_ends_the_wait(tmp_path: Path) -> None:
 class Crowded(ForkServer):
     """In a process with thousands of open files."""
 
-    def fork(self, arguments: Sequence[str], log: Path) -> socket.socket:
-        with super().fork(arguments, log) as liveness:
+    def fork(
+        self, arguments: Sequence[str], log: Path, variables: Mapping[str, str] = NOTHING
+    ) -> socket.socket:
+        with super().fork(arguments, log, variables) as liveness:
             return socket.socket(fileno=fcntl.fcntl(liveness, fcntl.F_DUPFD_CLOEXEC, 2000))
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -25,6 +26,12 @@ STEP_1 = make_policy(make_run(), step=1)
 STEP_2 = make_policy(make_run(), step=2)
 
 
+def part(tokens: list[int], logprobs: list[float], reason: str | None = None) -> dict[str, Any]:
+    """Make one event of an answer, as vLLM streams it."""
+    choice = {"token_ids": tokens, "logprobs": {"token_logprobs": logprobs}}
+    return {"choices": [choice if reason is None else choice | {"finish_reason": reason}]}
+
+
 class ServerInMemory:
     """Answers as vLLM does, and dies when told to."""
 
@@ -36,6 +43,7 @@ class ServerInMemory:
         self.deaths_to_come = 0
         self.paths: list[str] = []
         self.bodies: list[Mapping[str, object]] = []
+        self.parts = [part([5], [-0.5]), part([2], [-0.25], "stop")]
         self.hold = asyncio.Event()
         self.hold.set()
 
@@ -55,12 +63,12 @@ class ServerInMemory:
             self.running = False
         if not self.running:
             raise ServerDied("connection reset")
-        choice = {
-            "token_ids": [5, 2],
-            "logprobs": {"token_logprobs": [-0.5, -0.25]},
-            "finish_reason": "stop",
-        }
-        return httpx.Response(200, json={"choices": [choice]})
+        return httpx.Response(200)
+
+    async def events(self, path: str, body: Mapping[str, object]) -> list[dict[str, Any]]:
+        assert body["stream"] is True
+        await self.post(path, body)
+        return list(self.parts)
 
 
 def make_managed(server: ServerInMemory, *, restarts: int = 3) -> ManagedServer:
@@ -89,6 +97,18 @@ def test_a_completion_is_what_the_server_sampled() -> None:
         assert server.bodies[-1]["prompt"] == (0, 1, 2)
         assert server.bodies[-1]["seed"] == 7
         assert server.bodies[-1]["stop_token_ids"] == (2,)
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_that_stops_without_an_end_is_a_death() -> None:
+    async def scenario() -> None:
+        managed = make_managed(server := ServerInMemory(), restarts=0)
+        await managed.start()
+        await managed.load(BASE)
+        server.parts = server.parts[:1]
+        with pytest.raises(EngineError, match=r"died 1 time .*an answer without an end"):
+            await managed.generate(request(BASE))
 
     asyncio.run(scenario())
 

@@ -1,4 +1,4 @@
-"""Servers that share a GPU start one after another; on a CPU they start at once."""
+"""Servers that share a GPU start one after another, others at once."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import pytest
 from mappa_core.core.errors import EngineError
 from mappa_core.rollout.config import EngineConfig
 from mappa_core.rollout.engines.base import EngineSetup
-from mappa_core.rollout.engines.vllm.engine import server_flags, start_all
+from mappa_core.rollout.engines.vllm.engine import server_flags, start_all, turns
 
 
 @dataclass
@@ -34,10 +34,16 @@ def servers(log: list[str], failing: str = "") -> Sequence[LoggedServer]:
     return [LoggedServer(name, log, fails=name == failing) for name in ("a", "b", "c")]
 
 
+def arranged(
+    all_of_them: Sequence[LoggedServer], *, one_by_one: bool
+) -> Sequence[Sequence[LoggedServer]]:
+    return [all_of_them] if one_by_one else [[one] for one in all_of_them]
+
+
 @pytest.mark.parametrize("one_by_one", [True, False])
 def test_all_are_up_when_it_returns(one_by_one: bool) -> None:
     log: list[str] = []
-    asyncio.run(start_all(servers(log), one_by_one=one_by_one))
+    asyncio.run(start_all(arranged(servers(log), one_by_one=one_by_one)))
     begun = ["a begins", "b begins", "c begins"]
     answered = ["a answers", "b answers", "c answers"]
     in_turn = [line for pair in zip(begun, answered, strict=True) for line in pair]
@@ -48,7 +54,7 @@ def test_all_are_up_when_it_returns(one_by_one: bool) -> None:
 def test_one_that_fails_is_told_when_none_is_starting_any_more(one_by_one: bool) -> None:
     log: list[str] = []
     with pytest.raises(EngineError, match="b does not start"):
-        asyncio.run(start_all(servers(log, failing="b"), one_by_one=one_by_one))
+        asyncio.run(start_all(arranged(servers(log, failing="b"), one_by_one=one_by_one)))
     # One after another, the third is not begun at all.
     rest = [] if one_by_one else ["c answers", "c begins"]
     assert sorted(log) == sorted(["a answers", "a begins", "b begins", *rest])
@@ -74,3 +80,11 @@ def test_each_server_on_a_gpu_is_told_its_cache(
     # On a CPU each has engine.kv_cache_gib.
     on_cpu = server_flags(setup, "cpu")
     assert on_cpu[on_cpu.index("--kv-cache-memory-bytes") + 1] == str(2**30)
+
+
+def test_those_take_turns_that_have_a_gpu_in_common() -> None:
+    on_two = (("0",), ("1",), ("0",), ("1",))
+    assert turns(on_two, on_gpu=True) == [[0, 2], [1, 3]]
+    # One GPU, by no name: all of them are on it.
+    assert turns(((), (), ()), on_gpu=True) == [[0, 1, 2]]
+    assert turns(((), (), ()), on_gpu=False) == [[0], [1], [2]]
