@@ -5,9 +5,12 @@
     by=regression   honest coaches called biased (at most 5 %) and suspected, and how far the rates
                     printed beside the verdict are from these (at most 3 points); planted biases
                     called biased or suspected, and never equivalent
+    by=drift        the coach watched over 60 iterations: coaches that do not change said to have
+                    drifted (at most 5 %), those that do (at least 90 %), and a change of their
+                    model that is stored named as the likely cause (at least 90 %)
 
-Both without `by`. `runs=100` is how many runs of each world, `actions=200` what an experiment asks
-about, `only=WORDS` the worlds whose name has these words.
+All three without `by`. `runs=100` is how many runs of each world, `actions=200` what an experiment
+asks about, `only=WORDS` the worlds whose name has these words.
 """
 
 import math
@@ -17,6 +20,7 @@ from dataclasses import dataclass, replace
 from mappa_cli.benches.report import BenchReport, Figure, aimed
 from mappa_core.audit.stress.catalogue import biased_worlds, honest_worlds
 from mappa_core.audit.stress.trial import PLANTED_POINTS, Experimented, Trial, experimented, tried
+from mappa_core.audit.stress.watching import WatchTrial, watch_trial
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
 
@@ -27,7 +31,7 @@ MOST_EQUIVALENT = 0.05
 FEWEST_FOUND = 0.9
 MOST_OFF = 0.03
 """Between a printed rate and the measured one."""
-WAYS = ("experiment", "regression")
+WAYS = ("experiment", "regression", "drift")
 
 
 def bench_audit_worlds(overrides: Sequence[str], _settings: Settings) -> BenchReport:
@@ -46,6 +50,8 @@ def bench_audit_worlds(overrides: Sequence[str], _settings: Settings) -> BenchRe
             figures += _of_experiment(experimented(world, asked.runs, asked.actions))
         if "regression" in asked.ways:
             figures += _of_regression(tried(world, asked.runs))
+        if "drift" in asked.ways:
+            figures += _of_watch(watch_trial(world, asked.runs))
     return BenchReport(bench="audit-worlds", figures=tuple(figures))
 
 
@@ -95,6 +101,17 @@ def _of_regression(trial: Trial) -> Iterator[Figure]:
         yield Figure(name=f"... printed: {printed}", value=value, unit="of runs")
         away = abs(value - trial.measured[printed])
         yield aimed("... off the measured rate by", away, "of runs", at_most=MOST_OFF)
+
+
+def _of_watch(trial: WatchTrial) -> Iterator[Figure]:
+    name, alarmed = trial.world.name, trial.alarms / trial.runs
+    if not trial.changed:
+        yield _rate(f"{name}: the coach has drifted", alarmed, trial.runs, at_most=MOST_FALSE)
+        return
+    yield _rate(f"{name}: the coach has drifted", alarmed, trial.runs, at_least=FEWEST_FOUND)
+    if trial.world.model_until is not None:
+        share = trial.named / trial.runs
+        yield _rate("... its change of model is named", share, trial.runs, at_least=FEWEST_FOUND)
 
 
 def _rate(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 from rich.text import Text
 
 from mappa_cli.commands.options import Json, check_file
@@ -22,6 +23,7 @@ from mappa_core.core.settings import Settings
 
 if TYPE_CHECKING:
     from mappa_core.audit.run_audit import RunAudit
+    from mappa_core.audit.watch.drifting import DriftState
 
 BIASED = 3
 """Exit code of a biased verdict."""
@@ -190,6 +192,7 @@ def _audit(
             "look": audited.seen.look,
             "rates": rates,
             "correction": made,
+            "drift": _drift(result.drift),
             "findings": [_as_json(finding) for finding in result.findings],
         }
         typer.echo(json.dumps(said))
@@ -199,8 +202,22 @@ def _audit(
         raise typer.Exit(BIASED)
 
 
+def _drift(found: "DriftState | None") -> dict[str, object] | None:
+    """What changed while it trained, and every change of the coach's model, behind it or not."""
+    if found is None:
+        return None
+    return {
+        "cause": found.cause,
+        "since": found.since,
+        "earliest": found.earliest,
+        "latest": found.latest,
+        "task_types": found.task_types,
+        "model_changes": [asdict(change) for change in found.changes],
+    }
+
+
 def _print(audited: "RunAudit", correction: str | None) -> None:
-    from mappa_cli.printing.audits import finding_tables
+    from mappa_cli.printing.audits import finding_tables, watch_lines
     from mappa_core.audit.report.text import look_of
 
     console = open_console()
@@ -211,9 +228,15 @@ def _print(audited: "RunAudit", correction: str | None) -> None:
         console.print(f"{rate.name}: {rate.share:.0%} ({low:.0%} to {high:.0%}, simulated)")
     if correction is not None:
         console.print(f"train with it: audit.correction={correction}")
-    result = audited.result
     if audited.seen.look > 1:
         console.print(look_of(audited.seen))
+    for line in watch_lines(audited):
+        console.print(line)
+    _print_verdict(console, audited)
+
+
+def _print_verdict(console: Console, audited: "RunAudit") -> None:
+    result = audited.result
     if result.experiment:
         console.print(f"observational verdict: {result.observational}")
     console.print(_verdict(result.verdict))

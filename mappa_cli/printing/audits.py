@@ -14,6 +14,7 @@ from mappa_core.audit.statistics.updates import OtherUpdate
 if TYPE_CHECKING:
     # It imports what plays episodes; a stored run is audited without.
     from mappa_core.audit.probes.probing import ProbeResult
+    from mappa_core.audit.run_audit import RunAudit
 
 
 def finding_tables(findings: Sequence[Finding]) -> Iterator[Table]:
@@ -23,6 +24,16 @@ def finding_tables(findings: Sequence[Finding]) -> Iterator[Table]:
         rows = [_finding_row(finding) for finding in findings if finding.kind == kind]
         if rows:
             yield make_table(title, columns, rows)
+
+
+def watch_lines(audited: "RunAudit") -> Iterator[str]:
+    """Yield what changed while it trained, and what it would take to notice a smaller change."""
+    from mappa_core.audit.needed import more_anchors
+
+    if audited.result.drift is not None:
+        yield from audited.result.drift.lines
+    if (more := more_anchors(audited.seen)) is not None:
+        yield more
 
 
 def _finding_row(row: Finding) -> tuple[str, ...]:

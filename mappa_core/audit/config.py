@@ -25,7 +25,10 @@ class AuditConfig(Section):
     """How the coach is watched while it teaches."""
 
     anchors: int = Field(
-        default=8, ge=0, description="Actions scored again every iteration; 0 for no watch."
+        default=12,
+        ge=0,
+        description="Actions scored again every iteration, spread over agents and task types; 0 "
+        "for no watch.",
     )
     repeats: int = Field(
         default=3, ge=2, description="Scorings of each anchor that say what its score is."

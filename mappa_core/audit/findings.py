@@ -35,7 +35,9 @@ from mappa_core.audit.statistics.paired import (
     experiment_verdict,
 )
 from mappa_core.audit.watch.anchors import AnchorHistory
-from mappa_core.audit.watch.history import drift_figures, score_stream
+from mappa_core.audit.watch.drifting import DRIFT_KINDS, DriftState, drift_figures, drift_state
+from mappa_core.audit.watch.history import score_stream
+from mappa_core.audit.watch.versions import ModelChange
 from mappa_core.core import ids
 
 KINDS = (
@@ -52,7 +54,7 @@ KINDS = (
     "noise",
     "second_coach",
     "people",
-    "drift",
+    *DRIFT_KINDS,
 )
 """What one audit of a run writes, and replaces when it is done again."""
 
@@ -66,6 +68,8 @@ class AuditInput:
     ratings: Ratings
     labelled: LabelledScores
     anchors: AnchorHistory
+    changes: tuple[ModelChange, ...] = ()
+    """Of the model behind the coach, as its replies said."""
     experiment: Experiment
     """What the coach was asked about stored actions, with one thing changed."""
     margin: float
@@ -87,6 +91,8 @@ class AuditResult:
     """The same within agents, outcomes and parts of the run, and length."""
     experiment: tuple[PairedEffect, ...] = ()
     """What each change to a stored action was worth to the coach; empty where it was not asked."""
+    drift: DriftState | None = None
+    """Whether coach, rubric or policy changed while it trained, and what is likely behind it."""
 
     @property
     def verdict(self) -> Word:
@@ -119,6 +125,8 @@ def audit(seen: AuditInput) -> AuditResult:
     effects = task_type_effects(frame, seen.margin, seen.look)
     cells = cell_effects(frame, effects, seen.margin, seen.look)
     experiment = experiment_effects(seen.experiment, seen.margin, seen.look)
+    stream = score_stream(frame)
+    drift = drift_state(stream, seen.anchors, seen.changes)
     figures = [
         *experiment_figures(experiment),
         *(_effect("task_type", each) for each in effects),
@@ -129,11 +137,15 @@ def audit(seen: AuditInput) -> AuditResult:
         *health_figures(frame),
         *scorer_figures(seen.ratings),
         *label_figures(seen.labelled),
-        *drift_figures(score_stream(frame), seen.anchors),
+        *drift_figures(drift, stream),
     ]
     found = tuple(as_finding(figure, seen.run.id) for figure in figures)
     return AuditResult(
-        findings=found + seen.alerts, effects=effects, cells=cells, experiment=experiment
+        findings=found + seen.alerts,
+        effects=effects,
+        cells=cells,
+        experiment=experiment,
+        drift=drift,
     )
 
 

@@ -23,6 +23,40 @@ FIRST_EXPERIMENT = 200
 """Actions to begin with where the coach's noise was never measured."""
 APART = 3
 """Comparisons besides those of types and agents: padding, the rubric's order, asked today."""
+ANCHORS_OF_A_TYPE = 6
+"""With which a point more for that type alone is found in time at noise of a point."""
+
+
+def more_anchors(seen: AuditInput) -> str | None:
+    """Say in words how many anchors notice a coach that turns kinder to one task type.
+
+    None where the run has as many, or none from which the coach's noise is known.
+    """
+    scores = seen.anchors.scores
+    found = noise(scores.repeats) if len(scores.known) else None
+    kinds = len(set(scores.task_types))
+    if found is None or anchors_for(kinds, found.within_deviation) <= len(scores.known):
+        return None
+    wanted = anchors_for(kinds, found.within_deviation)
+    return (
+        f"{len(scores.known)} anchors watched this coach; one whose noise is "
+        f"{found.within_deviation:.2g} points takes {wanted} (audit.anchors={wanted}) for a change "
+        "of 1 point for one task type to be found within 30 iterations with 90 %"
+    )
+
+
+def anchors_for(task_types: int, deviation: float) -> int:
+    """Anchors that find a coach 1 point kinder to one task type within 30 iterations in 90 %.
+
+    The mean of a type's anchors has to be as sure whatever the noise. From four types on, the
+    threshold of a single one, which is in proportion to their number, takes one more of each.
+
+    Args:
+        task_types: Of the run, among which the anchors are spread.
+        deviation: Of the coach's scores within an action, in points.
+    """
+    each = ANCHORS_OF_A_TYPE + (task_types > 3)
+    return task_types * max(math.ceil(each * deviation**2), 1)
 
 
 def what_would_tell(seen: AuditInput, result: AuditResult) -> str:
@@ -54,7 +88,7 @@ def experiment_size(seen: AuditInput) -> tuple[int, str]:
 
 def coach_noise(seen: AuditInput) -> float | None:
     """Deviation of the coach's scores within an action, in points; None where it has no repeats."""
-    found = noise(seen.anchors.repeats)
+    found = noise(seen.anchors.scores.repeats)
     if found is None and seen.ratings.trainer is not None:
         found = noise(seen.ratings.table(seen.ratings.trainer))
     return None if found is None else found.within_deviation

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Executable, RowMapping, Text, cast, or_, select, text
 
-from mappa_core.audit import sql
+from mappa_core.audit import drift_sql, sql
 from mappa_core.audit.columns import ArrowTable, copied, experiment, factor, floats, frame, integers
 from mappa_core.audit.experiment_sql import EXPERIMENT
 from mappa_core.audit.frame import Experiment, Frame, LabelledScores, Ratings
@@ -36,6 +36,7 @@ from mappa_core.audit.records import (
     Finding,
     HumanLabel,
     Picked,
+    VersionCount,
 )
 from mappa_core.core.errors import NotFound
 from mappa_core.core.outage import OutageRetry
@@ -195,20 +196,21 @@ class AuditReader(Repository):
 
     def anchors(self, run_id: UUID) -> tuple[Anchor, ...]:
         """A run's anchors, in a fixed order."""
-        query = (
-            "SELECT anchor_id AS id, run_id, action_id, episode_id, turn_index, known_score "
-            "FROM audit.anchors WHERE run_id = :run ORDER BY anchor_id"
-        )
-        return tuple(Anchor(**row) for row in self._rows(query, run=run_id))
+        return tuple(Anchor(**row) for row in self._rows(drift_sql.RUN_ANCHORS, run=run_id))
 
     def anchor_scores(self, run_id: UUID) -> tuple[AnchorScore, ...]:
         """All scores of a run's anchors, by iteration, anchor and repeat."""
-        query = (
-            "SELECT anchor_id, iteration, repeat_index, score, unscored_reason, coach, "
-            "model_version, rubric_sha256 FROM audit.anchor_scores WHERE run_id = :run "
-            "ORDER BY iteration, anchor_id, repeat_index"
-        )
-        return tuple(AnchorScore(**row) for row in self._rows(query, run=run_id))
+        return tuple(AnchorScore(**row) for row in self._rows(drift_sql.ANCHOR_SCORES, run=run_id))
+
+    def anchor_types(self, run_id: UUID) -> Mapping[UUID, str]:
+        """The task type of the problem behind each of a run's anchors that was scored."""
+        rows = self._rows(drift_sql.ANCHOR_TYPES, run=run_id)
+        return {row["anchor_id"]: row["task_type"] for row in rows}
+
+    def model_versions(self, run_id: UUID) -> tuple[VersionCount, ...]:
+        """Which versions of the coach's model gave the run's training scores, by iteration."""
+        rows = self._rows(drift_sql.VERSIONS_THAT_TRAINED, run=run_id)
+        return tuple(VersionCount(**row) for row in rows)
 
     def at_random(self, run_id: UUID, limit: int) -> tuple[Candidate, ...]:
         """A random sample of scored actions, spread over agents and task types in proportion."""

@@ -108,6 +108,16 @@ class AnchorScore:
     rubric_sha256: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionCount:
+    """How many of an iteration's training scores one version of the coach's model gave."""
+
+    iteration: int
+    model_version: str
+    """As its replies said."""
+    actions: int
+
+
 Change: TypeAlias = Literal[
     "as it was",
     "again",

@@ -9,6 +9,7 @@ from mappa_core.audit.statistics.rates import rates_of
 from mappa_core.audit.statistics.selftest import Rate
 from mappa_core.audit.store import AuditStore
 from mappa_core.audit.watch.anchors import anchor_history
+from mappa_core.audit.watch.versions import model_changes
 from mappa_core.core.errors import NotFound
 
 DEFAULT_SIMULATIONS = 60
@@ -57,12 +58,14 @@ def _read(store: AuditStore, name: str, margin: float) -> AuditInput:
     frame = store.frame(run.id)
     if not len(frame):
         raise NotFound(f"run {run.name} has no scored training actions yet: nothing to audit")
+    rescored = store.anchor_scores(run.id)
     return AuditInput(
         run=run,
         frame=frame,
         ratings=store.ratings(run.id),
         labelled=store.labelled(run.id),
-        anchors=anchor_history(store.anchors(run.id), store.anchor_scores(run.id)),
+        anchors=anchor_history(store.anchors(run.id), rescored, store.anchor_types(run.id)),
+        changes=model_changes(rescored, store.model_versions(run.id)),
         experiment=store.experiment(run.id),
         margin=margin,
         alerts=store.findings(run.id, "alert"),

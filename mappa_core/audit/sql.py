@@ -257,19 +257,6 @@ SELECT avg(b - trust * a) FILTER (WHERE at_random)
 FROM several, trusted GROUP BY trust
 """
 
-ANCHORS = """
-SELECT iteration, count(score) AS n, avg(score) AS mean_score, min(rubric_sha256) AS rubric
-FROM audit.anchor_scores
-WHERE run_id = '{run}'
-GROUP BY iteration ORDER BY iteration
-"""
-
-STREAM = f"""
-SELECT iteration, problem_id, avg(score) AS mean_score
-{TRAINED}
-GROUP BY iteration, problem_id ORDER BY iteration, problem_id
-"""
-
 SCORES_BY_TYPE = f"""
 SELECT task_type, round(2 * score) / 2 AS point, count(*) AS n
 {TRAINED} AND score IS NOT NULL

@@ -35,6 +35,7 @@ def html(seen: AuditInput, result: AuditResult, rates: Sequence[Rate], *, record
         size_sql=sql.of_run(sql.SIZE, seen.run.id),
         margin=f"{seen.margin:g}",
         look=look_of(seen),
+        drift=() if result.drift is None else result.drift.lines,
         rates=rates,
         plots=plots(seen, result),
         tables={title: findings for title, findings in tables.items() if findings},

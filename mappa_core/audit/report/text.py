@@ -17,6 +17,7 @@ TITLES: Mapping[str, str] = {
     "update_share": "How much of each update came from the bias?",
     "specialisation": "Did success on the favoured type rise more? (It may be easier to learn.)",
     "drift": "Did the coach, its rubric or the policy change?",
+    "model_change": "Did the model behind the coach change?",
     "alert": "What was said while it trained",
     "unscored": "What could the missing scores hide?",
     "health": "Can these scores teach?",
@@ -45,10 +46,12 @@ def markdown(seen: AuditInput, result: AuditResult, rates: Sequence[Rate]) -> st
         f"| {interval(f)} | {f.verdict}{sensitivity(f)} |"
         for f in family
     )
+    lines = () if result.drift is None else result.drift.lines
+    drift = "".join(f"While it trained: {line}.\n\n" for line in lines)
     table = (
         f"# {seen.run.name}: {result.verdict}\n\n"
         f"| figure | of | episodes | estimate, 95 % interval | verdict |\n|---|---|---|---|---|\n"
-        f"{rows}\n\n{look_of(seen)}\n"
+        f"{rows}\n\n{drift}{look_of(seen)}\n"
     )
     said = "\n".join(f"* {rate.name}: {rate.share:.1%}" for rate in rates)
     heading = "How often such a regression is wrong or right, by simulation:"

@@ -40,14 +40,12 @@ TOLERANCE_POINTS = 0.25
 """A coach this close to its known scores has not drifted."""
 BETS = (0.1, 0.2, 0.4, 0.6, 0.8)
 """Shares of the largest bet that cannot go bankrupt."""
+POWER_BET = 0.5
+"""Exponent of a bet on extreme ranks: k (1 - p)^(k - 1), which grows without bound as p nears 1."""
+SMALLEST_RANK = 1e-9
+"""A rank closer to the end is bet on as if it were this."""
 BASELINE_ALPHA = 0.001
 """Chance that the known scores, themselves measured, are off by more than what is added for it."""
-
-STEADY_ALPHA = 0.01
-"""Chance that anchors whose mean moved by `STEADY_POINTS` look as if they had not moved."""
-STEADY_POINTS = 0.5
-FEWEST_ROUNDS = 3
-"""Before and after, that can show that anchors held still."""
 
 Doubt: TypeAlias = Literal["coach or policy", "policy or order"]
 Cause: TypeAlias = Literal["coach", "policy", "rubric", "none"] | Doubt
@@ -70,67 +68,28 @@ class Wealth:
         return self.alarm is not None
 
 
-def bet(rounds: Sequence[Floats], known: Floats, baseline_error: float = 0.0) -> Wealth:
+def bet(
+    rounds: Sequence[Floats],
+    known: Floats,
+    baseline_error: float = 0.0,
+    baseline_alpha: float = BASELINE_ALPHA,
+) -> Wealth:
     """Bet against the anchors' scores staying where they were.
 
     Args:
         rounds: T arrays (A,) of scores in [0, 10], NaN where there was none.
         known: (A,) the scores expected.
         baseline_error: Standard error of the mean of `known`, in points; 0 where it is given.
+        baseline_alpha: Chance that they are off by more than what is added for it.
 
     Returns:
         E-values; refuse at 1/alpha, with the part of alpha kept for the baseline taken off.
     """
     measured = baseline_error > 0
-    reach = float(stats.norm.isf(BASELINE_ALPHA / 2)) if measured else 0.0
+    reach = float(stats.norm.isf(baseline_alpha / 2)) if measured else 0.0
     tolerance = (TOLERANCE_POINTS + reach * baseline_error) / 10
     growth = [log_growth(scores, known, tolerance) for scores in rounds]
-    return played(growth, 1 / (ALPHA_ANCHORS - (BASELINE_ALPHA if measured else 0.0)))
-
-
-def bet_on_anchors(
-    rounds: Sequence[Floats], known: Floats, baseline_error: float, repeats: Floats
-) -> Wealth:
-    """Bet on the anchors in both ways, half of the capital each.
-
-    Args:
-        rounds: T arrays (A,) of scores in [0, 10], NaN where there was none.
-        known: (A,) the scores expected.
-        baseline_error: Standard error of the mean of `known`, in points; 0 where it is given.
-        repeats: (A, K) the baseline scorings, NaN where there was none.
-    """
-    moved = bet(rounds, known, baseline_error)
-    if not len(rounds):
-        return moved
-    means = round_means(rounds, known)
-    ranked = bet_on_ranks([np.array([m]) for m in means], round_means(repeats.T, known))
-    e_values = (moved.e_values + ranked.e_values) / 2
-    alarm = next((int(i) for i in np.flatnonzero(e_values >= moved.threshold)), None)
-    earlier = round_means(repeats.T, known) if repeats.size else np.array([known.mean()])
-    onset = None if alarm is None else _step(earlier, means[: alarm + 1])
-    return Wealth(e_values=e_values, onset=onset, alarm=alarm, threshold=moved.threshold)
-
-
-def round_means(rounds: Sequence[Floats] | Floats, known: Floats) -> Floats:
-    """(T,) the mean over the anchors of each scoring, a missing score being as it is known."""
-    return np.array([np.where(np.isnan(scores), known, scores).mean() for scores in rounds])
-
-
-def held_still(rounds: Sequence[Floats], known: Floats, repeats: Floats, since: int) -> bool:
-    """Whether the anchors are shown to have moved by less than `STEADY_POINTS` since a round.
-
-    Two one-sided t-tests of the rounds' means, before (baseline repeats included) and after.
-    """
-    means = round_means(rounds, known)
-    before = np.concatenate([round_means(repeats.T, known), means[:since]])
-    after = means[since:]
-    if min(len(before), len(after)) < FEWEST_ROUNDS:
-        return False
-    freedom = len(before) + len(after) - 2
-    spread = ((before - before.mean()) ** 2).sum() + ((after - after.mean()) ** 2).sum()
-    error = float(np.sqrt(spread / freedom * (1 / len(before) + 1 / len(after))))
-    room = STEADY_POINTS - abs(float(after.mean() - before.mean()))
-    return room > 0 and (error == 0 or bool(stats.t.sf(room / error, freedom) <= STEADY_ALPHA))
+    return played(growth, 1 / (ALPHA_ANCHORS - (baseline_alpha if measured else 0.0)))
 
 
 def bet_on_stream(rounds: Sequence[Floats], seed: int = 0) -> Wealth:
@@ -144,7 +103,7 @@ def bet_on_ranks(rounds: Sequence[Floats], earlier: Floats, seed: int = 0) -> We
     Each value's rank among all earlier ones is uniform under the null, ties broken at random, and
     ranks of successive values are independent (conformal test martingales: Vovk, Gammerman &
     Shafer, Algorithmic Learning in a Random World, 2nd ed. 2022, chapter 8). The bets are
-    1 + l * sign * (2 p - 1).
+    1 + l * sign * (2 p - 1), and one on extreme ranks, k (1 - p)^(k - 1) and k p^(k - 1).
 
     Args:
         rounds: T arrays of values.
@@ -186,11 +145,17 @@ def bet_on_own_ranks(
 
 def _rank_growth(scores: Sequence[tuple[list[float], float]], rng: np.random.Generator) -> Floats:
     """Log factor of some scores' ranks, each among the values that it joins; (2, L)."""
-    bets, log = np.array(BETS), np.zeros((2, len(BETS)))
+    log = np.zeros((2, len(BETS) + 1))
     for seen, score in scores:
-        rank = 2 * smoothed_rank(seen, score, rng.random()) - 1
-        log += np.log1p(np.stack([bets * rank, -bets * rank]))
+        rank = smoothed_rank(seen, score, rng.random())
+        log += np.stack([_on_a_high(rank), _on_a_high(1 - rank)])
     return log
+
+
+def _on_a_high(rank: float) -> Floats:
+    """(L,) log factors of the bets that a rank in [0, 1] is high; each is 0 on average or less."""
+    power = np.log(POWER_BET) + (POWER_BET - 1) * np.log(max(1 - rank, SMALLEST_RANK))
+    return np.append(np.log1p(np.array(BETS) * (2 * rank - 1)), power)
 
 
 def smoothed_rank(seen: list[float], score: float, tie: float) -> float:
@@ -213,23 +178,9 @@ def played(growth: Sequence[Floats], threshold: float) -> Wealth:
         laid = -np.log((position + 1.0) * (position + 2.0))
         capital = np.logaddexp(capital, laid) + log
         e_values[position] = np.exp(np.minimum(capital, MOST)).mean() + 1 / (position + 2)
-    alarm = next((int(i) for i in np.flatnonzero(e_values >= threshold)), None)
+    alarm = first_at(e_values, threshold)
     onset = None if alarm is None else _best_start(np.array(growth[: alarm + 1]))
     return Wealth(e_values=e_values, onset=onset, alarm=alarm, threshold=threshold)
-
-
-def known_scores(repeats: Sequence[Floats]) -> tuple[Floats, float]:
-    """Anchors' known scores from repeated scoring before training, and how sure their mean is.
-
-    Args:
-        repeats: The scores of each of A anchors; a single one is known for sure.
-
-    Returns:
-        (A,) means, and the standard error of their mean in points.
-    """
-    variances = [row.var(ddof=1) / len(row) for row in repeats if len(row) > 1]
-    known = np.array([row.mean() for row in repeats])
-    return known, float(np.sqrt(sum(variances))) / len(repeats)
 
 
 def attribute(
@@ -245,15 +196,16 @@ def attribute(
 
     Anchors are the same actions all along: where they moved, the coach did, or its rubric where
     that changed at the same time. Where only the stream of new scores moved, no coach did if the
-    anchors are shown to have held still; silence shows nothing. It was the policy if the same
-    problems get other scores than before, and else perhaps the order in which problems come.
+    anchors of every task type are shown to have held still; silence shows nothing. It was the
+    policy if the same problems get other scores than before, and else perhaps the order in which
+    problems come.
 
     Args:
         anchors: Bets on the anchors.
         stream: Bets on the scores of what the policies did.
         rubric_changes: 0-based positions at which the rubric's hash changed.
         slack: Iterations by which the onset may be misjudged.
-        still: Whether `held_still`, since the stream moved.
+        still: Whether `anchor_drift.held_still` for every task type, since the stream moved.
         own: Whether problems' own scores moved (`bet_on_own_ranks`).
     """
     if anchors.alarmed:
@@ -268,6 +220,11 @@ def attribute(
     return "policy" if own else "policy or order"
 
 
+def first_at(e_values: Floats, threshold: float) -> int | None:
+    """The position of the first e-value at the threshold; None where there is none."""
+    return next((int(i) for i in np.flatnonzero(e_values >= threshold)), None)
+
+
 def log_growth(scores: Floats, known: Floats, tolerance: float) -> Floats:
     """Log factor of one iteration for both signs and every bet; (2, L)."""
     there = ~np.isnan(scores)
@@ -277,16 +234,6 @@ def log_growth(scores: Floats, known: Floats, tolerance: float) -> Floats:
     gains = np.stack([moved - tolerance, -moved - tolerance])
     bets = np.array(BETS)[:, None, None]
     return np.log1p(bets * most * gains).sum(axis=2).T
-
-
-def _step(earlier: Floats, means: Floats) -> int:
-    """The round from which on the means lie farthest from those before (least squares)."""
-    gains = np.empty(len(means))
-    for start in range(len(means)):
-        before, after = np.concatenate([earlier, means[:start]]), means[start:]
-        weight = len(before) * len(after) / (len(before) + len(after))
-        gains[start] = weight * (after.mean() - before.mean()) ** 2
-    return int(gains.argmax())
 
 
 def _best_start(growth: Floats) -> int:

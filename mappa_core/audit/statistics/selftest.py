@@ -13,6 +13,13 @@ from scipy import stats
 from mappa_core.audit.config import AuditConfig
 from mappa_core.audit.frame import Floats
 from mappa_core.audit.statistics import drift
+from mappa_core.audit.statistics.anchor_drift import (
+    AnchorBets,
+    Rescored,
+    bet_on_anchors,
+    held_still,
+    known_scores,
+)
 from mappa_core.audit.statistics.effects import Effect, bias_family, task_type_effects
 from mappa_core.audit.statistics.observational import ALARMS
 from mappa_core.audit.statistics.simulation import FAVOURED, World, simulate
@@ -86,6 +93,12 @@ def _checks(margin: float) -> Sequence[tuple[str, Check, str]]:
         ),
         ("no drift, 200 looks: false alarm", partial(_drifts, DriftWorld()), "level"),
         ("coach drifts by 1: found in 30", partial(_found_in_time, _COACH), "power"),
+        (
+            "coach kinder by 1 to one of two types: found in 30",
+            partial(_found_in_time, _KIND),
+            "power",
+        ),
+        ("the same: that type alone is named", partial(_names_the_type, _KIND), "power"),
         ("coach drifts by 1: attributed", partial(_attributed, _COACH, "coach"), "power"),
         ("rubric shifts by 1: attributed", partial(_attributed, _RUBRIC, "rubric"), "power"),
         ("policy gains 1: attributed", partial(_attributed, _POLICY, "policy"), "power"),
@@ -145,6 +158,9 @@ class DriftWorld:
     points: float = 0.0
     coach: bool = False
     """Whether the anchors move too, or only the policies' scores."""
+    task_types: int = 2
+    kinder_to: int | None = None
+    """To how many of them the coach's drift is; None for all."""
     rubric: bool = False
     """Whether the rubric's hash changes at `start`."""
     anchors: int = AuditConfig().anchors
@@ -163,6 +179,7 @@ class DriftWorld:
 
 
 _COACH = DriftWorld(start=40, iterations=71, points=1.0, coach=True)
+_KIND = replace(_COACH, kinder_to=1)
 _RUBRIC = replace(_COACH, rubric=True)
 _POLICY = replace(_COACH, coach=False)
 _CURRICULUM = DriftWorld(iterations=71, easiest_first=True)
@@ -172,7 +189,7 @@ _CURRICULUM = DriftWorld(iterations=71, easiest_first=True)
 class Watched:
     """One simulated run seen by the drift test."""
 
-    anchors: drift.Wealth
+    anchors: AnchorBets
     stream: drift.Wealth
     still: bool
     """Whether the anchors are shown to have held still since the stream moved."""
@@ -182,26 +199,39 @@ class Watched:
 
 def watch_drift(world: DriftWorld, rng: np.random.Generator) -> Watched:
     """Watch one simulated run."""
-    truth = rng.uniform(2, 8, world.anchors)
-    repeats = truth[:, None] + rng.normal(0, world.deviation, (world.anchors, world.repeats))
-    repeats = np.round(repeats).clip(0, 10)
-    known, error = drift.known_scores(list(repeats))
     shift = np.zeros(world.iterations)
     if world.start is not None:
         shift[world.start :] = world.points
-    noise = rng.normal(0, world.deviation, (world.iterations, world.anchors))
-    moved = truth + noise + (shift[:, None] if world.coach else 0.0)
-    rounds = list(np.round(moved).clip(0, 10))
+    scores = _rescored(world, shift, rng)
     expected, played = _problems(world, rng)
     noise = rng.normal(0, world.visits, expected.shape)
     stream = list((expected + noise + shift[:, None]).clip(0, 10))
     streamed = drift.bet_on_stream(stream)
     since = streamed.onset
     return Watched(
-        anchors=drift.bet_on_anchors(rounds, known, error, repeats),
+        anchors=bet_on_anchors(scores),
         stream=streamed,
-        still=since is not None and drift.held_still(rounds, known, repeats, since),
+        still=since is not None and held_still(scores, since, scores.task_types),
         own=drift.bet_on_own_ranks(stream, played).alarmed,
+    )
+
+
+def _rescored(world: DriftWorld, shift: Floats, rng: np.random.Generator) -> Rescored:
+    """What the anchors get, in whole points; they take turns over the task types."""
+    kinds = np.arange(world.anchors) % world.task_types
+    truth = rng.uniform(2, 8, world.anchors)
+    repeats = truth[:, None] + rng.normal(0, world.deviation, (world.anchors, world.repeats))
+    repeats = np.round(repeats).clip(0, 10)
+    known, variances = known_scores(list(repeats))
+    favoured = world.task_types if world.kinder_to is None else world.kinder_to
+    moved = np.outer(shift, kinds < favoured) * world.coach
+    noise = rng.normal(0, world.deviation, moved.shape)
+    return Rescored(
+        known=known,
+        variances=variances,
+        repeats=repeats,
+        rounds=tuple(np.round(truth + noise + moved).clip(0, 10)),
+        task_types=tuple(map(str, kinds.tolist())),
     )
 
 
@@ -217,12 +247,16 @@ def _problems(world: DriftWorld, rng: np.random.Generator) -> tuple[Floats, list
 
 def _drifts(world: DriftWorld, rng: np.random.Generator) -> bool:
     seen = watch_drift(world, rng)
-    return seen.anchors.alarmed or seen.stream.alarmed
+    return seen.anchors.together.alarmed or seen.stream.alarmed
 
 
 def _found_in_time(world: DriftWorld, rng: np.random.Generator) -> bool:
-    alarm = watch_drift(world, rng).anchors.alarm
+    alarm = watch_drift(world, rng).anchors.together.alarm
     return alarm is not None and world.start is not None and 0 <= alarm - world.start < 30
+
+
+def _names_the_type(world: DriftWorld, rng: np.random.Generator) -> bool:
+    return watch_drift(world, rng).anchors.named == ("0",)
 
 
 def _attributed(world: DriftWorld, cause: drift.Cause, rng: np.random.Generator) -> bool:
@@ -232,4 +266,5 @@ def _attributed(world: DriftWorld, cause: drift.Cause, rng: np.random.Generator)
 def named(world: DriftWorld, seen: Watched) -> drift.Cause:
     """Who is said to have changed."""
     changes = [world.start] if world.rubric and world.start is not None else []
-    return drift.attribute(seen.anchors, seen.stream, changes, still=seen.still, own=seen.own)
+    bets = seen.anchors.together
+    return drift.attribute(bets, seen.stream, changes, still=seen.still, own=seen.own)

@@ -30,7 +30,9 @@ def honest_worlds() -> Iterator[StressWorld]:
         yield StressWorld(name=f"{2 * count} problems", sizes=sizes, ease=Ease(types=(0.0, -0.5)))
     yield StressWorld(name="45 + 15 problems", sizes=Sizes(problems=(45, 15)), ease=_HARDER)
     yield StressWorld(name="low scores of one type lost", lost=_low_of_second)
-    yield StressWorld(name="the coach's model changes silently", mood=_kinder_late)
+    half = Sizes().iterations // 2
+    silent = "the coach's model changes silently"
+    yield StressWorld(name=silent, mood=_kinder_late, model_until=half)
     yield StressWorld(name="curriculum, easiest first", ease=Ease(easiest_first=True))
     yield StressWorld(name="the policy learns", ease=Ease(types=(0.0, -0.7), learned=2.0))
     yield StressWorld(name="one type is graded strictly", ease=Ease(hurdles=(0.0, 1.0)))

@@ -86,6 +86,8 @@ class StressWorld:
     """None is an honest coach."""
     mood: Planted | None = None
     """What it gives to all types alike, as after a silent change of its model."""
+    model_until: int | None = None
+    """The last iteration of the coach's first model, where its replies name another one later."""
     lost: Lost | None = None
     noise: float = 1.0
     """Standard deviation of the coach's mood, in points."""

@@ -12,14 +12,15 @@ what is there, and their default values are meant to be rare in a healthy run.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mappa_core.audit import sql
+from mappa_core.audit import drift_sql, sql
 from mappa_core.audit.calibration_sql import calibration
 from mappa_core.audit.config import AuditConfig, StopOn
 from mappa_core.audit.frame import Frame
 from mappa_core.audit.records import Figure
 from mappa_core.audit.statistics.calibration import ALPHA_DIVERGENCE
 from mappa_core.audit.statistics.health import Health, health, missing
-from mappa_core.audit.watch.history import DriftState, RunningSums
+from mappa_core.audit.watch.drifting import DriftState
+from mappa_core.audit.watch.history import RunningSums
 
 FEWEST_SCORES = 8
 """Below this, how scores are spread says nothing."""
@@ -88,7 +89,7 @@ def alerts(
 def _drift(drift: DriftState, iteration: int, sums: RunningSums) -> Iterator[Alert]:
     if drift.cause == "none":
         return
-    wealth = drift.stream if drift.by_stream else drift.anchors
+    wealth = drift.stream if drift.by_stream else drift.anchors.together
     yield Alert(
         kind="drift",
         stop=drift.cause,
@@ -99,7 +100,7 @@ def _drift(drift: DriftState, iteration: int, sums: RunningSums) -> Iterator[Ale
         unit="largest e-value",
         limit=wealth.threshold,
         actions=sums.stream.actions,
-        sql=sql.STREAM if drift.by_stream else sql.ANCHORS,
+        sql=drift_sql.STREAM if drift.by_stream else drift_sql.ANCHORS,
         since=drift.since,
     )
 

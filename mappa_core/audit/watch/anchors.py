@@ -2,51 +2,53 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from uuid import UUID
 
 import numpy as np
 
 from mappa_core.audit.frame import Floats
 from mappa_core.audit.records import Anchor, AnchorScore
-from mappa_core.audit.statistics import drift
+from mappa_core.audit.statistics.anchor_drift import Rescored, known_scores
 
 FEWEST_REPEATS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnchorHistory:
-    """What the anchors got, iteration by iteration; A anchors, I iterations."""
+    """What the anchors got, iteration by iteration."""
 
-    known: Floats
-    """(A,)."""
-    baseline_error: float
-    """Standard error of the mean of `known`; 0 where people gave them."""
-    repeats: Floats
-    """(A, K) the baseline scorings, NaN where there was none."""
+    scores: Rescored
+    """A round for each iteration."""
     iterations: tuple[int, ...]
-    rounds: tuple[Floats, ...]
-    """I arrays (A,), NaN where there was no score."""
     rubric_changes: tuple[int, ...]
     """Positions in `iterations` at which the rubric is another than before."""
-    version_changes: Mapping[int, str] = field(default_factory=dict[int, str])
-    """By iteration, the coach's model version where it is another than before, as stored."""
 
 
 NO_ANCHORS = AnchorHistory(
-    known=np.zeros(0),
-    baseline_error=0.0,
-    repeats=np.zeros((0, 0)),
+    scores=Rescored(
+        known=np.zeros(0),
+        variances=np.zeros(0),
+        repeats=np.zeros((0, 0)),
+        rounds=(),
+        task_types=(),
+    ),
     iterations=(),
-    rounds=(),
     rubric_changes=(),
 )
 
 
-def anchor_history(anchors: Sequence[Anchor], scores: Sequence[AnchorScore]) -> AnchorHistory:
+def anchor_history(
+    anchors: Sequence[Anchor], scores: Sequence[AnchorScore], task_types: Mapping[UUID, str]
+) -> AnchorHistory:
     """Arrange stored anchor scores by iteration.
 
     Anchors with neither a known score nor a baseline of two repeats are left out.
+
+    Args:
+        anchors: Of the run.
+        scores: Theirs.
+        task_types: Of the problem behind each anchor.
     """
     given = _by_anchor(scores)
     baselines = {anchor.id: _baseline(anchor, given[anchor.id, 0]) for anchor in anchors}
@@ -54,18 +56,20 @@ def anchor_history(anchors: Sequence[Anchor], scores: Sequence[AnchorScore]) -> 
     later = sorted({score.iteration for score in scores if score.iteration > 0})
     if not usable or not later:
         return NO_ANCHORS
-    known, error = drift.known_scores(list(usable.values()))
+    known, variances = known_scores(list(usable.values()))
     return AnchorHistory(
-        known=known,
-        baseline_error=error,
-        repeats=_padded([given[anchor, 0] for anchor in usable]),
-        iterations=tuple(later),
-        rounds=tuple(
-            np.array([float(np.mean(given[anchor, at] or np.nan)) for anchor in usable])
-            for at in later
+        scores=Rescored(
+            known=known,
+            variances=variances,
+            repeats=_padded([given[anchor, 0] for anchor in usable]),
+            rounds=tuple(
+                np.array([float(np.mean(given[anchor, at] or np.nan)) for anchor in usable])
+                for at in later
+            ),
+            task_types=tuple(task_types[anchor] for anchor in usable),
         ),
+        iterations=tuple(later),
         rubric_changes=tuple(_rubric_changes(scores, later)),
-        version_changes=dict(_version_changes(scores, later)),
     )
 
 
@@ -97,14 +101,3 @@ def _rubric_changes(scores: Sequence[AnchorScore], iterations: Sequence[int]) ->
         if before is not None and rubrics[iteration] != before:
             yield position
         before = rubrics[iteration]
-
-
-def _version_changes(
-    scores: Sequence[AnchorScore], iterations: Sequence[int]
-) -> Iterator[tuple[int, str]]:
-    versions = {score.iteration: score.model_version for score in scores}
-    before = versions.get(0)
-    for iteration in iterations:
-        if before is not None and versions[iteration] != before:
-            yield iteration, versions[iteration]
-        before = versions[iteration]

@@ -1,28 +1,22 @@
-"""What a watch keeps of the iterations it has read, and the drift test on it.
+"""What a watch keeps of the iterations it has read.
 
-    stored anchor scores         ─▶ AnchorHistory ─▶ drift of coach and rubric
-    frames, one iteration each   ─▶ RunningSums   ─▶ drift of the stream, divergence of the score
+    frames, one iteration each ─▶ RunningSums ─▶ drift of the stream, divergence of the score
 
 Sums grow with problems, not with actions, and are enough: the regression of `trends.divergence` is
 a function of each problem's X'X and X'y, so adding an iteration's gives the same figures as reading
 the whole run again.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Self, TypeAlias
 
 import numpy as np
 
-from mappa_core.audit import sql
 from mappa_core.audit.frame import Floats, Frame
-from mappa_core.audit.records import Figure
-from mappa_core.audit.statistics import drift
 from mappa_core.audit.statistics.calibration import Scored
 from mappa_core.audit.statistics.regression import ClusterSums
 from mappa_core.audit.statistics.trends import Divergence, Moments, divergence
-from mappa_core.audit.watch.anchors import AnchorHistory
 
 MOST_PROBLEMS = 64
 """Of an iteration, that the stream's test looks at; more would only cost time."""
@@ -44,6 +38,7 @@ class ScoreStream:
     """The problems of each."""
     actions: int
     problems: frozenset[str]
+    task_types: frozenset[str]
 
     def extended(self, frame: Frame) -> "ScoreStream":
         """With the iterations of a further frame, which come after these."""
@@ -54,72 +49,8 @@ class ScoreStream:
             played=self.played + later.played,
             actions=self.actions + later.actions,
             problems=self.problems | later.problems,
+            task_types=self.task_types | later.task_types,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriftState:
-    """The drift test's state after the latest iteration."""
-
-    cause: drift.Cause
-    anchors: drift.Wealth
-    stream: drift.Wealth
-    iterations: tuple[int, ...]
-    """Of the stream."""
-    anchor_iterations: tuple[int, ...]
-    version_changes: Mapping[int, str] = field(default_factory=dict[int, str])
-    """Of the coach's model, by iteration."""
-
-    @property
-    def since(self) -> int | None:
-        """The iteration the drift set in; None where there is none."""
-        if self.cause == "none":
-            return None
-        by_stream = self.by_stream
-        onset = (self.stream if by_stream else self.anchors).onset
-        return (
-            None
-            if onset is None
-            else (self.iterations if by_stream else self.anchor_iterations)[onset]
-        )
-
-    @property
-    def by_stream(self) -> bool:
-        """Whether the scores of what the policies did say it, not the anchors."""
-        return self.cause in ("policy", "coach or policy", "policy or order")
-
-    @property
-    def says(self) -> str:
-        """What drifted, in words; a change of the coach's model that is stored is named."""
-        if self.cause == "coach or policy":
-            said = "coach or policy has drifted, or other problems came: scores cannot tell which,"
-        elif self.cause == "policy or order":
-            said = "policy has drifted or other problems came, scores cannot tell which,"
-        else:
-            said = f"{self.cause} has drifted"
-        near = [v for at, v in self.version_changes.items() if abs(at - (self.since or 0)) <= 1]
-        model = f"; the coach's model is {near[-1]} since then" if near else ""
-        return f"the {said} since iteration {self.since}{model}"
-
-
-def drift_state(streamed: ScoreStream, anchors: AnchorHistory) -> DriftState:
-    """Test for drift on every iteration there is."""
-    known, repeats = anchors.known, anchors.repeats
-    played = drift.bet_on_anchors(anchors.rounds, known, anchors.baseline_error, repeats)
-    scores = drift.bet_on_stream(streamed.rounds)
-    still = False
-    if scores.onset is not None and len(known):
-        since = bisect_left(anchors.iterations, streamed.iterations[scores.onset])
-        still = drift.held_still(anchors.rounds, known, repeats, since)
-    own = scores.alarmed and drift.bet_on_own_ranks(streamed.rounds, streamed.played).alarmed
-    return DriftState(
-        cause=drift.attribute(played, scores, anchors.rubric_changes, still=still, own=own),
-        anchors=played,
-        stream=scores,
-        iterations=streamed.iterations,
-        anchor_iterations=anchors.iterations,
-        version_changes=anchors.version_changes,
-    )
 
 
 def score_stream(frame: Frame) -> ScoreStream:
@@ -133,32 +64,8 @@ def score_stream(frame: Frame) -> ScoreStream:
         played=tuple(names for _, names in found),
         actions=len(frame),
         problems=frozenset(frame.problem.names[code] for code in frame.problem.present()),
+        task_types=frozenset(frame.task_type.names[code] for code in frame.task_type.present()),
     )
-
-
-def drift_figures(streamed: ScoreStream, anchors: AnchorHistory) -> Iterator[Figure]:
-    """The state of the drift test as a finding, with an e-value for every iteration."""
-    state = drift_state(streamed, anchors)
-    parts = (("anchors", state.anchors, sql.ANCHORS), ("stream", state.stream, sql.STREAM))
-    for name, wealth, query in parts:
-        if not len(wealth.e_values):
-            continue
-        iterations = anchors.iterations if name == "anchors" else state.iterations
-        steps = zip(iterations, wealth.e_values, strict=False)
-        yield Figure(
-            kind="drift",
-            subject=name,
-            verdict=state.cause if wealth.alarmed else "none",
-            estimate=float(wealth.e_values.max()),
-            unit="largest e-value",
-            margin=wealth.threshold,
-            iteration=state.since if wealth.alarmed else None,
-            actions=streamed.actions,
-            problems=len(streamed.problems),
-            sql=query,
-            detail={f"e_{iteration}": float(value) for iteration, value in steps}
-            | {f"version_{at}": version for at, version in state.version_changes.items()},
-        )
 
 
 def _problem_means(rows: Frame) -> tuple[Floats, tuple[str, ...]]:

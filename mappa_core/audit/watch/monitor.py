@@ -16,12 +16,14 @@ from mappa_core.audit.records import Anchor, AnchorScore, Candidate
 from mappa_core.audit.store import AuditStore
 from mappa_core.audit.watch.alerts import Alert, alerts
 from mappa_core.audit.watch.anchors import anchor_history
-from mappa_core.audit.watch.history import (
+from mappa_core.audit.watch.drifting import (
+    DRIFT_KINDS,
     DriftState,
-    RunningSums,
     drift_figures,
     drift_state,
 )
+from mappa_core.audit.watch.history import RunningSums
+from mappa_core.audit.watch.versions import model_changes
 from mappa_core.coach.protocols import Coach
 from mappa_core.core import ids
 from mappa_core.core.concurrency import together
@@ -130,12 +132,13 @@ class Monitor:
         scores = self.audit.anchor_scores(self.run_id)
         # On resume there are later ones, of which this iteration could not know.
         known = [score for score in scores if score.iteration <= iteration]
-        anchors = anchor_history(self.audit.anchors(self.run_id), known)
-        drift = drift_state(sums.stream, anchors)
+        kinds = self.audit.anchor_types(self.run_id)
+        anchors = anchor_history(self.audit.anchors(self.run_id), known, kinds)
+        drift = drift_state(sums.stream, anchors, model_changes(known))
         if len(known) == len(scores):
-            figures = drift_figures(sums.stream, anchors)
+            figures = drift_figures(drift, sums.stream)
             drifts = [as_finding(figure, self.run_id) for figure in figures]
-            self.audit.save_findings(self.run_id, ["drift"], drifts)
+            self.audit.save_findings(self.run_id, DRIFT_KINDS, drifts)
         raised = tuple(alerts(latest, iteration, sums, drift, self.config))
         return Watched(drift=drift, alerts=raised, new=self._new(raised))
 

@@ -130,7 +130,7 @@ def rich_url(biased_url: str, store: Store, audit: AuditStore) -> str:
                 score=4.0 + repeat / 2,
                 unscored_reason=None,
                 coach=RULE_COACH.coach,
-                model_version="1",
+                model_version="2" if iteration == 2 else "1",
                 rubric_sha256=RULE_COACH.rubric_sha256,
             )
             for anchor in anchors

@@ -21,7 +21,7 @@ from tests.builders import make_run
 
 RUN = make_run("biased-1")
 Row = Mapping[str, object]
-WORKED_OUT = {"onset", "drift"}
+WORKED_OUT = {"onset", "drift", "model_change"}
 """Kinds whose figure is worked out from rows and stored; all others come from SQL as it stands."""
 
 

@@ -13,7 +13,7 @@ from mappa_core.audit.corrections import corrected_actions
 from mappa_core.audit.frame import Frame
 from mappa_core.audit.statistics.debias import correction, correction_terms
 from mappa_core.audit.store import AuditStore
-from mappa_core.audit.watch.history import DriftState
+from mappa_core.audit.watch.drifting import DriftState
 from mappa_core.audit.watch.monitor import FIRST_SAMPLE, Monitor, Watched
 from mappa_core.coach import case
 from mappa_core.core.records.episodes import Episode, Turn
@@ -32,10 +32,15 @@ CONFIG = AuditConfig(anchors=6, repeats=2)
 
 
 class Moody:
-    """Scores 4, and 7 from `changes_at` on; `rubric` says whether it owns up to it."""
+    """Scores 4, and 7 from `changes_at` on; `rubric` says whether it owns up to it.
 
-    def __init__(self, changes_at: int | None = None, *, rubric: bool = False) -> None:
-        self.changes_at, self.rubric = changes_at, rubric
+    With `only` it does so for that task type, and its replies name another version of its model.
+    """
+
+    def __init__(
+        self, changes_at: int | None = None, *, rubric: bool = False, only: str = ""
+    ) -> None:
+        self.changes_at, self.rubric, self.only = changes_at, rubric, only
         self.iteration = self.calls = 0
         self.silent = False
         self.samples: list[tuple[str, str, int]] = []
@@ -59,7 +64,9 @@ class Moody:
         self.samples.append((case.text, case.statement, case.sample))
         if self.silent:
             return Unscored(reason="timeout", detail="30 s")
-        return CoachScore(value=7.0 if self.changed else 4.0, rationale="mood")
+        kinder = self.changed and self.only in ("", case.task_type)
+        version = "2" if self.changed and self.only else "1"
+        return CoachScore(value=7.0 if kinder else 4.0, rationale="mood", model_version=version)
 
 
 @pytest.fixture
@@ -97,6 +104,23 @@ def test_a_coach_that_moves_is_named_with_its_iteration(audit: AuditStore, store
     assert finding.margin is not None
     assert finding.estimate is not None
     assert finding.estimate >= finding.margin
+
+
+def test_a_coach_that_turns_kinder_to_one_type_is_found_and_its_model_named(
+    audit: AuditStore, store: Store
+) -> None:
+    seen = watch(audit, store, Moody(changes_at=6, only="regression"), 16)
+    assert (seen.cause, seen.since, seen.task_types) == ("coach", 6, ("regression",))
+    said = "likely cause: the provider's model changed from 1 to 2 at iteration 6"
+    assert said in seen.says
+    found = {f.subject: f for f in audit.findings(RUN.id) if f.kind in ("drift", "model_change")}
+    assert found["anchors, regression"].verdict == "coach"
+    assert found["anchors, classification"].verdict == "none"
+    assert (found["2"].verdict, found["2"].against, found["2"].iteration) == (
+        "likely cause",
+        "1",
+        6,
+    )
 
 
 def test_a_resumed_watch_sees_what_it_saw_and_raises_nothing_twice(

@@ -8,7 +8,7 @@ import pytest
 
 from mappa_core.audit.findings import AuditInput, AuditResult, audit
 from mappa_core.audit.frame import Experiment, Factor, Floats, Frame, LabelledScores, Ratings
-from mappa_core.audit.needed import actions_for, what_would_tell
+from mappa_core.audit.needed import actions_for, anchors_for, more_anchors, what_would_tell
 from mappa_core.audit.records import AuditedRun
 from mappa_core.audit.statistics.paired import experiment_effects, experiment_verdict
 from mappa_core.audit.watch.anchors import NO_ANCHORS
@@ -63,7 +63,7 @@ def seen(asked: Experiment, deviation: float | None) -> AuditInput:
             at_random=EMPTY == 1,
             sampled=EMPTY == 1,
         ),
-        anchors=replace(NO_ANCHORS, repeats=repeats),
+        anchors=replace(NO_ANCHORS, scores=replace(NO_ANCHORS.scores, repeats=repeats)),
         experiment=NO_EXPERIMENT,
         margin=0.5,
     )
@@ -118,3 +118,23 @@ def test_after_an_experiment_a_larger_one_or_the_coach_of_then_would_tell() -> N
     result = AuditResult(findings=(), effects=(), experiment=experiment_effects(moved))
     said = what_would_tell(replace(many, experiment=moved), result)
     assert "no longer scores as it did" in said
+
+
+def test_the_anchors_that_find_a_change_for_one_type_are_named_where_they_are_more() -> None:
+    asked = make_experiment(np.random.default_rng(4), honest, actions=400)
+    twelve = np.tile([5.0, 6.0, 7.0], (12, 1))
+    looked = seen(asked, None)
+    scores = replace(
+        NO_ANCHORS.scores,
+        known=twelve.mean(axis=1),
+        repeats=twelve,
+        task_types=("a", "b") * 6,
+    )
+    calm = replace(looked, anchors=replace(NO_ANCHORS, scores=scores))
+    assert (anchors_for(2, 1.0), more_anchors(calm), more_anchors(looked)) == (12, None, None)
+    loud = replace(scores, repeats=np.tile([4.5, 6.0, 7.5], (12, 1)))
+    said = more_anchors(replace(calm, anchors=replace(NO_ANCHORS, scores=loud)))
+    assert said is not None
+    # 6 of each type at a deviation of 1; 1.5 points of noise take 2.25 times as many.
+    assert "12 anchors watched" in said
+    assert "audit.anchors=28" in said

@@ -72,6 +72,21 @@ def test_the_bench_counts_one_world() -> None:
     assert (planted.value, planted.met) == (1.0, True)
 
 
+def test_the_bench_watches_a_silent_change_of_the_model() -> None:
+    report = bench_audit_worlds(["runs=6", "only=silently", "by=drift"], Settings())
+    found, named = report.figures
+    assert found.name == "the coach's model changes silently: the coach has drifted"
+    assert named.name == "... its change of model is named"
+    assert (found.aim, named.aim) == (">= 0.9", ">= 0.9")
+    # A point more from iteration 31 on: found in most runs, and the set holds that iteration.
+    assert found.value >= named.value >= 0.5
+
+
+def test_a_coach_that_stays_as_it_is_is_not_said_to_have_drifted() -> None:
+    (figure,) = bench_audit_worlds(["runs=6", "only=8 problems", "by=drift"], Settings()).figures
+    assert (figure.aim, figure.met) == ("<= 0.05", True)
+
+
 @pytest.mark.parametrize("override", ["runs=0", "by=magic", "actions=many", "only=no such world"])
 def test_the_bench_refuses_what_it_does_not_know(override: str) -> None:
     with pytest.raises(ConfigError):

@@ -9,7 +9,8 @@ from mappa_core.audit.statistics.regression import cluster_sums, contrast, fit
 from mappa_core.audit.statistics.simulation import World, simulate
 from mappa_core.audit.watch.alerts import Alert, alerts
 from mappa_core.audit.watch.anchors import NO_ANCHORS
-from mappa_core.audit.watch.history import RunningSums, drift_state
+from mappa_core.audit.watch.drifting import drift_state
+from mappa_core.audit.watch.history import RunningSums
 from tests.unit.audit.frames import make_frame
 
 NAN = float("nan")
