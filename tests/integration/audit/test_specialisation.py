@@ -10,6 +10,7 @@ import hashlib
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
@@ -48,7 +49,7 @@ from mappa_core.train.update import Correct, UpdateRequest, base_policy, policy_
 from tests.builders import make_run
 from tests.e2e.toy import Monologue
 from tests.fakes.acting import NoPython, ScriptedRunner
-from tests.favouring import assert_found
+from tests.favouring import assert_acquitted, assert_found
 from tests.integration.train.learner.samples import action as some_action
 from tests.tiny_model import save_tiny_model
 
@@ -56,11 +57,13 @@ CUES = {"regression": "abcdefghij", "classification": "klmnopqrst"}
 TOKENS = range(3, 259)
 BIAS = 1.5
 ITERATIONS, EPISODES = 8, 4
-ASKED = 100
+ASKED = 200
 """Actions that the experiment asks about."""
 CONFIG = TrainConfig.model_validate(
     {
         "learner": {"device": "cpu", "learning_rate": 1e-2, "lora": {"rank": 4, "alpha": 8}},
+        # A baseline of each problem's own actions would take a type's bias away.
+        "algorithm": {"estimator": "reinforce++"},
         "rollout": {"iterations": ITERATIONS},
     }
 )
@@ -112,7 +115,7 @@ class World:
         self.problems = [_problem(kind, cue) for kind, cues in CUES.items() for cue in cues]
 
     def train(self, name: str, *, bias: float = BIAS, correction: Correction | None = None) -> None:
-        run = make_run(name)
+        run = replace(make_run(name), config=CONFIG.model_dump(mode="json"))
         self.store.runs.add_run(run)
         self.store.episodes.add_problems(self.problems)
         self.store.policies.add_policy_version(base_policy(run.id, "speaker", "tiny"))
@@ -232,5 +235,5 @@ def test_a_kinder_coach_specialises_the_policy_and_its_correction_prevents_it(
         assert corrected == pytest.approx(fair, abs=0.2)
     assert world.rise("biased", "regression") > world.rise("fair", "regression") + 0.2
     assert world.rise("corrected", "regression") <= world.rise("fair", "regression") + 0.1
-    assert world.audited("fair", bias=0.0).result.verdict == "equivalent"
+    assert_acquitted(world.audited("fair", bias=0.0).result)
     world.audit.close()
