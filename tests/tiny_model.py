@@ -62,12 +62,15 @@ def save_tiny_judge(directory: Path) -> Path:
     return directory
 
 
-def save_adapter(base: Path, directory: Path, *, seed: int = 0, size: float = 0.05) -> Path:
+def save_adapter(
+    base: Path, directory: Path, *, seed: int = 0, size: float = 0.05, rank: int = 8
+) -> Path:
     """Write a random LoRA adapter for `base`, with B entries of deviation `size`."""
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     adapted = get_peft_model(
-        model, LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
+        model,
+        LoraConfig(r=rank, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM"),
     )
     for name, parameter in adapted.named_parameters():
         if "lora_B" in name:

@@ -28,9 +28,10 @@ RESUMABLE = {
     ),
     "audit": ("stop_on", "ask_every", "ask_on", "ask_hours"),
     "learner": ("deployment",),
+    "engine": ("urls",),
 }
 """Keys that a resumed run may change, by section: how its coach is asked, and not what; what the
-audit stops it for; where its updates are computed."""
+audit stops it for; where its updates are computed and its actions sampled."""
 
 _HELD_OUT = {
     "prompts": True,

@@ -4,8 +4,8 @@
     disk     checkpoints, registered files and served weights, by the configuration
 
 What is refused can be started all the same by name: `mappa train --despite memory`. A run whose
-updates are computed elsewhere, that is on several GPUs, or whose model does not say its sizes, has
-no plan.
+updates are computed elsewhere, whose servers run already, that is on several GPUs, or whose model
+does not say its sizes, has no plan.
 """
 
 import os
@@ -85,7 +85,7 @@ def memory_plan(
     devices = {resolve_device(engine.device)}
     if learner.deployment is None:
         devices.add(resolve_device(learner.device))
-    if learner.deployment is not None or len(devices) > 1:
+    if learner.deployment is not None or engine.urls or len(devices) > 1:
         return None
     if devices == {"cuda"}:
         if len(placement(config, agents).gpus) > 1:

@@ -31,8 +31,13 @@ def plan_memory(
         machine_bytes: Memory of its CPU; None: only a GPU is planned for.
 
     Raises:
-        ConfigError: The model's shape is not known here.
+        ConfigError: The model's shape is not known here, or the servers run elsewhere.
     """
+    if config.engine.urls:
+        raise ConfigError(
+            "servers of engine.urls have their own memory: set engine.urls=[] to plan the same run "
+            "with servers on this machine"
+        )
     agents = len(load_team(config.team, config.prompts, config.rollout).agents)
     shape = shape_for(config.model, settings.models)
     if gpu_bytes is None and machine_bytes is not None and config.learner.backend == "torch":

@@ -26,7 +26,7 @@ class Placement:
 
     servers: tuple[Gpus, ...]
     """The GPUs of each server: all kinds of the first replica, then those of the second. Empty
-    tuples on a CPU."""
+    tuples on a CPU; none where they run already."""
     replicas: int
     learner: Gpus
     """Empty on a CPU, or where the learner is elsewhere."""
@@ -105,6 +105,8 @@ def place(
         ConfigError: They ask for GPUs that are not there, or for more than there are.
     """
     mine = _of_learner(learner, learner_gpus)
+    if engine.urls:
+        return Placement(servers=(), replicas=1, learner=mine)
     if not engine_gpus:
         _refuse_on_cpu(engine)
         replicas = 1 if engine.replicas == "auto" else engine.replicas

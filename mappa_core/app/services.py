@@ -271,6 +271,7 @@ def _engine_setup(
     return EngineSetup(
         config=config.engine,
         model=model,
+        name=config.model,
         agents=tuple(agent.name for agent in team.agents),
         end_token_ids=ends,
         work_directory=settings.home / "engine",

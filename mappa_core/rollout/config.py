@@ -1,7 +1,7 @@
 """How episodes are played: problems, rollout, engine, sandbox."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeAlias
 
 from pydantic import Field
 
@@ -14,6 +14,8 @@ else:
     # Of the table, so that a new source is a row there and nothing here.
     SourceName = Literal[(*SOURCES,)]
 Runtime = Literal["standard-library", "data-science"]
+Address = Annotated[str, Field(pattern=r"^https?://[^\s/?#@]+$")]
+"""Of a server: scheme, host and port."""
 
 
 class ProblemsConfig(Section):
@@ -163,6 +165,11 @@ class EngineConfig(Section):
     )
     gpu_memory_utilization: Fraction = Field(
         default=0.6, description="Share of a GPU the servers may take, all together."
+    )
+    urls: tuple[Address, ...] = Field(
+        default=(),
+        description="Addresses of vLLM servers that are running already, as http://10.0.0.5:8000; "
+        "none: servers of our own. What they must be started with is in docs/scaling.md.",
     )
     devices: Literal["auto"] | tuple[NonNegative, ...] = Field(
         default="auto",

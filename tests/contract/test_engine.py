@@ -4,7 +4,7 @@ import asyncio
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,12 +29,14 @@ from mappa_core.models.weights import load_base
 from mappa_core.rollout.config import EngineConfig
 from mappa_core.rollout.engines.base import EngineSetup
 from mappa_core.rollout.engines.transformers.engine import TransformersEngine
+from mappa_core.rollout.engines.vllm.endpoints_engine import EndpointsEngine
 from mappa_core.rollout.engines.vllm.engine import VllmEngine
 from mappa_core.rollout.engines.vllm.fork_server import open_fork_server
 from mappa_core.rollout.protocols import Engine
 from mappa_core.train.config import LearnerConfig
 from mappa_core.train.learners.torch_learner import TorchLearner
 from tests.builders import make_policy, make_run
+from tests.fakes.vllm_server import Flags, VllmStub, free_port
 from tests.tiny_model import save_adapter, save_tiny_model
 
 CONFIG = EngineConfig(device="cpu", max_model_length=512, kv_cache_gib=0.5)
@@ -102,7 +104,48 @@ def vllm_engine(model: Path, ends: tuple[int, ...], directory: Path) -> Engine:
     return VllmEngine(setup, open_fork_server(CONFIG, setup.log_directory))
 
 
-@pytest.fixture(scope="module", params=["transformers-tiny", "transformers", "vllm"])
+class OnEndpoints(EndpointsEngine):
+    """Starts two servers in its own event loop first, and stops them last."""
+
+    def __init__(self, setup: EngineSetup, servers: Sequence[VllmStub]) -> None:
+        super().__init__(setup)
+        self._stubs = servers
+
+    async def start(self) -> None:
+        for server in self._stubs:
+            await server.start()
+        await super().start()
+
+    async def close(self) -> None:
+        await super().close()
+        for server in self._stubs:
+            await server.kill()
+
+
+def endpoints_engine(model: Path, ends: tuple[int, ...], directory: Path) -> Engine:
+    flags = Flags(model=model, max_model_len=CONFIG.max_model_length, end_token_ids=ends)
+    servers = [VllmStub(flags, free_port()) for _ in range(2)]
+    setup = EngineSetup(
+        config=CONFIG.model_copy(update={"urls": tuple(server.url for server in servers)}),
+        model=model,
+        agents=AGENTS,
+        end_token_ids=ends,
+        work_directory=directory / "work",
+        log_directory=directory / "logs",
+        lora_rank=8,
+    )
+    return OnEndpoints(setup, servers)
+
+
+ENGINES: Mapping[str, Callable[[Path, tuple[int, ...], Path], Engine]] = {
+    "transformers-tiny": transformers_engine,
+    "transformers": transformers_engine,
+    "vllm": vllm_engine,
+    "endpoints-tiny": endpoints_engine,
+}
+
+
+@pytest.fixture(scope="module", params=ENGINES)
 def bench(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Bench]:
@@ -110,10 +153,7 @@ def bench(
     tiny = request.param.endswith("tiny")
     model = save_tiny_model(directory / "model") if tiny else request.getfixturevalue("real_model")
     tokenizer = ChatTokenizer(model)
-    make: Callable[[Path, tuple[int, ...], Path], Engine] = (
-        vllm_engine if request.param == "vllm" else transformers_engine
-    )
-    engine = make(model, tokenizer.end_token_ids, directory)
+    engine = ENGINES[request.param](model, tokenizer.end_token_ids, directory)
     with asyncio.Runner() as runner:
         try:
             runner.run(engine.start())

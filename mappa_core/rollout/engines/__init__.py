@@ -51,8 +51,9 @@ def check_engine(config: EngineConfig, *, whole_weights: bool) -> None:
     """Refuse servers that an engine does not have, and ways to send weights that do not exist.
 
     Raises:
-        ConfigError: Several servers or GPUs for an engine that has one, no whole weights are
-            served, or there is no GPU for them to go through.
+        ConfigError: Several servers or GPUs for an engine that has one, something that servers of
+            `engine.urls` are not told, no whole weights are served, or there is no GPU for them to
+            go through.
     """
     from mappa_core.models.device import resolve_device
 
@@ -62,6 +63,8 @@ def check_engine(config: EngineConfig, *, whole_weights: bool) -> None:
             f"engine.backend={config.backend} has one server on one device: leave "
             "engine.tensor_parallel at 1 and engine.replicas at auto, or set engine.backend=vllm"
         )
+    if config.urls:
+        _check_urls(config, whole_weights=whole_weights)
     if config.weight_sync == "reload":
         return
     receivers = [name for name, kind in ENGINES.items() if kind.takes_sent_weights]
@@ -77,6 +80,32 @@ def check_engine(config: EngineConfig, *, whole_weights: bool) -> None:
             f"engine.weight_sync={config.weight_sync} goes through a GPU's memory: on a CPU leave "
             "it at reload"
         )
+
+
+def _check_urls(config: EngineConfig, *, whole_weights: bool) -> None:
+    """Refuse what servers that are running already are not told.
+
+    Raises:
+        ConfigError: It asks for them and for something else beside, or names one twice.
+    """
+    beside = {
+        "engine.backend": config.backend != "vllm",
+        "engine.serving=merged": config.serving == "merged",
+        "engine.weight_sync": config.weight_sync != "reload",
+        "engine.colocate": config.colocate,
+        "engine.devices": config.devices != "auto",
+        "engine.tensor_parallel": config.tensor_parallel != 1,
+        "engine.replicas": config.replicas != "auto",
+        "learner.weights=full": whole_weights,
+    }
+    named = [key for key, there in beside.items() if there]
+    if named:
+        raise ConfigError(
+            "servers of engine.urls run already and are given adapters: leave "
+            f"{' and '.join(named)} as by default"
+        )
+    if len(set(config.urls)) < len(config.urls):
+        raise ConfigError(f"engine.urls names a server twice: {', '.join(config.urls)}")
 
 
 async def start_engine(setup: EngineSetup, stack: AsyncExitStack) -> Engine:

@@ -15,6 +15,9 @@ class EngineSetup:
     config: EngineConfig
     model: Path | str
     """Directory of the base weights."""
+    name: str = ""
+    """What the configuration calls the model; servers of `engine.urls` serve it by this name, or
+    from `model`."""
     agents: tuple[str, ...]
     """Names of all agents to be served."""
     end_token_ids: tuple[int, ...]
@@ -38,9 +41,9 @@ class EngineSetup:
 def serves_whole_models(config: EngineConfig, device: str, *, whole_weights: bool) -> bool:
     """Whether each agent has a server with full weights, and not an adapter beside shared ones.
 
-    Trained whole weights need that on every device.
+    Trained whole weights need that on every device. Servers of `engine.urls` have adapters.
     """
-    automatic = config.serving == "auto" and device == "cpu"
+    automatic = config.serving == "auto" and device == "cpu" and not config.urls
     return whole_weights or automatic or config.serving == "merged"
 
 

@@ -190,6 +190,7 @@ def test_a_resumed_run_may_change_how_its_coach_is_asked_where_it_learns_and_no_
         {
             "coach": {"budget": {"dollars": 50}, "deadline_seconds": 5, "concurrency": 1},
             "learner": {"deployment": "update/gpu"},
+            "engine": {"urls": ["http://10.0.0.5:8000"]},
         }
     )
     assert config.same_experiment(richer) == ()

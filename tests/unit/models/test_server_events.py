@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from mappa_core.core.errors import EngineError
-from mappa_core.models.serving import server as serving
+from mappa_core.models.serving import client as serving
+from mappa_core.models.serving.client import ServerDied
 from mappa_core.models.serving.fork_server import ForkServer
-from mappa_core.models.serving.server import Server, ServerDied
+from mappa_core.models.serving.server import Server
 
 SILENT = 0.4
 """Seconds, in place of the real ones."""

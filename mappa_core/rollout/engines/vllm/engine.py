@@ -13,6 +13,7 @@ from mappa_core.models.serving.fork_server import ForkServer
 from mappa_core.models.serving.server import Server
 from mappa_core.rollout.engines.base import EngineSetup, serves_whole_models
 from mappa_core.rollout.engines.vllm import command
+from mappa_core.rollout.engines.vllm.endpoints_engine import EndpointsEngine
 from mappa_core.rollout.engines.vllm.fork_server import open_fork_server
 from mappa_core.rollout.engines.vllm.managed_server import ManagedServer
 from mappa_core.rollout.engines.vllm.replicas import Balance
@@ -166,6 +167,8 @@ def _whole_model_loader(setup: EngineSetup, device: str) -> WeightLoader:
     return TransferLoader(setup.model, setup.config.weight_sync, dtype)
 
 
-def open_engine(setup: EngineSetup) -> VllmEngine:
-    """The engine, not started yet."""
+def open_engine(setup: EngineSetup) -> VllmEngine | EndpointsEngine:
+    """The engine, not started yet: on its own servers, or on those of `engine.urls`."""
+    if setup.config.urls:
+        return EndpointsEngine(setup)
     return VllmEngine(setup, open_fork_server(setup.config, setup.log_directory))

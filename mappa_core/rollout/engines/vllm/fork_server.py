@@ -1,7 +1,7 @@
 """The process that an engine's servers are forked from, as its configuration wants it."""
 
 import os
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from mappa_core.models.device import resolve_device
@@ -11,7 +11,12 @@ from mappa_core.rollout.config import EngineConfig
 
 
 def prestarted(config: EngineConfig, log_directory: Path) -> AbstractContextManager[None]:
-    """Import vLLM in the process that servers are forked from, for an engine opened inside."""
+    """Import vLLM in the process that servers are forked from, for an engine opened inside.
+
+    Does nothing where the servers are running already.
+    """
+    if config.urls:
+        return nullcontext()
     return fork_server.prestarted(_environment(config), _log(log_directory))
 
 

@@ -1,47 +1,24 @@
 """A vLLM server, the policies loaded in it, and bringing both back when the server dies."""
 
 import logging
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from itertools import chain
 from typing import TypeVar
 
-from pydantic import BaseModel
-
 from mappa_core.core.errors import EngineError
-from mappa_core.core.records.episodes import (
-    Completion,
-    FinishReason,
-    GenerationRequest,
-    PolicyVersion,
-)
+from mappa_core.core.records.episodes import Completion, GenerationRequest, PolicyVersion
 from mappa_core.core.text import counted
-from mappa_core.models.serving.server import Server, ServerDied
+from mappa_core.models.serving.client import ServerDied
+from mappa_core.models.serving.server import Server
 from mappa_core.rollout.config import EngineConfig
-from mappa_core.rollout.engines.base import check_served, sampling_within
+from mappa_core.rollout.engines.base import check_served
+from mappa_core.rollout.engines.vllm.completions import completed, completion_body
 from mappa_core.rollout.engines.vllm.read_write_lock import ReadWriteLock
 from mappa_core.rollout.engines.vllm.weight_loaders import WeightLoader, WeightsUnchanged
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
-
-
-class _Logprobs(BaseModel):
-    token_logprobs: tuple[float, ...]
-
-
-class _Choice(BaseModel):
-    token_ids: tuple[int, ...]
-    logprobs: _Logprobs
-    finish_reason: FinishReason | None = None
-
-
-class _Event(BaseModel):
-    """What is read of a part of vLLM's answer: some more tokens."""
-
-    choices: tuple[_Choice]
 
 
 class ManagedServer:
@@ -181,32 +158,10 @@ class ManagedServer:
     async def _sample(self, request: GenerationRequest) -> Completion:
         check_served(request.policy, self._loaded.get(request.policy.agent))
         self._check_consistent()
-        started = time.perf_counter()
-        events = await self._server.events("/v1/completions", self._body(request))
-        parts = [_Event.model_validate(event).choices[0] for event in events]
-        reason = parts[-1].finish_reason if parts else None
-        if reason is None:
-            raise ServerDied("an answer without an end at /v1/completions")
-        return Completion(
-            token_ids=tuple(chain.from_iterable(part.token_ids for part in parts)),
-            logprobs=tuple(chain.from_iterable(part.logprobs.token_logprobs for part in parts)),
-            finish_reason=reason,
-            seconds=time.perf_counter() - started,
+        body = completion_body(
+            request,
+            model=self._loader.model_name(request.policy),
+            end_token_ids=self._end_token_ids,
+            max_model_length=self._config.max_model_length,
         )
-
-    def _body(self, request: GenerationRequest) -> dict[str, object]:
-        sampling = sampling_within(request, self._config.max_model_length)
-        return {
-            "model": self._loader.model_name(request.policy),
-            "prompt": request.prompt_token_ids,
-            "max_tokens": sampling.max_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "seed": request.seed,
-            "stop_token_ids": self._end_token_ids,
-            # The sampled token's own log-probability, in the distribution it is drawn from.
-            "logprobs": 0,
-            # Tokens that come say that the server works, however long all of them take.
-            "stream": True,
-            "return_token_ids": True,
-        }
+        return await completed(self._server, body)

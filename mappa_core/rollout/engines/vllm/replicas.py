@@ -1,7 +1,7 @@
 """Servers that serve the same policies, and which of them a request goes to."""
 
 from collections import OrderedDict
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from uuid import UUID
 
@@ -22,16 +22,17 @@ class Balance:
         self._of: OrderedDict[UUID, int] = OrderedDict()
 
     @contextmanager
-    def chosen(self, problem: UUID | None) -> Generator[int]:
+    def chosen(self, problem: UUID | None, among: Collection[int] | None = None) -> Generator[int]:
         """Give the replica, from 0, that does a request while the block lasts.
 
         A new problem, and a request of none, goes where least is under way, and of those to the
-        replica that was given the fewest problems.
+        replica that was given the fewest problems. `among` are those that are up; None: all. A
+        problem whose replica is not up moves to another one, and stays there.
         """
+        up = range(len(self._under_way)) if among is None else among
         replica = self._of.get(problem) if problem is not None else None
-        if replica is None:
-            waiting = zip(self._under_way, self._problems, strict=True)
-            _, replica = min((load, number) for number, load in enumerate(waiting))
+        if replica is None or replica not in up:
+            replica = min(up, key=lambda one: (self._under_way[one], self._problems[one], one))
             self._problems[replica] += 1
         if problem is not None:
             self._of[problem] = replica

@@ -23,7 +23,8 @@ import torch
 
 from mappa_core.core.errors import EngineError
 from mappa_core.core.records.episodes import PolicyVersion
-from mappa_core.models.serving.server import REPLY_SECONDS, Server, ServerDied
+from mappa_core.models.serving.client import REPLY_SECONDS, ServerDied
+from mappa_core.models.serving.server import Server
 from mappa_core.models.weights import ServedWeights, servable
 from mappa_core.rollout.engines.vllm.command import BASE
 

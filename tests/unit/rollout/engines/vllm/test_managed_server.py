@@ -15,7 +15,8 @@ from mappa_core.core.records.episodes import (
     PolicyVersion,
     Sampling,
 )
-from mappa_core.models.serving.server import Server, ServerDied
+from mappa_core.models.serving.client import ServerDied
+from mappa_core.models.serving.server import Server
 from mappa_core.rollout.config import EngineConfig
 from mappa_core.rollout.engines.vllm.managed_server import ManagedServer
 from mappa_core.rollout.engines.vllm.weight_loaders import AdapterLoader, WeightsUnchanged

@@ -52,3 +52,11 @@ def test_what_is_remembered_is_bounded() -> None:
     with balance.chosen(problem(1)) as again:
         assert again in (0, 1)
     assert len(balance._of) == replicas.REMEMBERED  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_problem_whose_replica_is_gone_moves_and_stays_where_it_went() -> None:
+    balance, found = Balance(3), list[int]()
+    for among in (None, (0, 1), (1,), (0, 1, 2)):
+        with balance.chosen(problem(0), among=among) as replica:
+            found.append(replica)
+    assert found == [0, 0, 1, 1]
