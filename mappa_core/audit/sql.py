@@ -55,21 +55,21 @@ SELECT sum(({value}) * (
 
 
 def with_skill(
-    expected: Mapping[tuple[str, int, int], tuple[float, float]], where: str = "true"
+    expected: Mapping[tuple[str, int, int, int], tuple[float, float]], where: str = "true"
 ) -> str:
     """The actions with an outcome, each with how hard its problem is expected to be.
 
     Args:
-        expected: By task type, episodes and right ones: the skill, and the chance of a right
+        expected: By task type, level, episodes and right ones: the skill, and the chance of a right
             episode, that these let one expect.
         where: Which of the run's actions.
     """
     rows = ",\n        ".join(
-        f"({quoted(kind)}, {played}, {right}, {skill!r}::float8, {success!r}::float8)"
-        for (kind, played, right), (skill, success) in sorted(expected.items())
+        f"({quoted(kind)}, {level}, {played}, {right}, {skill!r}::float8, {success!r}::float8)"
+        for (kind, level, played, right), (skill, success) in sorted(expected.items())
     )
     return f"""FROM (
-    WITH expected(task_type, played, won, skill, success) AS (VALUES
+    WITH expected(task_type, level, played, won, skill, success) AS (VALUES
         {rows}
     ), rows AS (
         SELECT *
@@ -82,9 +82,10 @@ def with_skill(
     SELECT rows.*, own.skill AS skill_own, others.skill AS skill_others,
         rows.success::int - others.success AS surprise
     FROM rows JOIN problems USING (problem_id)
-    JOIN expected AS own ON own.task_type = rows.task_type
+    JOIN expected AS own ON own.task_type = rows.task_type AND own.level = rows.level
         AND own.played = problems.played AND own.won = problems.won
     JOIN expected AS others ON others.task_type = rows.task_type
+        AND others.level = rows.level
         AND others.played = problems.played - 1
         AND others.won = problems.won - rows.success::int
 ) AS skilled

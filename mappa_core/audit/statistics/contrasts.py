@@ -21,10 +21,10 @@ from mappa_core.audit.records import Stratum
 from mappa_core.audit.statistics.design import (
     Regression,
     Work,
-    agent_turns,
     split_design,
     whole_design,
 )
+from mappa_core.audit.statistics.layout import agent_turns
 from mappa_core.audit.statistics.observational import Gap, Word
 from mappa_core.audit.statistics.regression import estimable
 from mappa_core.audit.statistics.sensitivity import unknown
@@ -119,7 +119,7 @@ def association_contrasts(frame: Frame) -> Iterator[Contrast]:
                 weights=weights,
                 factor=factor,
                 subject=level or name,
-                against=_UNITS.get(name, _reference(work.frame)),
+                against=_UNITS.get(name) or _reference(work.frame, factor),
                 rows=work.scored,
             )
 
@@ -233,8 +233,10 @@ def _inside(frame: Frame, stratum: Stratum) -> Mask:
     return frame.success == (stratum == "right")
 
 
-def _reference(frame: Frame) -> str:
-    """The agent and turn that the others are compared with."""
+def _reference(frame: Frame, factor: str) -> str:
+    """The level, or the agent and turn, that the others are compared with."""
+    if factor == "level":
+        return f"level {frame.level[~np.isnan(frame.score)].min()}"
     agent, turn = agent_turns(frame)[0]
     return f"{frame.agent.names[agent]}, turn {turn}"
 

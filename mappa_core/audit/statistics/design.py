@@ -15,6 +15,7 @@ import numpy as np
 from mappa_core.audit import sql
 from mappa_core.audit.frame import Floats, Frame, Ints, Mask
 from mappa_core.audit.statistics.difficulty import Difficulty, difficulty
+from mappa_core.audit.statistics.layout import agent_turns, linked, scaled
 from mappa_core.audit.statistics.regression import (
     Estimate,
     Fit,
@@ -24,6 +25,9 @@ from mappa_core.audit.statistics.regression import (
     p_value,
     row_weights,
 )
+
+MOST_LEVELS = 10
+"""Of the stored difficulty that have a stratum each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +56,10 @@ class Work:
         skills = difficulty(rows)
         names = rows.task_type.names
         table = {
-            (names[code], played, right): (found.skill, found.success)
-            for (code, played, right), found in skills.table.items()
+            (names[code], level, played, right): (found.skill, found.success)
+            for (code, level), stratum in skills.levels.items()
+            for (name, played, right), found in skills.table.items()
+            if name == stratum
         }
         source = sql.with_skill(table, where)
         return cls(frame=rows, skills=skills, source=source, places=places)
@@ -144,10 +150,10 @@ class Regression:
         return self.x[rows][:, used] @ (self.fitted.bread @ weights[used])
 
     def skill_variance(self, weights: Floats) -> float:
-        """Variance of a contrast that comes from not knowing the types' mean skills.
+        """Variance of a contrast that comes from not knowing the strata's mean skills.
 
-        The contrast moves with a type's mean skill m_t by the sum over its rows of their weight
-        times the slope on the skill times d skill / d m_t.
+        The contrast moves with a stratum's mean skill m by the sum over its rows of their weight
+        times the slope on the skill times d skill / d m.
         """
         moving = [
             (column.follows, slope)
@@ -156,11 +162,11 @@ class Regression:
         ]
         if not moving:
             return 0.0
-        scored, codes = self.work.scored, self.work.frame.task_type.codes
+        scored, known = self.work.scored, self.work.skills.mean_variance
         moved = np.sum([slope * follows[scored] for follows, slope in moving], axis=0)
-        by_type = np.bincount(codes[scored], weights=moved * self.row_weights(weights, scored))
-        known = self.work.skills.mean_variance
-        return float(sum(known[code] * by_type[code] ** 2 for code in np.unique(codes[scored])))
+        codes, rows = self.work.skills.stratum[scored], self.row_weights(weights, scored)
+        by_stratum = np.bincount(codes, weights=moved * rows, minlength=len(known))
+        return float(known @ by_stratum**2)
 
     @cached_property
     def residuals(self) -> Floats:
@@ -251,8 +257,7 @@ def controls(work: Work) -> Iterator[Column]:
         sql="(tool_status IS NOT NULL)::int",
     )
     yield Column(name="tool:failed", values=frame.tool_failed.astype(float), sql=failed)
-    mean = float(frame.level.mean())
-    yield Column(name="level", values=frame.level.astype(float) - mean, sql=f"(level - {mean!r})")
+    yield from _levels(work)
     values, expression = scaled(frame.iteration)
     yield Column(name="iteration", values=values, sql=expression)
     for agent, turn in agent_turns(frame)[1:]:
@@ -260,6 +265,24 @@ def controls(work: Work) -> Iterator[Column]:
         member = (frame.agent.codes == agent) & (frame.turn == turn)
         matches = f"(agent = {sql.quoted(name)} AND turn_index = {turn})::int"
         yield Column(name=f"agent:{name}, turn {turn}", values=member.astype(float), sql=matches)
+
+
+def _levels(work: Work) -> Iterator[Column]:
+    """Yield the stored difficulty: a stratum for each level where types share levels, else a line.
+
+    Level 0 is where the source does not say, which no line through the others fits. Strata need
+    levels that link every two types: without, a type's gap would be one between levels.
+    """
+    frame = work.frame.take(work.scored)
+    levels = np.unique(frame.level)
+    if len(levels) <= MOST_LEVELS and linked(frame):
+        for level in levels[1:].tolist():
+            member = (work.frame.level == level).astype(float)
+            yield Column(name=f"level:{level}", values=member, sql=f"(level = {level})::int")
+    else:
+        mean = float(work.frame.level.mean())
+        centred = work.frame.level.astype(float) - mean
+        yield Column(name="level", values=centred, sql=f"(level - {mean!r})")
 
 
 def _length(work: Work) -> Column:
@@ -274,17 +297,3 @@ def _length(work: Work) -> Column:
     )
     expression = f"(ln(1 + sampled_tokens::float8) / ln(2) - CASE task_type {cases} END)"
     return Column(name="length", values=np.subtract(length, means[codes]), sql=expression)
-
-
-def agent_turns(frame: Frame) -> list[tuple[int, int]]:
-    """Agent and turn pairs that occur, in playing order."""
-    width = len(frame.agent.names)
-    pairs = np.unique(frame.turn * width + frame.agent.codes)
-    return [(int(pair % width), int(pair // width)) for pair in pairs]
-
-
-def scaled(iteration: np.ndarray) -> tuple[Floats, str]:
-    """Iterations as 0 (first) to 1 (last), and in SQL."""
-    first, last = int(iteration.min()), int(iteration.max())
-    span = max(last - first, 1)
-    return (iteration - first) / span, f"((iteration - {first}) / {span}::float8)"

@@ -1,16 +1,20 @@
 """How able the policy is on each problem, from how its episodes came out.
 
 Types of task differ in difficulty, and harder work is worse whether it came out right or wrong, so
-"equal work" needs more than an equal outcome. The model, for each task type t on its own:
+"equal work" needs more than an equal outcome. The model, for each task type t on its own, with the
+level l of difficulty that is stored with the problem as a stratum where there is one:
 
-    skill of problem g     z_g ~ N(m_t, s_t^2)
+    skill of problem g     z_g ~ N(m_tl, s_t^2)
     episode of it right    with probability Phi(z_g)
 
 A problem has few episodes, so its share of right ones is a noisy measure of z_g, and a control that
 is measured with noise leaves confounding behind. The regression therefore gets the *expected* skill
-given the outcomes, E[z_g | outcomes, t], under which a slope on the true skill is estimated without
-attenuation (regression calibration: Carroll, Ruppert, Stefanski & Crainiceanu, Measurement Error in
-Nonlinear Models, 2nd ed. 2006, chapter 4). m_t and s_t are estimated by EM on a grid.
+given the outcomes, E[z_g | outcomes, t, l], under which a slope on the true skill is estimated
+without attenuation (regression calibration: Carroll, Ruppert, Stefanski & Crainiceanu, Measurement
+Error in Nonlinear Models, 2nd ed. 2006, chapter 4). m_tl and s_t are estimated by EM on a grid.
+Without its level a problem would be drawn towards the mean of its whole type, and of two types, one
+with more problems of a hard level, the harder would seem to be paid more. Levels of a type with few
+problems share a stratum.
 
     others       given the problem's other episodes: knows nothing of the action's own outcome
     surprise     own outcome less what the others led to expect: uncorrelated with them and the type
@@ -35,12 +39,12 @@ _LOG_RIGHT, _LOG_WRONG = stats.norm.logcdf(GRID), stats.norm.logcdf(-GRID)
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What k episodes of which w were right say of a problem of a task type."""
+    """What k episodes of which w were right say of a problem of a stratum."""
 
     skill: float
     """E[z | k, w], in standard deviations of the normal."""
     follows: float
-    """How far that moves with the type's mean: Var(z | k, w) / s^2, in [0, 1]."""
+    """How far that moves with the stratum's mean: Var(z | k, w) / s^2, in [0, 1]."""
     variance: float
     """Var(z | k, w)."""
     success: float
@@ -53,23 +57,34 @@ class Difficulty:
 
     others: Floats
     others_follow: Floats
-    """How far `others` moves with its type's mean, in [0, 1]."""
+    """How far `others` moves with its stratum's mean, in [0, 1]."""
     surprise: Floats
     own: Floats
     own_follow: Floats
     own_variance: Floats
     """Of the skill, given all of the problem's episodes."""
-    mean_variance: dict[int, float]
-    """Of each task type's estimated mean skill: 1 / sum over problems of ((E[z] - m) / s^2)^2."""
+    stratum: Ints
+    """A code of task type and level."""
+    mean_variance: Floats
+    """(S,) of each stratum's estimated mean skill: 1 / sum of ((E[z] - m) / s^2)^2 of problems."""
     table: "Table"
-    """By task type, episodes and right ones: the values above, for SQL."""
+    """By stratum, episodes and right ones: the values above, for SQL."""
+    levels: "Levels"
     measured: bool
     """Whether every task type has problems with several episodes; without, difficulty is unknown
     beyond an action's own outcome."""
 
     def take(self, rows: Mask) -> "Difficulty":
         """Some of the actions."""
-        names = ("others", "others_follow", "surprise", "own", "own_follow", "own_variance")
+        names = (
+            "others",
+            "others_follow",
+            "surprise",
+            "own",
+            "own_follow",
+            "own_variance",
+            "stratum",
+        )
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
 
@@ -81,9 +96,12 @@ def difficulty(frame: Frame) -> Difficulty:
     kind = frame.task_type.codes[first]
     played, right = np.bincount(group)[group], np.bincount(group, weights=success)[group]
     right = right.astype(np.int64)
-    table, mean_variance = _table(kind, played, right, group)
-    own = _looked_up(table, kind, played, right)
-    others = _looked_up(table, kind, played - 1, right - success)
+    levels = _strata(kind, frame.level[first], group)
+    keys = zip(kind.tolist(), frame.level[first].tolist(), strict=True)
+    stratum = np.array([levels[key] for key in keys])
+    table, mean_variance = _table(np.stack([kind, stratum, played, right]), group)
+    own = _looked_up(table, stratum, played, right)
+    others = _looked_up(table, stratum, played - 1, right - success)
     several = [np.unique(group[(kind == code) & (played > 1)]).size for code in np.unique(kind)]
     return Difficulty(
         others=others.skill[row],
@@ -92,8 +110,10 @@ def difficulty(frame: Frame) -> Difficulty:
         own=own.skill[row],
         own_follow=own.follows[row],
         own_variance=own.variance[row],
+        stratum=stratum[row],
         mean_variance=mean_variance,
         table=table,
+        levels=levels,
         measured=min(several, default=0) >= FEWEST_PROBLEMS,
     )
 
@@ -102,33 +122,71 @@ FEWEST_PROBLEMS = 3
 """Of each type, with several episodes each, that say how much problems differ."""
 
 
+FEWEST_OF_A_LEVEL = 10
+"""Problems of a type and level that have a mean skill of their own."""
 Table: TypeAlias = dict[tuple[int, int, int], Expected]
-"""By task type, episodes and right ones."""
+"""By stratum, episodes and right ones."""
+Levels: TypeAlias = dict[tuple[int, int], int]
+"""The stratum of each task type and level."""
 
 
-def _table(kind: Ints, played: Ints, right: Ints, group: Ints) -> tuple[Table, dict[int, float]]:
-    """What each number of episodes and right ones that occurs says, with or without one of them."""
-    found: Table = {}
-    mean_variance: dict[int, float] = {}
+def _strata(kind: Ints, level: Ints, group: Ints) -> Levels:
+    """One for each level of a type that has problems enough, and one for the type's others."""
     _, first = np.unique(group, return_index=True)
+    found: Levels = {}
     for code in map(int, np.unique(kind)):
-        rows = first[kind[first] == code]
-        pairs, counts = np.unique(
-            np.stack([played[rows], right[rows]], axis=1), axis=0, return_counts=True
+        values, counts = np.unique(level[first][kind[first] == code], return_counts=True)
+        rest = counts < FEWEST_OF_A_LEVEL
+        start = max(found.values(), default=-1) + 1
+        place = np.where(rest, start, start + rest.any() + np.cumsum(~rest) - 1)
+        found |= {(code, int(v)): int(p) for v, p in zip(values, place, strict=True)}
+    return found
+
+
+def _table(columns: Ints, group: Ints) -> tuple[Table, Floats]:
+    """What each number of episodes and right ones that occurs says, with or without one of them.
+
+    Args:
+        columns: (4, E) type, stratum, episodes and right ones of each episode's problem.
+        group: (E,) the problem.
+    """
+    found: Table = {}
+    _, first = np.unique(group, return_index=True)
+    kind, stratum, *outcomes = columns[:, first]
+    mean_variance = np.zeros(int(stratum.max()) + 1)
+    for code in np.unique(kind):
+        rows = kind == code
+        cells, counts = np.unique(
+            np.stack([stratum[rows], *(each[rows] for each in outcomes)], axis=1),
+            axis=0,
+            return_counts=True,
         )
-        prior = _prior(pairs, counts)
-        mean = float(prior @ GRID)
-        spread = float(prior @ (GRID - mean) ** 2)
-        known = np.array(sorted(_with_one_less(pairs)))
-        weights = _weighted(prior, known[:, :1], known[:, 1:])
-        skill, success = weights @ GRID, weights @ _RIGHT
-        variance = weights @ GRID**2 - skill**2
-        columns = np.stack([skill, variance / spread, variance, success], axis=1)
-        for (k, w), values in zip(known, columns, strict=True):
-            found[code, int(k), int(w)] = Expected(*values.tolist())
-        pulls = np.array([found[code, int(k), int(w)].skill - mean for k, w in pairs]) / spread
-        mean_variance[code] = 1 / max(float(counts @ pulls**2), 1e-9)
+        strata, places = np.unique(cells[:, 0], return_inverse=True)
+        priors, spread = _priors(places, cells[:, 1:], counts)
+        for place, name in enumerate(strata.tolist()):
+            own = places == place
+            said = _said(priors[place], cells[own, 1:])
+            found |= {(name, *key): value for key, value in said.items()}
+            mean = float(priors[place] @ GRID)
+            pulls = np.array([said[k, w].skill - mean for k, w in cells[own, 1:].tolist()])
+            information = float(counts[own] @ (pulls / spread) ** 2)
+            mean_variance[name] = 1 / max(information, 1e-9)
     return found, mean_variance
+
+
+def _said(prior: Floats, pairs: Ints) -> dict[tuple[int, int], Expected]:
+    """What episodes and right ones say of a problem of a stratum, with or without one of them."""
+    mean = float(prior @ GRID)
+    spread = float(prior @ (GRID - mean) ** 2)
+    known = np.array(sorted(_with_one_less(pairs)))
+    weights = _weighted(prior, known[:, :1], known[:, 1:])
+    skill, success = weights @ GRID, weights @ _RIGHT
+    variance = weights @ GRID**2 - skill**2
+    columns = np.stack([skill, variance / spread, variance, success], axis=1)
+    return {
+        (int(k), int(w)): Expected(*values.tolist())
+        for (k, w), values in zip(known, columns, strict=True)
+    }
 
 
 def _with_one_less(pairs: Ints) -> set[tuple[int, int]]:
@@ -137,29 +195,39 @@ def _with_one_less(pairs: Ints) -> set[tuple[int, int]]:
     return whole | less
 
 
-def _prior(pairs: Ints, counts: Ints) -> Floats:
-    """(81,) the distribution of a type's skills on the grid: normal, by EM."""
-    share = float((counts * pairs[:, 1]).sum() + 0.5) / float((counts * pairs[:, 0]).sum() + 1)
-    mean, spread = float(stats.norm.ppf(share)), 0.7
-    prior = _normal(mean, spread)
+def _priors(places: Ints, pairs: Ints, counts: Ints) -> tuple[Floats, float]:
+    """(S, 81) skills of a type's strata on the grid, normal with one spread; and its square.
+
+    Args:
+        places: (C,) the stratum of each cell, from 0.
+        pairs: (C, 2) episodes and right ones.
+        counts: (C,) problems.
+    """
+    member = (places == np.arange(places.max() + 1)[:, None]) * counts
+    sizes = member.sum(axis=1)
+    shares = (member @ pairs[:, 1] + 0.5) / (member @ pairs[:, 0] + 1)
+    means, spread = np.asarray(stats.norm.ppf(shares)), 0.7
+    priors = _normal(means, spread)
     for _ in range(STEPS):
-        weights = counts @ _weighted(prior, pairs[:, :1], pairs[:, 1:]) / counts.sum()
-        mean = float(weights @ GRID)
-        spread = max(float(weights @ (GRID - mean) ** 2) ** 0.5, SMALLEST_SPREAD)
-        prior = _normal(mean, spread)
-    return prior
+        weights = member @ _weighted(priors[places], pairs[:, :1], pairs[:, 1:]) / sizes[:, None]
+        means = weights @ GRID
+        squares = (weights * (GRID - means[:, None]) ** 2).sum(axis=1)
+        spread = max(float(sizes @ squares / sizes.sum()) ** 0.5, SMALLEST_SPREAD)
+        priors = _normal(means, spread)
+    return priors, float(priors[0] @ (GRID - priors[0] @ GRID) ** 2)
 
 
 def _weighted(prior: Floats, played: Ints, right: Ints) -> Floats:
-    """The prior given `right` of `played` episodes; (P, 81) from two (P, 1)."""
+    """Priors, one or (P, 81), given `right` of `played` episodes; (P, 81) from two (P, 1)."""
     log = np.log(prior) + right * _LOG_RIGHT + (played - right) * _LOG_WRONG
     weights = np.exp(log - log.max(axis=1, keepdims=True))
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-def _normal(mean: float, spread: float) -> Floats:
-    density = np.exp(-0.5 * ((GRID - mean) / spread) ** 2) + 1e-300
-    return density / density.sum()
+def _normal(means: Floats, spread: float) -> Floats:
+    """(S, 81) from (S,)."""
+    density = np.exp(-0.5 * ((GRID - means[:, None]) / spread) ** 2) + 1e-300
+    return density / density.sum(axis=1, keepdims=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +238,9 @@ class _Columns:
     success: Floats
 
 
-def _looked_up(table: Table, kind: Ints, played: Ints, right: Ints) -> _Columns:
+def _looked_up(table: Table, stratum: Ints, played: Ints, right: Ints) -> _Columns:
     most = int(played.max(initial=0)) + 1
-    keys, row = np.unique((kind * most + played) * most + right, return_inverse=True)
+    keys, row = np.unique((stratum * most + played) * most + right, return_inverse=True)
     values = [table[_parts(int(key), most)] for key in keys]
     names = ("skill", "follows", "variance", "success")
     return _Columns(*(np.array([getattr(value, name) for value in values])[row] for name in names))

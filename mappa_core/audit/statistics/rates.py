@@ -98,9 +98,9 @@ class _Fixed:
     through: Floats
     """(k,) of the coefficients: what measured difficulty moves the gap by."""
     moves: Floats
-    """(types, k) of the coefficients: how the gap moves with each type's mean skill."""
+    """(S, k) of the coefficients: how the gap moves with each stratum's mean skill."""
     known: Floats
-    """(types,) variances of those mean skills."""
+    """(S,) variances of those mean skills."""
 
     @classmethod
     def of(cls, contrast: Contrast) -> "_Fixed":
@@ -108,14 +108,12 @@ class _Fixed:
         used, (problem, _) = model.fitted.used, _clusters(model)
         x = model.x[scored][:, used]
         rows = model.row_weights(contrast.weights, scored)
-        codes = model.work.frame.task_type.codes[scored]
-        types = np.unique(codes)
-        moves = np.zeros((len(types), len(model.columns)))
+        codes, known = model.work.skills.stratum[scored], model.work.skills.mean_variance
+        moves = np.zeros((len(known), len(model.columns)))
         for place, column in enumerate(model.columns):
             if column.follows is not None:
-                moved = np.bincount(codes, weights=rows * column.follows[scored])
-                moves[:, place] = moved[types]
-        known = model.work.skills.mean_variance
+                weights = rows * column.follows[scored]
+                moves[:, place] = np.bincount(codes, weights=weights, minlength=len(known))
         directions = spread_weights(model.fitted, contrast.weights)
         return cls(
             contrast=contrast,
@@ -124,7 +122,7 @@ class _Fixed:
             freedom=model.estimate(contrast.weights).degrees_of_freedom,
             through=measured_through(model, contrast.weights),
             moves=moves,
-            known=np.array([known[int(code)] for code in types]),
+            known=known,
         )
 
     def gaps(self, coefficients: Floats, residuals: Floats, start: Gap) -> Iterator[Gap]:

@@ -33,9 +33,9 @@ class SimulatedCoach:
     skill_deviation: Floats
     """(P,) of the problem's skill, given its episodes."""
     shared_deviation: Floats
-    """(P,) of what the problems of a type have in common beside: the error of their mean."""
-    kind: Ints
-    """(P,) task types, as codes from 0."""
+    """(P,) of what the problems of a stratum have in common beside: the error of their mean."""
+    stratum: Ints
+    """(P,) of task type and level, as codes from 0."""
     success: Floats
     slope: float
     """Points per unit of skill."""
@@ -58,8 +58,7 @@ class SimulatedCoach:
         frame, skills = work.frame.take(scored), work.skills.take(scored)
         _, first, problem = np.unique(frame.problem.codes, return_index=True, return_inverse=True)
         _, episode = np.unique(frame.episode, return_inverse=True)
-        _, kind = np.unique(frame.task_type.codes, return_inverse=True)
-        error = np.sqrt([skills.mean_variance[c] for c in frame.task_type.present()])
+        error = np.sqrt(skills.mean_variance)
         return cls(
             places=work.places[scored],
             size=size,
@@ -69,8 +68,8 @@ class SimulatedCoach:
             fixed=model.x[scored][:, fixed] @ fitted.coefficients[fixed],
             skill=skills.own,
             skill_deviation=np.sqrt(skills.own_variance),
-            shared_deviation=skills.own_follow * error[kind],
-            kind=kind,
+            shared_deviation=skills.own_follow * error[skills.stratum],
+            stratum=skills.stratum,
             success=frame.success,
             slope=slopes.get("skill", 0.0),
             outcome=slopes["outcome:right"],
@@ -119,7 +118,7 @@ class SimulatedCoach:
     def qualities(self, rng: np.random.Generator, runs: int) -> Floats:
         """(P, S) what it feels about the work in S runs, before it is put in its scores."""
         first, shape = self.first, (len(self.first), runs)
-        shared = rng.normal(0, 1, (self.kind.max() + 1, runs))[self.kind[first]]
+        shared = rng.normal(0, 1, (self.stratum.max() + 1, runs))[self.stratum[first]]
         skill = (
             self.skill[first, None]
             + self.skill_deviation[first, None] * rng.normal(0, 1, shape)

@@ -14,8 +14,8 @@ import numpy as np
 from mappa_core.audit import sql
 from mappa_core.audit.frame import Frame
 from mappa_core.audit.statistics.calibration import Scored, bet_on_calibration
-from mappa_core.audit.statistics.design import scaled
 from mappa_core.audit.statistics.drift import Wealth
+from mappa_core.audit.statistics.layout import scaled
 from mappa_core.audit.statistics.regression import (
     ClusterSums,
     Estimate,

@@ -43,6 +43,7 @@ def biased_url(store: Store, database_url: str) -> str:
         for number in range(PROBLEMS):
             for kind in ("regression", "classification"):
                 problem = make_problem(f"{kind} {number}", task_type=kind)
+                problem = replace(problem, level=1 + number // 4)
                 store.episodes.add_problems([problem])
                 for rollout in range(EPISODES):
                     episode = make_episode(run, problem, iteration=iteration, rollout_index=rollout)

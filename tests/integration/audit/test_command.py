@@ -66,6 +66,8 @@ def test_a_biased_coach_is_exit_code_3(mappa: Mappa) -> None:
     assert overall["low"] <= 3.0 <= overall["high"]
     (onset,) = [f for f in said["findings"] if f["kind"] == "onset"]
     assert onset["iteration"] == 1
+    drift = said["drift"]
+    assert (drift["cause"], drift["task_types"], drift["model_changes"]) == ("none", [], [])
 
 
 def test_a_wide_margin_calls_the_same_coach_equivalent(mappa: Mappa) -> None:
@@ -166,7 +168,7 @@ def test_a_run_is_audited_without_what_trains_or_draws() -> None:
 
 def test_the_self_test_prints_its_rates(mappa: Mappa) -> None:
     result = mappa("--self-test", "--simulations", "2", "--json")
-    assert len(json.loads(result.stdout)) == 12
+    assert len(json.loads(result.stdout)) == 14
 
 
 def test_a_restored_backup_gives_the_same_audit_and_is_not_written_to(

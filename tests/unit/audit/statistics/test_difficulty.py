@@ -6,6 +6,7 @@ from scipy import integrate, stats
 
 from mappa_core.audit.frame import Frame
 from mappa_core.audit.statistics.difficulty import difficulty
+from mappa_core.audit.statistics.effects import task_type_effects
 from mappa_core.audit.statistics.simulation import SKILL_DEVIATION, SKILLS, World, simulate
 from tests.unit.audit.frames import make_frame
 
@@ -59,3 +60,49 @@ def test_difficulty_is_measured_where_problems_have_several_episodes(
         episode=[e + 10 * (i // 2) for i, e in enumerate(episodes)],
     )
     assert difficulty(frame).measured is measured
+
+
+def by_level(levels_known: bool, seed: int = 0) -> Frame:
+    """Two types of 200 problems each, whose skill and worth are those of their level alone; most of
+    the second type's are of the hard one. Three episodes of one action; an honest coach."""
+    rng = np.random.default_rng(seed)
+    kind = np.repeat([0, 1], 200)
+    hard = rng.random(400) < np.where(kind == 0, 0.2, 0.8)
+    skill = np.where(hard, -1.0, 1.0) + rng.normal(0, 0.6, 400)
+    problem = np.repeat(np.arange(400), 3)
+    right = rng.random(1_200) < NORMAL.cdf(skill[problem])
+    return make_frame(
+        list(5 + skill[problem] + rng.normal(0, 1, 1_200)),
+        task_type=[("a", "b")[code] for code in kind[problem]],
+        problem=[str(number) for number in problem],
+        level=[1 + 2 * levels_known * int(one) for one in hard[problem]],
+        success=[float(one) for one in right],
+    )
+
+
+def test_problems_are_drawn_towards_the_mean_of_their_own_level() -> None:
+    frame = by_level(levels_known=True)
+    found = difficulty(frame)
+    # What all four strata expect of a problem before its first episode: their own means.
+    for level, mean in ((1, 1.0), (3, -1.0)):
+        for kind in (0, 1):
+            stratum = found.levels[kind, level]
+            before = [found.table[stratum, 2, w].skill for w in (0, 1, 2)]
+            assert before[0] < mean < before[2]
+    assert len(set(found.levels.values())) == 4
+
+
+def test_few_problems_of_a_level_share_a_stratum() -> None:
+    levels = [1] * 10 + [2] * 9 + [3] * 2
+    frame = make_frame([5.0] * 21, level=levels, problem=[str(number) for number in range(21)])
+    found = difficulty(frame).levels
+    assert found[0, 2] == found[0, 3] != found[0, 1]
+
+
+def test_a_type_that_is_harder_by_its_levels_is_paid_alike() -> None:
+    """The gap is zero with the levels that are stored, in every seed and on average."""
+    gaps = [task_type_effects(by_level(levels_known=True, seed=seed))[0] for seed in range(12)]
+    values = [gap.estimate.value for gap in gaps]
+    error = float(np.mean([gap.estimate.standard_error for gap in gaps])) / 12**0.5
+    assert abs(np.mean(values)) < 3 * error
+    assert {gap.judged.verdict for gap in gaps} <= {"equivalent", "cannot tell"}
