@@ -59,6 +59,7 @@ def experimental(config: TrainConfig, placed: Placement) -> str | None:
     """Say what of a run no GPU has done yet; None where there is nothing of that."""
     engine = config.engine
     found = {
+        "engine.urls": bool(engine.urls),
         f"engine.weight_sync={engine.weight_sync}": engine.weight_sync != "reload",
         f"engine.tensor_parallel={engine.tensor_parallel}": engine.tensor_parallel > 1,
         f"{len(placed.gpus)} GPUs": len(placed.gpus) > 1,

@@ -105,6 +105,11 @@ def test_the_torch_learner_has_the_first() -> None:
         placed(EIGHT, learner=LearnerConfig(devices=(3,)))
 
 
+def test_servers_that_run_already_are_not_placed() -> None:
+    found = placed(EIGHT, ranks=2, urls=("http://pod:8000",))
+    assert (found.servers, found.learner, found.gpus) == ((), ("0", "1"), {"0", "1"})
+
+
 def test_a_cpu_has_replicas_and_no_devices() -> None:
     found = placed((), kinds=2, replicas=2)
     assert (found.servers, found.replicas, found.learner) == (((),) * 4, 2, ())
@@ -121,6 +126,7 @@ def test_a_cpu_has_replicas_and_no_devices() -> None:
         ({}, 2, "2 GPUs"),
         ({"tensor_parallel": 2}, 3, "engine.tensor_parallel=2, 3 GPUs"),
         ({"weight_sync": "ipc"}, 1, "engine.weight_sync=ipc"),
+        ({"urls": ("http://pod:8000",)}, 1, "engine.urls"),
     ],
 )
 def test_what_no_gpu_has_run_says_so(

@@ -148,8 +148,12 @@ async def said(
 ) -> None:
     """Wait until the engine has said it of the server so often."""
     async with asyncio.timeout(240):
-        while sum(server.url in one and what in one for one in caplog.messages) < times:
+        while times_said(caplog, server, what) < times:
             await asyncio.sleep(0.02)
+
+
+def times_said(caplog: pytest.LogCaptureFixture, server: Started, what: str) -> int:
+    return sum(server.url in one and what in one for one in caplog.messages)
 
 
 async def adapters(server: Started) -> list[str]:
@@ -186,8 +190,9 @@ async def play(
         # A request may have been through before: the next one finds it gone.
         assert await sampled(engine, trained) == by_adapter
         await said(caplog, first, LEFT_OUT)
+        used = times_said(caplog, first, USED)
         await first.start()
-        await said(caplog, first, USED)
+        await said(caplog, first, USED, used + 1)
         await second.kill()
         assert await sampled(engine, trained) == by_adapter
         [name] = await adapters(first)
@@ -203,7 +208,8 @@ def test_one_is_killed_and_one_added_while_requests_go_on(
     asyncio.run(play(stub(base), stub(base), trained, on, caplog))
 
 
-@pytest.mark.slow  # starts vLLM on a CPU five times
+@pytest.mark.slow  # starts vLLM on a CPU three times
+@pytest.mark.timeout(900)
 def test_vllm_servers_started_by_hand(
     base: Path, trained: PolicyVersion, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
