@@ -62,7 +62,8 @@ class DriftState:
     @property
     def says(self) -> str:
         """What drifted, in words; a change of the coach's model that is stored is named."""
-        parts = [f"the {self._what} since iteration {self.since}{self._could_be}"]
+        types = f" for {' and '.join(self.task_types)}" if self.task_types else ""
+        parts = [f"the {self._what} since iteration {self.since}{self._could_be}{types}"]
         moved = self.anchors.step
         if moved is not None and not self.by_stream:
             parts.append(f"{moved.points:+.1f} points ({moved.low:+.1f} to {moved.high:+.1f})")
@@ -89,8 +90,7 @@ class DriftState:
             return "coach or policy has drifted, or other problems came: scores cannot tell which,"
         if self.cause == "policy or order":
             return "policy has drifted or other problems came, scores cannot tell which,"
-        of = f" for {' and '.join(self.task_types)}" if self.task_types else ""
-        return f"{self.cause} has drifted{of}"
+        return f"{self.cause} has drifted"
 
     @property
     def _could_be(self) -> str:

@@ -74,7 +74,7 @@ def test_a_silent_change_of_the_model_is_named_as_the_likely_cause() -> None:
     assert seen.earliest <= 40 <= seen.latest
     (change,) = seen.changes
     assert change == ModelChange(iteration=40, before="a", after="b", likely_cause=True)
-    assert "coach has drifted for algebra since iteration 40" in seen.says
+    assert seen.says.startswith("the coach has drifted since iteration 40 for algebra; +")
     said = "likely cause: the provider's model changed from a to b at iteration 40, within the"
     assert said in seen.says
     found = {figure.subject: figure for figure in drift_figures(seen, QUIET)}
