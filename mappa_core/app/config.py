@@ -130,8 +130,6 @@ class TrainConfig(Section):
     @property
     def registers_every(self) -> bool:
         """Whether every update's checkpoints become model versions, not the best and last alone."""
-        if self.tracking.versions == "auto":
-            return self.learner.weights == "lora"
         return self.tracking.versions == "every"
 
     def policy_step(self, iteration: int) -> int:

@@ -1,8 +1,8 @@
 """Where metrics and traces go."""
 
-from typing import Literal
+from typing import Literal, cast
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from mappa_core.core.section import Fraction, Section
 
@@ -14,11 +14,10 @@ class TrackingConfig(Section):
         default=1.0,
         description="Share of the episodes shown as MLflow traces with the coach's feedback.",
     )
-    versions: Literal["auto", "every", "best_and_last"] = Field(
-        default="auto",
-        description="Which checkpoints become model versions, with their files: of every update as "
-        "it is made, or each agent's best and last when the run ends; auto: every for adapters, "
-        "best_and_last for whole weights.",
+    versions: Literal["best_and_last", "every"] = Field(
+        default="best_and_last",
+        description="Which checkpoints become model versions, with their files: each agent's best "
+        "and last when the run ends, or of every update as it is made.",
     )
     registered_dtype: Literal["bfloat16", "float32"] = Field(
         default="bfloat16",
@@ -30,3 +29,12 @@ class TrackingConfig(Section):
         description="Where metrics go beside MLflow: TensorBoard's event files in MAPPA_HOME, "
         "Weights & Biases.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_an_earlier_version(cls, values: object) -> object:
+        """Read what runs stored by an earlier version called auto: they go on as others do."""
+        if not isinstance(values, dict):
+            return values
+        told = cast(dict[str, object], values)
+        return {**told, "versions": "best_and_last"} if told.get("versions") == "auto" else told

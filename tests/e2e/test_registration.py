@@ -13,15 +13,15 @@ from tests.e2e.conftest import MakeServices
 from tests.fakes.tracking import MemoryRegistry
 
 
-@pytest.mark.parametrize("versions", ["every", "best_and_last"])
+@pytest.mark.parametrize("tracking", [{"versions": "every"}, {}], ids=["every", "by default"])
 def test_the_checkpoints_that_are_asked_for_are_registered(
-    store: Store, make_services: MakeServices, toy_config: TrainConfig, versions: str
+    store: Store, make_services: MakeServices, toy_config: TrainConfig, tracking: dict[str, str]
 ) -> None:
     config = TrainConfig.model_validate(
         toy_config.model_dump()
         | {
             "rollout": toy_config.rollout.model_dump() | {"iterations": 4},
-            "tracking": {"versions": versions},
+            "tracking": tracking,
         }
     )
     services = make_services(config)
@@ -39,6 +39,6 @@ def test_the_checkpoints_that_are_asked_for_are_registered(
     assert best < 4
     (name,) = registry.models()
     steps = [each.step for each in registry.versions(name)]
-    assert steps == ([1, 2, 3, 4] if versions == "every" else [best, 4])
+    assert steps == ([1, 2, 3, 4] if tracking else [best, 4])
     (candidate,) = [each for each in registry.versions(name) if "candidate" in each.aliases]
     assert candidate.step == 4

@@ -120,11 +120,14 @@ def test_a_key_that_came_later_is_no_other_measurement_at_its_default() -> None:
 @pytest.mark.parametrize(
     ("changes", "every"),
     [
-        ([], True),
+        ([], False),
         (["learner.weights=full"], False),
-        (["learner.weights=full", "tracking.versions=every"], True),
-        (["tracking.versions=best_and_last"], False),
+        (["tracking.versions=every"], True),
+        # What an earlier version wrote with its runs.
+        (["tracking.versions=auto"], False),
     ],
 )
-def test_whole_weights_are_registered_at_the_end_alone(changes: list[str], every: bool) -> None:
+def test_the_best_and_the_last_are_registered_unless_all_are_asked_for(
+    changes: list[str], every: bool
+) -> None:
     assert load_config(None, changes).registers_every is every
