@@ -12,6 +12,7 @@ from rich.text import Text
 
 from mappa_cli.commands.options import Json
 from mappa_cli.printing.console import make_table, open_console
+from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import load_config
 from mappa_core.core.settings import Settings
 
@@ -27,22 +28,28 @@ def doctor(
             "--plan", help="A preset: what it keeps where on this GPU or CPU, or on a GPU of 80 GB."
         ),
     ] = None,
+    gpus: Annotated[
+        int | None,
+        typer.Option(
+            "--gpus",
+            min=1,
+            help="Plan for so many GPUs, of the size of this machine's, or of 80 GB.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Say what this machine offers and how to get the rest, or what a preset would need."""
     from mappa_cli.doctor import coach_keys, examine, local_coaches, recording
 
     if plan is not None:
-        from mappa_core.app.fitting import gpu_bytes, machine_bytes
-        from mappa_core.app.memory import plan_memory
-
         config, settings = load_config(plan, ()), Settings()
-        planned = plan_memory(config, settings, gpu_bytes(), machine_bytes())
+        plans = _plans(config, settings, gpus)
+        fits = all(each.fits for each in plans)
         if as_json:
-            extra = {"fits": planned.fits, "host_bytes": planned.host_bytes}
-            typer.echo(json.dumps(asdict(planned) | extra))
+            typer.echo(json.dumps({"fits": fits, "plans": [_with_totals(each) for each in plans]}))
         else:
-            _print_plan(planned)
+            for each in plans:
+                _print_plan(each)
             lines = (
                 *coach_keys(config.coach, settings),
                 *local_coaches(config.coach, settings),
@@ -50,12 +57,26 @@ def doctor(
             )
             for line in lines:
                 open_console().print(line, soft_wrap=True)
-        raise typer.Exit(0 if planned.fits else 1)
+        raise typer.Exit(0 if fits else 1)
     findings = examine(Settings())
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in findings]))
     else:
         open_console().print(_table(findings))
+
+
+def _plans(config: TrainConfig, settings: Settings, gpus: int | None) -> "tuple[MemoryPlan, ...]":
+    """Plan for so many GPUs; None: for those that are here, one where there is none."""
+    from mappa_core.app.fitting import gpu_bytes, machine_bytes
+    from mappa_core.app.memory import plan_memory
+    from mappa_core.models.device import visible_gpus
+
+    host = machine_bytes() if gpus is None else None
+    return plan_memory(config, settings, gpu_bytes(), host, gpus or len(visible_gpus()) or 1)
+
+
+def _with_totals(planned: "MemoryPlan") -> dict[str, object]:
+    return asdict(planned) | {"fits": planned.fits, "host_bytes": planned.host_bytes}
 
 
 def _table(findings: "Sequence[Finding]") -> Table:
@@ -78,14 +99,18 @@ def _print_plan(planned: "MemoryPlan") -> None:
         for each in planned.items
     ]
     kind = "GPU" if planned.machine_bytes is None else "CPU"
-    title = f"{planned.limit_bytes / GB:.0f} GB {kind}, all agents: {fits}"
+    named = " ".join((kind, ", ".join(planned.gpus))).strip()
+    title = f"{named}: {planned.limit_bytes / GB:.0f} GB, all agents: {fits}"
     table = make_table(title, ("phase", "what", *numbers), rows, numbers=numbers)
     for phase in ("rollout", "update"):
         on_host = f"{planned.host_peak(phase) / GB:.1f}"
         table.add_row(phase, "together", f"{planned.peak(phase) / GB:.1f}", on_host, style="bold")
     console = open_console()
     console.print(table)
-    console.print(
+    cache = (
         f"each cache holds {planned.cached_tokens:,} tokens; the longest sequence has "
-        f"{planned.longest:,}; CPU at most {planned.host_bytes / GB:.0f} GB"
+        f"{planned.longest:,}; "
     )
+    of_each = " for each" if len(planned.gpus) > 1 else ""
+    on_host = f"CPU at most {planned.host_bytes / GB:.0f} GB{of_each}"
+    console.print((cache if planned.longest else "") + on_host)

@@ -7,7 +7,7 @@ from mappa_core.coach.config import CoachConfig, CoachModelConfig
 from mappa_core.coach.provider_table import PROVIDERS
 from mappa_core.core.settings import Settings
 from mappa_core.models.package_table import PACKAGED
-from mappa_core.train.memory_plan import GB, Item, Phase
+from mappa_core.train.memory_items import GB, Item, Phase
 
 DTYPE_BYTES = {"bfloat16": 2, "float32": 4}
 STORED_BYTES = 2

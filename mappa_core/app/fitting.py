@@ -4,14 +4,14 @@
     disk     checkpoints, registered files and served weights, by the configuration
 
 What is refused can be started all the same by name: `mappa train --despite memory`. A run whose
-updates are computed elsewhere, whose servers run already, that is on several GPUs, or whose model
-does not say its sizes, has no plan.
+updates are computed elsewhere, whose servers run already, or whose model does not say its sizes,
+has no plan. That of several GPUs is arithmetic that none has confirmed.
 """
 
 import os
 import shutil
 import subprocess
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,12 +19,12 @@ from typing import Literal
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.memory import (
     coached,
-    planned,
     planned_on_cpu,
+    planned_where,
     shape_for,
     shared_cache_bytes,
 )
-from mappa_core.app.placement import placement
+from mappa_core.app.placement import Placement, placement
 from mappa_core.core.errors import ConfigError, DiskFull
 from mappa_core.core.settings import Settings
 from mappa_core.models.shape import ModelShape
@@ -77,8 +77,8 @@ def check_fits(
 
 def memory_plan(
     config: TrainConfig, settings: Settings, shape: ModelShape, agents: int
-) -> MemoryPlan | None:
-    """Plan a run's memory on this machine; None where it is on several devices."""
+) -> tuple[MemoryPlan, ...]:
+    """Plan a run's memory on this machine; nothing where its parts are on CPU and GPU."""
     from mappa_core.models.device import resolve_device
 
     learner, engine = config.learner, config.engine
@@ -86,52 +86,61 @@ def memory_plan(
     if learner.deployment is None:
         devices.add(resolve_device(learner.device))
     if learner.deployment is not None or engine.urls or len(devices) > 1:
-        return None
+        return ()
     if devices == {"cuda"}:
-        if len(placement(config, agents).gpus) > 1:
-            return None
-        found = gpu_bytes()
+        found, placed = gpu_bytes(), placement(config, agents)
         if found is None:
-            return None
-        return coached(planned(config, shape, agents, found), config, settings)
+            return ()
+        return planned_where(config, settings, shape, placed, agents, found)
     if learner.backend != "torch" or engine.backend != "vllm":
-        return None
+        return ()
     alone = planned_on_cpu(config, shape, agents, machine_bytes())
-    return coached(alone, config, settings)
+    return (coached(alone, config, settings),)
 
 
-def server_cache_bytes(config: TrainConfig, settings: Settings, agents: int) -> int | None:
-    """Plan the cache of the engine's servers on this machine's GPU, as `shared_cache_bytes`.
-
-    None on several GPUs: each server measures what its share leaves.
-    """
+def server_cache_bytes(
+    config: TrainConfig, settings: Settings, agents: int, placed: Placement
+) -> int | None:
+    """Plan the cache of the engine's servers on this machine's GPUs, as `shared_cache_bytes`."""
     from mappa_core.models.device import resolve_device
 
     found = gpu_bytes() if resolve_device(config.engine.device) == "cuda" else None
-    if found is None or len(placement(config, agents).gpus) > 1:
+    if found is None:
         return None
-    return shared_cache_bytes(config, settings, agents, found)
+    return shared_cache_bytes(config, settings, agents, placed, found)
 
 
-def check_memory(plan: MemoryPlan | None) -> None:
-    """Refuse a plan that does not fit.
+def check_memory(plans: Sequence[MemoryPlan]) -> None:
+    """Refuse plans of which one does not fit.
 
     Raises:
         ConfigError: It needs more than there is; the message names both.
     """
-    if plan is None or plan.fits:
+    short = next((plan for plan in plans if not plan.fits), None)
+    if short is None:
         return
-    kind = "GPU" if plan.machine_bytes is None else "CPU"
+    kind = "GPU" if short.machine_bytes is None else "CPU"
+    several = sum(len(plan.gpus) for plan in plans) > 1
+    where = f"{kind} {', '.join(short.gpus)}" if several else f"the {kind}"
+    over = short.needed_bytes > short.limit_bytes
     needs = (
-        f"{plan.needed_bytes / GB:.1f} GB of the {kind}'s {plan.limit_bytes / GB:.1f}"
-        if plan.needed_bytes > plan.limit_bytes
-        else f"a cache for {plan.longest:,} tokens and has one for {plan.cached_tokens:,}"
+        f"{short.needed_bytes / GB:.1f} GB of {where}'s {short.limit_bytes / GB:.1f}"
+        if over
+        else f"a cache for {short.longest:,} tokens and has one for {short.cached_tokens:,}"
     )
+    spread = _spreading(short) if several else ""
     raise ConfigError(
         f"by the memory plan this run needs {needs}: see `mappa doctor --plan`, lower "
-        "learner.micro_batch_tokens or engine.max_model_length, or start it all the same with "
-        "--despite memory"
+        f"learner.micro_batch_tokens or engine.max_model_length{spread}, or start it all the same "
+        "with --despite memory"
     )
+
+
+def _spreading(short: MemoryPlan) -> str:
+    """Name the keys that spread over more GPUs what one of several does not hold."""
+    if short.cached_tokens < short.longest or short.peak("rollout") > short.gpu_bytes:
+        return ", raise engine.tensor_parallel"
+    return ", raise learner.deepspeed.ranks or learner.deepspeed.stage"
 
 
 def disk_need(config: TrainConfig, shape: ModelShape, agents: int) -> DiskNeed:
@@ -169,9 +178,9 @@ def check_space(directory: Path, spare_bytes: float = SPARE_BYTES) -> None:
 
 
 def gpu_bytes() -> int | None:
-    """Read the memory of the first GPU, None where there is none."""
+    """Read the memory of the smallest GPU, None where there is none."""
     answer = printed("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
-    return None if answer is None else int(answer.split()[0]) * 2**20
+    return None if answer is None else min(map(int, answer.split())) * 2**20
 
 
 def machine_bytes() -> int:

@@ -6,32 +6,39 @@ from pathlib import Path
 
 from mappa_core.app.coach_plan import coach_items
 from mappa_core.app.config import TrainConfig
+from mappa_core.app.placement import Placement, placed_on
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
 from mappa_core.models.shape import KNOWN, ModelShape, shape_of
 from mappa_core.rollout.engines.base import serves_whole_models
 from mappa_core.rollout.teams import load_team
-from mappa_core.train.memory_plan import GB, MemoryPlan, Servers, plan, plan_on_cpu
+from mappa_core.train.memory_plan import GB, MemoryPlan, OnGpu, Servers, plan, plan_on_cpu
 
 GPU_BYTES = 80 * GB
 """Of the GPU that is planned for where there is none."""
 
 
 def plan_memory(
-    config: TrainConfig, settings: Settings, gpu_bytes: int | None, machine_bytes: int | None = None
-) -> MemoryPlan:
-    """Plan what a run keeps where: on the GPU; without one on the CPU, where it fits there.
+    config: TrainConfig,
+    settings: Settings,
+    gpu_bytes: int | None,
+    machine_bytes: int | None = None,
+    gpus: int = 1,
+) -> tuple[MemoryPlan, ...]:
+    """Plan what a run keeps where: on GPUs; without one on the CPU, where it fits there.
 
-    What fits neither is planned for a GPU of 80 GB.
+    What fits neither is planned for GPUs of 80 GB.
 
     Args:
         config: The run's.
         settings: Where models lie.
-        gpu_bytes: Memory of this machine's GPU; None where it has none.
-        machine_bytes: Memory of its CPU; None: only a GPU is planned for.
+        gpu_bytes: Memory of each of this machine's GPUs; None where it has none.
+        machine_bytes: Memory of its CPU; None: only GPUs are planned for.
+        gpus: How many there are, or would be.
 
     Raises:
-        ConfigError: The model's shape is not known here, or the servers run elsewhere.
+        ConfigError: The model's shape is not known here, the servers run elsewhere, or so many GPUs
+            are too few.
     """
     if config.engine.urls:
         raise ConfigError(
@@ -40,11 +47,13 @@ def plan_memory(
         )
     agents = len(load_team(config.team, config.prompts, config.rollout).agents)
     shape = shape_for(config.model, settings.models)
-    if gpu_bytes is None and machine_bytes is not None and config.learner.backend == "torch":
+    cpu_alone = gpu_bytes is None and gpus == 1 and config.learner.backend == "torch"
+    if cpu_alone and machine_bytes is not None:
         on_cpu = coached(planned_on_cpu(config, shape, agents, machine_bytes), config, settings)
         if on_cpu.fits:
-            return on_cpu
-    return coached(planned(config, shape, agents, gpu_bytes or GPU_BYTES), config, settings)
+            return (on_cpu,)
+    placed = placed_on(config, agents, tuple(map(str, range(gpus))))
+    return planned_where(config, settings, shape, placed, agents, gpu_bytes or GPU_BYTES)
 
 
 def coached(alone: MemoryPlan, config: TrainConfig, settings: Settings) -> MemoryPlan:
@@ -53,35 +62,69 @@ def coached(alone: MemoryPlan, config: TrainConfig, settings: Settings) -> Memor
     return replace(alone, items=(*alone.items, *coaches))
 
 
+def planned_where(
+    config: TrainConfig,
+    settings: Settings,
+    shape: ModelShape,
+    placed: Placement,
+    agents: int,
+    gpu_bytes: float,
+) -> tuple[MemoryPlan, ...]:
+    """Plan every GPU of a placed run; those that hold the same share one plan."""
+    servers, count = _placed_servers(config, agents, placed), placed.servers_on
+    coaches = any(coach_items(config.coach, settings.models, gpu_bytes))
+    alike: dict[OnGpu, list[str]] = {}
+    for gpu in placed.gpus:
+        # Local coaches are on the first, which the learner has where it has any.
+        here = OnGpu(
+            servers=count.get(gpu, 0),
+            learns=gpu in placed.learner,
+            coaches=coaches and gpu == placed.gpus[0],
+        )
+        alike.setdefault(here, []).append(gpu)
+    plans: list[MemoryPlan] = []
+    for here, names in alike.items():
+        alone = plan(shape, config.learner, servers, gpu_bytes, here)
+        whole = coached(alone, config, settings) if here.coaches else alone
+        plans.append(replace(whole, gpus=tuple(names)))
+    return tuple(plans)
+
+
+def _placed_servers(config: TrainConfig, agents: int, placed: Placement) -> Servers:
+    most = max(placed.servers_on.values(), default=1)
+    return replace(_servers(config, agents, "cuda"), together=most)
+
+
 def planned(config: TrainConfig, shape: ModelShape, agents: int, gpu_bytes: float) -> MemoryPlan:
-    """Plan the memory of a run whose model and GPU are known."""
+    """Plan one GPU that has all servers of one replica and one of the learner's ranks."""
     return plan(shape, config.learner, _servers(config, agents, "cuda"), gpu_bytes)
 
 
 def shared_cache_bytes(
-    config: TrainConfig, settings: Settings, agents: int, gpu_bytes: float
+    config: TrainConfig, settings: Settings, agents: int, placed: Placement, gpu_bytes: float
 ) -> int | None:
     """Plan the cache of each of the engine's servers where several servers share a GPU.
 
-    None where a server is alone there, serves float32 or has a model without a plan: it measures
-    for itself what its share leaves.
+    None where each is alone, serves float32 or has a model without a plan: it measures for itself
+    what its share leaves.
 
     Args:
         config: The run's.
         settings: Where models lie.
         agents: How many policies are served.
-        gpu_bytes: Memory of the GPU.
+        placed: Where the servers are.
+        gpu_bytes: Memory of a GPU.
     """
-    own = agents if _servers(config, agents, "cuda").merged else 1
+    servers = _placed_servers(config, agents, placed)
     coaches = any(each.gpu_bytes for each in coach_items(config.coach, settings.models, gpu_bytes))
-    if config.engine.dtype == "float32" or (own == 1 and not coaches):
+    if config.engine.dtype == "float32" or (servers.sharing == 1 and not coaches):
         return None
     try:
         shape = shape_for(config.model, settings.models)
     except ConfigError:
         return None
     # What holds no cache at all is vLLM's to refuse, which knows the weights as they are.
-    return int(planned(config, shape, agents, gpu_bytes).cache_bytes) or None
+    return int(plan(shape, config.learner, servers, gpu_bytes).cache_bytes) or None
 
 
 def planned_on_cpu(
@@ -103,6 +146,7 @@ def _servers(config: TrainConfig, agents: int, device: str) -> Servers:
         agents=agents,
         merged=serves_whole_models(engine, device, whole_weights=whole),
         gpu_share=engine.gpu_memory_utilization,
+        width=engine.tensor_parallel if device == "cuda" else 1,
         sleep=engine.colocate,
         longest=engine.max_model_length,
     )

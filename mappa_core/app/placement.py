@@ -5,8 +5,10 @@ several     the learner has the first ones, one for each of its ranks; servers h
 colocate    servers have all, and sleep while the learner has its own
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 from mappa_core.app.config import TrainConfig
@@ -32,26 +34,43 @@ class Placement:
     """Empty on a CPU, or where the learner is elsewhere."""
 
     @property
-    def gpus(self) -> frozenset[str]:
-        """Collect all that are used."""
-        return frozenset(self.learner).union(*self.servers)
+    def gpus(self) -> Gpus:
+        """List all that are used, the learner's first."""
+        return tuple(dict.fromkeys((*self.learner, *chain.from_iterable(self.servers))))
+
+    @property
+    def servers_on(self) -> Mapping[str, int]:
+        """Count the servers on each GPU, parts of wider ones among them."""
+        return Counter(chain.from_iterable(self.servers))
 
 
 def placement(config: TrainConfig, agents: int) -> Placement:
     """Place a run on the GPUs that this process sees; raises as `place`."""
     from mappa_core.models.device import resolve_device, visible_gpus
 
-    engine, device = config.engine, resolve_device(config.engine.device)
+    gpus = visible_gpus() if resolve_device(config.engine.device) == "cuda" else ()
+    learner = config.learner
+    return _placed(
+        config, agents, gpus, () if learner.deployment else visible_learner_gpus(learner)
+    )
+
+
+def placed_on(config: TrainConfig, agents: int, gpus: Gpus) -> Placement:
+    """Place a run on `gpus`, be they here or not; raises as `place`."""
+    return _placed(config, agents, gpus, () if config.learner.deployment else gpus)
+
+
+def _placed(config: TrainConfig, agents: int, engine_gpus: Gpus, learner_gpus: Gpus) -> Placement:
+    engine, vllm = config.engine, config.engine.backend == "vllm"
+    device = "cuda" if engine_gpus else "cpu"
     whole = serves_whole_models(engine, device, whole_weights=config.learner.weights == "full")
-    vllm = engine.backend == "vllm"
-    gpus = visible_gpus() if device == "cuda" else ()
     return place(
         engine,
         config.learner,
         kinds=agents if whole and vllm else 1,
         # The transformers engine is in this process, and has its first GPU.
-        engine_gpus=gpus if vllm else gpus[:1],
-        learner_gpus=() if config.learner.deployment else visible_learner_gpus(config.learner),
+        engine_gpus=engine_gpus if vllm else engine_gpus[:1],
+        learner_gpus=learner_gpus,
     )
 
 

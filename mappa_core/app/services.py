@@ -5,13 +5,13 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Collection, Generator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mappa_core.app.checks import auditable, check_inputs, coached_team
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.fitting import Despite, check_space, server_cache_bytes
-from mappa_core.app.placement import experimental, learner_gpus, placement
+from mappa_core.app.placement import Placement, experimental, learner_gpus, placement
 from mappa_core.app.progress import Log, LogProgress, ProgressListener
 from mappa_core.audit.config import AuditConfig
 from mappa_core.audit.corrections import corrected_actions
@@ -240,9 +240,8 @@ async def _build(
     placed = placement(config, len(team.agents))
     if (said := experimental(config, placed)) is not None:
         logging.getLogger("mappa").warning(said)
-    setup = _engine_setup(config, settings, team, model, tokenizer.end_token_ids)
-    gpus = placed.servers if any(placed.servers) else ()
-    engine = await start_engine(replace(setup, replicas=placed.replicas, devices=gpus), stack)
+    setup = _engine_setup(config, settings, team, model, tokenizer.end_token_ids, placed)
+    engine = await start_engine(setup, stack)
     return Services(
         team=team,
         model=model,
@@ -266,7 +265,12 @@ async def _build(
 
 
 def _engine_setup(
-    config: TrainConfig, settings: Settings, team: Team, model: str, ends: tuple[int, ...]
+    config: TrainConfig,
+    settings: Settings,
+    team: Team,
+    model: str,
+    ends: tuple[int, ...],
+    placed: Placement,
 ) -> EngineSetup:
     return EngineSetup(
         config=config.engine,
@@ -278,7 +282,9 @@ def _engine_setup(
         log_directory=settings.logs,
         whole_weights=config.learner.weights == "full",
         lora_rank=config.learner.lora.rank,
-        gpu_cache_bytes=server_cache_bytes(config, settings, len(team.agents)),
+        gpu_cache_bytes=server_cache_bytes(config, settings, len(team.agents), placed),
+        replicas=placed.replicas,
+        devices=placed.servers if any(placed.servers) else (),
     )
 
 

@@ -1,7 +1,7 @@
 """Counts a decoder's weights and what it keeps per token, from its shape alone."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +68,8 @@ QWEN3_4B = ModelShape(
     tied=True,
     head_norms=True,
 )
+QWEN3_14B = replace(QWEN3_4B, layers=40, hidden=5120, heads=40, intermediate=17_408, tied=False)
+QWEN3_32B = replace(QWEN3_14B, layers=64, heads=64, intermediate=25_600)
 SMOLLM2_135M = ModelShape(
     layers=30,
     hidden=576,
@@ -83,8 +85,10 @@ KNOWN: Mapping[str, ModelShape] = {
     "Qwen/Qwen3-4B": QWEN3_4B,
     "Qwen/Qwen3-4B-Thinking-2507": QWEN3_4B,
     "Qwen/Qwen3-4B-Instruct-2507": QWEN3_4B,
+    "Qwen/Qwen3-14B": QWEN3_14B,
+    "Qwen/Qwen3-32B": QWEN3_32B,
 }
-"""Models of the presets, so that a plan needs no download."""
+"""Models of the presets, and larger ones of a family, so that a plan needs no download."""
 
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")

@@ -9,5 +9,5 @@ update             an agent's stored scores ─▶ a stored update; the next fiv
 └ metrics          what it looked like, and whether the guard takes it
 checkpoints, retention, forking    weights on disk: written, removed, gone on from
 certificate        estimators against the exact gradients of `toy_teams`, for `mappa bench`
-memory_plan        what lies where on one GPU
+memory_plan        what lies where on each GPU; the learner's part is `learner_memory`
 """

@@ -43,18 +43,18 @@ def test_what_memory_does_not_hold_is_refused_unless_it_is_named(tmp_path: Path)
 
 def test_a_gpus_plan_says_what_is_short() -> None:
     paper = load_config(CONFIGS / "mathchat_paper.yaml")
-    check_memory(planned(paper, QWEN3_4B, 3, 80 * GB))
-    with pytest.raises(ConfigError, match=r"needs 38\.4 GB of the GPU's 30\.0"):
-        check_memory(planned(paper, QWEN3_4B, 3, 30 * GB))
+    check_memory([planned(paper, QWEN3_4B, 3, 80 * GB)])
+    with pytest.raises(ConfigError, match=r"needs 39\.2 GB of the GPU's 30\.0"):
+        check_memory([planned(paper, QWEN3_4B, 3, 30 * GB)])
     longer = load_config(CONFIGS / "mathchat_paper.yaml", ["engine.max_model_length=60000"])
     with pytest.raises(ConfigError, match=r"a cache for 60,000 tokens and has one for 54,626"):
-        check_memory(planned(longer, QWEN3_4B, 3, 80 * GB))
+        check_memory([planned(longer, QWEN3_4B, 3, 80 * GB)])
 
 
 def test_a_run_in_parts_has_no_plan(tmp_path: Path) -> None:
     elsewhere = TrainConfig.model_validate({"learner": {"deployment": "update/gpu"}})
-    assert memory_plan(elsewhere, settings(tmp_path), SMOLLM2_135M, 3) is None
-    assert memory_plan(TrainConfig(), settings(tmp_path), SMOLLM2_135M, 3) is not None
+    assert memory_plan(elsewhere, settings(tmp_path), SMOLLM2_135M, 3) == ()
+    assert len(memory_plan(TrainConfig(), settings(tmp_path), SMOLLM2_135M, 3)) == 1
 
 
 def test_the_disk_holds_what_a_run_keeps() -> None:

@@ -27,7 +27,7 @@ def placed(
 def test_one_gpu_is_shared() -> None:
     found = placed(("0",), kinds=3)
     assert (found.servers, found.replicas, found.learner) == ((("0",),) * 3, 1, ("0",))
-    assert found.gpus == {"0"}
+    assert found.gpus == ("0",)
 
 
 def test_of_eight_the_learner_has_the_first_and_replicas_fill_the_rest() -> None:
@@ -107,7 +107,7 @@ def test_the_torch_learner_has_the_first() -> None:
 
 def test_servers_that_run_already_are_not_placed() -> None:
     found = placed(EIGHT, ranks=2, urls=("http://pod:8000",))
-    assert (found.servers, found.learner, found.gpus) == ((), ("0", "1"), {"0", "1"})
+    assert (found.servers, found.learner, found.gpus) == ((), ("0", "1"), ("0", "1"))
 
 
 def test_a_cpu_has_replicas_and_no_devices() -> None:
