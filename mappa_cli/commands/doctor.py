@@ -76,7 +76,7 @@ def _plans(config: TrainConfig, settings: Settings, gpus: int | None) -> "tuple[
 
 
 def _with_totals(planned: "MemoryPlan") -> dict[str, object]:
-    return asdict(planned) | {"fits": planned.fits, "host_bytes": planned.host_bytes}
+    return {**asdict(planned), "fits": planned.fits, "host_bytes": planned.host_bytes}
 
 
 def _table(findings: "Sequence[Finding]") -> Table:
