@@ -2,14 +2,16 @@
 
     by=experiment   honest coaches called biased (at most 5 %), and found once they give a type one
                     point more (at least 90 %); planted biases called biased (at least 90 %)
-    by=regression   honest coaches called biased (at most 5 %) and suspected, and how far the rates
-                    printed beside the verdict are from these (at most 3 points); planted biases
-                    called biased or suspected, and never equivalent
+    by=regression   honest coaches called biased (at most 5 %) and suspected; planted biases called
+                    biased or suspected, and never equivalent
     by=drift        the coach watched over 60 iterations: coaches that do not change said to have
                     drifted (at most 5 %), those that do (at least 90 %), and a change of their
                     model that is stored named as the likely cause (at least 90 %)
 
-All three without `by`. `runs=100` is how many runs of each world, `actions=200` what an experiment
+The first two also say how far each rate that is printed beside a verdict is from the measured one
+(at most 3 points beyond two standard errors), and how often it is said that it cannot be known. All
+three without `by`; worlds are independent, so commands with `only` can share the cores.
+`runs=100` is how many runs of each world, `actions=200` what an experiment
 asks about, `only=WORDS` the worlds whose name has these words.
 """
 
@@ -19,7 +21,14 @@ from dataclasses import dataclass, replace
 
 from mappa_cli.benches.report import BenchReport, Figure, aimed
 from mappa_core.audit.stress.catalogue import biased_worlds, honest_worlds
-from mappa_core.audit.stress.trial import PLANTED_POINTS, Experimented, Trial, experimented, tried
+from mappa_core.audit.stress.trial import (
+    PLANTED_POINTS,
+    Experimented,
+    Printed,
+    Trial,
+    experimented,
+    tried,
+)
 from mappa_core.audit.stress.watching import WatchTrial, watch_trial
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
@@ -84,6 +93,8 @@ def _of_experiment(found: Experimented) -> Iterator[Figure]:
     yield _rate(f"honest, {name}", biased, found.runs, at_most=MOST_FALSE)
     more = f"... with {PLANTED_POINTS:g} more for a type: the experiment says biased"
     yield _rate(more, found.found / found.runs, found.runs, at_least=FEWEST_FOUND)
+    for printed in found.printed:
+        yield from _of_printed(printed)
 
 
 def _of_regression(trial: Trial) -> Iterator[Figure]:
@@ -97,10 +108,29 @@ def _of_regression(trial: Trial) -> Iterator[Figure]:
     yield _rate(f"honest, {name}: biased", biased, trial.runs, at_most=MOST_FALSE)
     yield _rate(f"honest, {name}: suspected", alarmed, trial.runs)
     yield _rate("... with 0.5 more: found", trial.found / trial.runs, trial.runs)
-    for printed, value in trial.printed.items():
-        yield Figure(name=f"... printed: {printed}", value=value, unit="of runs")
-        away = abs(value - trial.measured[printed])
-        yield aimed("... off the measured rate by", away, "of runs", at_most=MOST_OFF)
+    for printed in trial.printed:
+        yield from _of_printed(printed)
+
+
+def _of_printed(printed: Printed) -> Iterator[Figure]:
+    """A printed rate and how far it is from the measured one, or how often it was not told."""
+    not_told = 1 - len(printed.told) / printed.runs
+    if not_told:
+        name = f"... not told, as it cannot be known: {printed.name}"
+        yield Figure(name=name, value=not_told, unit="of audits")
+    if not printed.told:
+        return
+    name = f"... measured {printed.measured:.3f}, printed: {printed.name}"
+    yield Figure(name=name, value=printed.mean, unit="of runs")
+    off, beyond = abs(printed.mean - printed.measured), 2 * printed.error
+    yield Figure(
+        name="... off the measured rate by",
+        value=off,
+        unit="of runs",
+        aim=f"<= {MOST_OFF:g} and two errors",
+        met=off <= MOST_OFF + beyond,
+        error=printed.error,
+    )
 
 
 def _of_watch(trial: WatchTrial) -> Iterator[Figure]:

@@ -5,7 +5,7 @@ Exit code 3 where it is biased, so that CI can gate on it.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +18,7 @@ from mappa_cli.commands.options import Json, check_file
 from mappa_cli.commands.rescore import RescoreRequest
 from mappa_cli.printing.console import open_console
 from mappa_core.audit.records import Finding
+from mappa_core.audit.statistics.counting import Rate, Unknowable
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
 
@@ -182,7 +183,6 @@ def _audit(
         report.write_text(page, "utf-8")
     result, made = audited.result, None if correction is None else str(correction.id)
     if as_json:
-        rates = {rate.name: rate.share for rate in audited.rates}
         said = {
             "run": audited.seen.run.name,
             "verdict": result.verdict,
@@ -190,7 +190,7 @@ def _audit(
             "observational": result.observational,
             "margin": margin,
             "look": audited.seen.look,
-            "rates": rates,
+            **_rates(audited.rates),
             "correction": made,
             "drift": _drift(result.drift),
             "findings": [_as_json(finding) for finding in result.findings],
@@ -200,6 +200,16 @@ def _audit(
         _print(audited, made)
     if result.verdict == "biased":
         raise typer.Exit(BIASED)
+
+
+def _rates(rates: Sequence[Rate | Unknowable]) -> dict[str, object]:
+    """Each rate's share, with its interval beside, and why there is none of the others."""
+    counted = [rate for rate in rates if isinstance(rate, Rate)]
+    return {
+        "rates": {rate.name: rate.share for rate in counted},
+        "rate_intervals": {rate.name: rate.interval() for rate in counted},
+        "unknowable_rates": {r.name: r.reason for r in rates if isinstance(r, Unknowable)},
+    }
 
 
 def _drift(found: "DriftState | None") -> dict[str, object] | None:
@@ -218,14 +228,13 @@ def _drift(found: "DriftState | None") -> dict[str, object] | None:
 
 def _print(audited: "RunAudit", correction: str | None) -> None:
     from mappa_cli.printing.audits import finding_tables, watch_lines
-    from mappa_core.audit.report.text import look_of
+    from mappa_core.audit.report.text import look_of, said_of
 
     console = open_console()
     for table in finding_tables(audited.result.findings):
         console.print(table)
     for rate in audited.rates:
-        low, high = rate.interval()
-        console.print(f"{rate.name}: {rate.share:.0%} ({low:.0%} to {high:.0%}, simulated)")
+        console.print(said_of(rate))
     if correction is not None:
         console.print(f"train with it: audit.correction={correction}")
     if audited.seen.look > 1:

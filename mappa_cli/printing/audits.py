@@ -8,7 +8,7 @@ from rich.table import Table
 from mappa_cli.printing.console import make_table
 from mappa_core.audit.records import Exam, Finding
 from mappa_core.audit.report.text import TITLES, interval, sensitivity
-from mappa_core.audit.statistics.selftest import Rate
+from mappa_core.audit.statistics.counting import Rate
 from mappa_core.audit.statistics.updates import OtherUpdate
 
 if TYPE_CHECKING:

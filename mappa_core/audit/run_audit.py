@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from mappa_core.audit import sql
 from mappa_core.audit.findings import KINDS, AuditInput, AuditResult, as_finding, audit
 from mappa_core.audit.records import Figure, Finding
+from mappa_core.audit.statistics.counting import Rate, Unknowable
+from mappa_core.audit.statistics.experiment_rates import experiment_rates
 from mappa_core.audit.statistics.rates import rates_of
-from mappa_core.audit.statistics.selftest import Rate
 from mappa_core.audit.store import AuditStore
 from mappa_core.audit.watch.anchors import anchor_history
 from mappa_core.audit.watch.versions import model_changes
@@ -24,7 +25,8 @@ class RunAudit:
 
     seen: AuditInput
     result: AuditResult
-    rates: tuple[Rate, ...]
+    rates: tuple[Rate | Unknowable, ...]
+    """The experiment's first, where there is one."""
 
 
 def audit_run(
@@ -72,12 +74,15 @@ def _read(store: AuditStore, name: str, margin: float) -> AuditInput:
     )
 
 
-def _rates(seen: AuditInput, simulations: int) -> tuple[Rate, ...]:
+def _rates(seen: AuditInput, simulations: int) -> tuple[Rate | Unknowable, ...]:
     frame = seen.frame.judged()
     enough = len(frame) >= SMALLEST_RATES and len(frame.task_type.present()) > 1
-    if not simulations or not enough:
+    if not simulations:
         return ()
-    return rates_of(seen.frame, simulations, seen.margin, look=seen.look)
+    asked = experiment_rates(seen.experiment, simulations, seen.margin, look=seen.look)
+    if not enough:
+        return asked
+    return (*asked, *rates_of(seen.frame, simulations, seen.margin, look=seen.look))
 
 
 def _look(store: AuditStore, seen: AuditInput) -> tuple[Finding, int]:

@@ -1,18 +1,17 @@
 """Findings as one HTML page that needs nothing else: plots inside, every number beside its SQL."""
 
-from collections.abc import Sequence
 from functools import partial
 
 from mappa_core.audit import sql
 from mappa_core.audit.findings import AuditInput, AuditResult
 from mappa_core.audit.records import Finding
 from mappa_core.audit.report.charts import COLOURS, INK, plots
-from mappa_core.audit.report.text import TITLES, interval, look_of, sensitivity
-from mappa_core.audit.statistics.selftest import Rate
+from mappa_core.audit.report.text import TITLES, interval, look_of, said_of, sensitivity
+from mappa_core.audit.statistics.counting import Rates
 from mappa_core.pages.render import render
 
 
-def html(seen: AuditInput, result: AuditResult, rates: Sequence[Rate], *, recorded: bool) -> str:
+def html(seen: AuditInput, result: AuditResult, rates: Rates, *, recorded: bool) -> str:
     """The whole page.
 
     Args:
@@ -36,7 +35,7 @@ def html(seen: AuditInput, result: AuditResult, rates: Sequence[Rate], *, record
         margin=f"{seen.margin:g}",
         look=look_of(seen),
         drift=() if result.drift is None else result.drift.lines,
-        rates=rates,
+        rates=[said_of(rate) for rate in rates],
         plots=plots(seen, result),
         tables={title: findings for title, findings in tables.items() if findings},
         colour=_colour,

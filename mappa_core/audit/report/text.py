@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from mappa_core.audit.findings import AuditInput, AuditResult
 from mappa_core.audit.records import Finding
+from mappa_core.audit.statistics.counting import Rate, Unknowable
 from mappa_core.audit.statistics.looks import spent
 from mappa_core.audit.statistics.observational import ALARMS
-from mappa_core.audit.statistics.selftest import Rate
 from mappa_core.audit.statistics.verdicts import ALPHA
 
 TITLES: Mapping[str, str] = {
@@ -38,7 +38,7 @@ _FAMILY: Mapping[str, str] = {
 """What a Prefect artifact has rows of, and what it calls them."""
 
 
-def markdown(seen: AuditInput, result: AuditResult, rates: Sequence[Rate]) -> str:
+def markdown(seen: AuditInput, result: AuditResult, rates: Sequence[Rate | Unknowable]) -> str:
     """An audit in a few lines, for a Prefect artifact."""
     family = [finding for finding in result.findings if finding.kind in _FAMILY]
     rows = "\n".join(
@@ -53,9 +53,20 @@ def markdown(seen: AuditInput, result: AuditResult, rates: Sequence[Rate]) -> st
         f"| figure | of | episodes | estimate, 95 % interval | verdict |\n|---|---|---|---|---|\n"
         f"{rows}\n\n{drift}{look_of(seen)}\n"
     )
-    said = "\n".join(f"* {rate.name}: {rate.share:.1%}" for rate in rates)
-    heading = "How often such a regression is wrong or right, by simulation:"
+    said = "\n".join(f"* {said_of(rate)}" for rate in rates)
+    heading = "How often such an audit is wrong or right, by simulation:"
     return f"{table}\n{heading}\n\n{said}\n" if rates else table
+
+
+def said_of(rate: Rate | Unknowable) -> str:
+    """A rate with its interval, or why there is none."""
+    if isinstance(rate, Unknowable):
+        return f"{rate.name}: cannot be known from scores ({rate.reason})"
+    low, high = rate.interval()
+    return (
+        f"{rate.name}: {rate.share:.0%} (95 % interval {low:.0%} to {high:.0%}, {rate.runs} "
+        "simulated)"
+    )
 
 
 def look_of(seen: AuditInput) -> str:

@@ -102,6 +102,11 @@ def cell_contrasts(frame: Frame) -> Iterator[Contrast]:
             yield from _whole(part, f"iterations {first} to {last}")
 
 
+def contrasts_of(frame: Frame) -> tuple[list[Contrast], list[Contrast]]:
+    """All main comparisons of a run and all within its parts, for those that need them at once."""
+    return list(main_contrasts(frame)), list(cell_contrasts(frame))
+
+
 def association_contrasts(frame: Frame) -> Iterator[Contrast]:
     """Yield what else goes with score, where the data can tell."""
     work = _work(frame)

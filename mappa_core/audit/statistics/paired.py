@@ -10,12 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from scipy import stats
 
 from mappa_core.audit.frame import Experiment, Floats, Ints
 from mappa_core.audit.statistics.looks import spent
 from mappa_core.audit.statistics.pairs import TODAY, Pairs, Rule, all_pairs
-from mappa_core.audit.statistics.regression import Estimate, cluster_sums, contrast, fit
+from mappa_core.audit.statistics.regression import Estimate, cluster_sums, contrast, fit, p_value
 from mappa_core.audit.statistics.verdicts import (
     MARGIN_POINTS,
     Judged,
@@ -74,7 +73,7 @@ def experiment_effects(
     """
     if not len(experiment):
         return ()
-    effects = [_effect(pairs) for pairs in all_pairs(experiment) if _usable(pairs)]
+    effects = [effect_of(pairs) for pairs in all_pairs(experiment) if usable(pairs)]
     share = spent(look)
     judged = _judged([each for each in effects if each.rule.startswith("must not")], margin, share)
     same = _judged([each for each in effects if each.rule == "as stored"], margin, share)
@@ -103,11 +102,13 @@ def _of(effects: Sequence[PairedEffect], rule: str) -> Sequence[PairedEffect]:
     return [each for each in effects if each.rule.startswith(rule)]
 
 
-def _usable(pairs: Pairs) -> bool:
+def usable(pairs: Pairs) -> bool:
+    """Whether there is a pair with both scores."""
     return bool((~np.isnan(pairs.difference)).any())
 
 
-def _effect(pairs: Pairs) -> PairedEffect:
+def effect_of(pairs: Pairs) -> PairedEffect:
+    """What one change is worth, before it is judged."""
     there = ~np.isnan(pairs.difference)
     difference, problem = pairs.difference[there], pairs.problem[there]
     return PairedEffect(
@@ -142,6 +143,13 @@ def _mean(values: Floats, clusters: Ints, *, seen: bool) -> Estimate:
     return contrast(fitted, np.ones(1))
 
 
+def called_biased(effects: Sequence[PairedEffect], margin: float, share: float) -> bool:
+    """Whether one family of effects makes the coach biased, its missing pairs at their worst."""
+    counts = [each.actions for each in effects]
+    least = judge([_harm(each, -1.0) for each in effects], counts, margin, share)
+    return any(each.verdict == "biased" for each in least)
+
+
 def _judged(effects: Sequence[PairedEffect], margin: float, share: float) -> Iterator[PairedEffect]:
     """Judge effects as one family, each by the least and the most that it could be."""
     counts = [each.actions for each in effects]
@@ -166,6 +174,5 @@ def _harm(effect: PairedEffect, direction: float) -> Estimate:
     size = max((1 - effect.missing) * size + direction * WIDEST * effect.missing, 0.0)
     if np.isinf(estimate.standard_error):
         return replace(estimate, value=size)
-    freedom = max(estimate.degrees_of_freedom, 1.0)
-    chance = float(2 * stats.t.sf(size / estimate.standard_error, freedom))
+    chance = p_value(size, estimate.standard_error, estimate.degrees_of_freedom)
     return replace(estimate, value=size, p_value=chance)

@@ -32,6 +32,11 @@ class Pairs:
     rule: Rule
     difference: Floats
     """(n,) points; NaN where a score is missing."""
+    one: Ints
+    """(n,) the scorings' rows, and those of what they are compared with; -1 where there is none."""
+    other: Ints
+    sign: Floats
+    """(n,) 1, or -1 where the difference is turned round."""
     problem: Ints
     """(n,)"""
     seen: bool
@@ -61,15 +66,19 @@ class _Scorings:
 
     def __init__(self, data: Experiment) -> None:
         self.data = data
-        plain = self._by_action(self.rows("as it was"), data.score)
-        self.scores = np.where(data.unseen, plain[data.action.codes], data.score)
+        self.places = np.arange(len(data))
+        # A change that the coach does not see leaves the plain scoring.
+        self.places = np.where(data.unseen, self.against("as it was"), self.places)
 
     def rows(self, change: Change) -> Mask:
         return _is(self.data.change, change)
 
-    def against(self, change: Change) -> Floats:
-        """(M,) the score of each row's action under a change that was made once."""
-        return self._by_action(self.rows(change), self.scores)[self.data.action.codes]
+    def against(self, change: Change) -> Ints:
+        """(M,) the scoring of each row's action under a change that was made once; -1 for none."""
+        rows = np.flatnonzero(self.rows(change))
+        found = np.full(len(self.data.action.names), -1)
+        found[self.data.action.codes[rows]] = self.places[rows]
+        return found[self.data.action.codes]
 
     def against_plain(self, subject: str, rule: Rule, change: Change) -> Pairs:
         return self.pairs(subject, rule, self.rows(change), f"one.change = '{change}'")
@@ -78,19 +87,18 @@ class _Scorings:
         self, subject: str, rule: Rule, rows: Mask, where: str, other: Change = "as it was"
     ) -> Pairs:
         """The rows minus their actions' scorings under `other`."""
+        one, against = self.places[rows], self.against(other)[rows]
         return Pairs(
             subject=subject,
             rule=rule,
-            difference=(self.scores - self.against(other))[rows],
+            difference=at(self.data.score, one) - at(self.data.score, against),
+            one=one,
+            other=against,
+            sign=np.ones(len(one)),
             problem=self.data.problem.codes[rows],
             seen=not bool(self.data.unseen[rows].all()),
             sql=paired(where, f"other.change = '{other}'"),
         )
-
-    def _by_action(self, rows: Mask, scores: Floats) -> Floats:
-        found = np.full(len(self.data.action.names), np.nan)
-        found[self.data.action.codes[rows]] = scores[rows]
-        return found
 
 
 def _types(scorings: _Scorings) -> Iterator[Pairs]:
@@ -117,10 +125,12 @@ def _turned(
     )
     sign = f"CASE WHEN one.put = {one} THEN 1 ELSE -1 END"
     pairs = scorings.pairs(f"called {types[0]}", "must not matter", up | down, asked)
+    signs = np.where(up, 1.0, -1.0)[up | down]
     return replace(
         pairs,
         subject=f"called {types[0]} rather than {types[1]}",
-        difference=pairs.difference * np.where(up, 1.0, -1.0)[up | down],
+        difference=pairs.difference * signs,
+        sign=signs,
         sql=paired(asked, "other.change = 'as it was'", f"({sign}) * (one.score - other.score)"),
         stratum=stratum,
         types=types,
@@ -187,6 +197,11 @@ def _told(scorings: _Scorings) -> Iterator[Pairs]:
         where = f"one.change = '{change}' AND one.success = {str(bool(success)).lower()}"
         subject = f"{change}, which it was, rather than nothing"
         yield scorings.pairs(subject, "may matter", true, where, "outcome hidden")
+
+
+def at(scores: Floats, rows: Ints) -> Floats:
+    """(n, ...) the scores of some rows; NaN for a row of -1."""
+    return np.where((rows < 0).reshape(-1, *[1] * (scores.ndim - 1)), np.nan, scores[rows])
 
 
 def _is(factor: Factor, name: str) -> Mask:

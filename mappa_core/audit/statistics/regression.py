@@ -203,6 +203,24 @@ def spread_weights(fitted: Fit, weights: Floats) -> Floats:
     return direction + np.einsum("gkj,gj->gk", fitted.directions, along) @ fitted.lower.T
 
 
+def corrected_residuals(fitted: Fit, x: Floats, residuals: Floats, clusters: Ints) -> Floats:
+    """(N,) A_g e_g: residuals as large as the errors behind them, for each cluster's leverage.
+
+    Args:
+        fitted: Of `fit`.
+        x: (N, k), as it was fitted.
+        residuals: (N,).
+        clusters: (N,) codes from 0.
+    """
+    used = x[:, fitted.used]
+    sums = np.zeros((len(fitted.leverages), len(fitted.used)))
+    np.add.at(sums, clusters, used * residuals[:, None])
+    along = np.einsum("gkj,gk->gj", fitted.directions, sums @ fitted.lower)
+    along *= _half(fitted.leverages)
+    back = np.einsum("gkj,gj->gk", fitted.directions, along) @ fitted.lower.T
+    return residuals + (used * back[clusters]).sum(axis=1)
+
+
 def _rests_on_one_cluster(fitted: Fit, weights: Floats) -> bool:
     """Whether part of the contrast is known from a single cluster, e.g. a type of one problem."""
     rotated = (fitted.sums.xx @ (fitted.bread @ weights)) @ fitted.lower

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from scipy import stats
 
 from mappa_core.audit.config import AuditConfig
 from mappa_core.audit.frame import Floats
@@ -20,35 +19,13 @@ from mappa_core.audit.statistics.anchor_drift import (
     held_still,
     known_scores,
 )
+from mappa_core.audit.statistics.counting import Promise, Rate, counted_rate
 from mappa_core.audit.statistics.effects import Effect, bias_family, task_type_effects
 from mappa_core.audit.statistics.observational import ALARMS
 from mappa_core.audit.statistics.simulation import FAVOURED, World, simulate
 from mappa_core.audit.statistics.verdicts import MARGIN_POINTS
 
-LEVEL = 0.05
-POWER = 0.9
 RUNS = 1_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
-    """How often something happened in simulation, and whether that is what was promised."""
-
-    name: str
-    hits: int
-    runs: int
-    promise: str
-    kept: bool
-
-    @property
-    def share(self) -> float:
-        """In [0, 1]."""
-        return self.hits / self.runs
-
-    def interval(self) -> tuple[float, float]:
-        """The exact 95 % interval of the rate."""
-        found = stats.binomtest(self.hits, self.runs).proportion_ci(0.95)
-        return float(found.low), float(found.high)
 
 
 Check = Callable[[np.random.Generator], bool]
@@ -68,7 +45,7 @@ def self_test(runs: int = RUNS, seed: int = 0, margin: float = MARGIN_POINTS) ->
     )
 
 
-def _checks(margin: float) -> Sequence[tuple[str, Check, str]]:
+def _checks(margin: float) -> Sequence[tuple[str, Check, Promise]]:
     plain = World()
     few = World(problems=10, actions=30)
     some = World(problems=30, actions=12)
@@ -111,21 +88,10 @@ def _checks(margin: float) -> Sequence[tuple[str, Check, str]]:
 
 
 def measured_rate(
-    name: str, check: Check, promise: str, runs: int, rng: np.random.Generator
+    name: str, check: Check, promise: Promise, runs: int, rng: np.random.Generator
 ) -> Rate:
     """Run a check `runs` times; `promise` is `level` (at most 5 %) or `power` (at least 90 %)."""
     return counted_rate(name, sum(check(child) for child in rng.spawn(runs)), runs, promise)
-
-
-def counted_rate(name: str, hits: int, runs: int, promise: str) -> Rate:
-    """A rate beside its promise: `level` (at most 5 %) or `power` (at least 90 %)."""
-    rate = Rate(name=name, hits=hits, runs=runs, promise=promise, kept=True)
-    low, high = rate.interval()
-    # A false-alarm rate is kept where 5 % is in its interval or above it; a power where 90 % is
-    # in its interval or below it.
-    kept = low <= LEVEL if promise == "level" else high >= POWER
-    promised = "at most 5 %" if promise == "level" else "at least 90 %"
-    return replace(rate, promise=promised, kept=kept)
 
 
 def any_alarm(world: World, margin: float, rng: np.random.Generator) -> bool:

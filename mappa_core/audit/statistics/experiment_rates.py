@@ -1,0 +1,159 @@
+"""How often an experiment like this one is wrong: its own answers, dealt anew.
+
+To a coach that a change does not move, the scorings of one action under all changes are alike: any
+order of them was as probable as the one there is. So an honest coach is this one with each action's
+scores dealt out at random, once what the changes seem to be worth is taken off; its noise, heaps,
+ceiling, missing scores and problems stay as they are, and nothing is modelled. A biased one gives
+more, as far as the scale goes, wherever the work is called by one type.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mappa_core.audit.frame import Experiment, Floats, Ints, Mask
+from mappa_core.audit.statistics.counting import Rate, counted_rate
+from mappa_core.audit.statistics.health import HIGHEST
+from mappa_core.audit.statistics.looks import spent
+from mappa_core.audit.statistics.paired import (
+    ALIKE,
+    EXACT,
+    PairedEffect,
+    called_biased,
+    effect_of,
+    usable,
+)
+from mappa_core.audit.statistics.pairs import Pairs, all_pairs, at
+from mappa_core.audit.statistics.regression import p_value
+
+HONEST = "the experiment calls an honest coach biased"
+
+
+def finds_name(margin: float) -> str:
+    """What the rate at which an experiment finds a bias of the margin goes by."""
+    return f"the experiment finds a bias of {margin:g}"
+
+
+def experiment_rates(
+    experiment: Experiment, runs: int, margin: float, seed: int = 0, *, look: int = 1
+) -> tuple[Rate, ...]:
+    """How often such an experiment calls an honest coach biased, and one that favours a type.
+
+    Args:
+        experiment: What the coach was asked, and answered.
+        runs: Simulated experiments behind each rate.
+        margin: Of the verdict; the planted bias is as large, for the second task type.
+        seed: Of the simulation.
+        look: How often the run was looked at, this time included.
+
+    Returns:
+        Nothing where nothing was asked; of one task type the first rate alone.
+    """
+    pairs = [each for each in all_pairs(experiment) if _judged(each)] if len(experiment) else []
+    if not pairs:
+        return ()
+    rng = np.random.default_rng(seed)
+    family = [_Fixed.of(each) for each in pairs]
+    scores = _dealt(experiment, pairs, rng, runs)
+    honest = sum(_said(family, scores, margin, look))
+    rates = [counted_rate(HONEST, honest, runs, "level")]
+    kinds = sorted({experiment.task_type.names[code] for code in experiment.task_type.present()})
+    if len(kinds) > 1:
+        kinder = _kinder(scores, _called(experiment, kinds[1]), margin)
+        found = sum(_said(family, kinder, margin, look))
+        rates.append(counted_rate(finds_name(margin), found, runs, "power"))
+    return tuple(rates)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fixed:
+    """A comparison of fixed scorings, ready for many sets of scores."""
+
+    pairs: Pairs
+    start: PairedEffect
+    there: Mask
+    """(n,) the pairs that have both scores."""
+    problem: Ints
+    """(m,) of those, as codes from 0."""
+
+    @classmethod
+    def of(cls, pairs: Pairs) -> "_Fixed":
+        there = ~np.isnan(pairs.difference)
+        problem = np.unique(pairs.problem[there], return_inverse=True)[1]
+        return cls(pairs=pairs, start=effect_of(pairs), there=there, problem=problem)
+
+    def effects(self, scores: Floats) -> Iterator[PairedEffect]:
+        """Yield the effect in every set of scores; from (M, S)."""
+        one, other = self.pairs.one[self.there], self.pairs.other[self.there]
+        differences = self.pairs.sign[self.there, None] * (at(scores, one) - at(scores, other))
+        values = differences.mean(axis=0)
+        errors = self._errors(differences, values)
+        estimate = self.start.estimate
+        freedom = estimate.degrees_of_freedom
+        for value, error in zip(values.tolist(), errors.tolist(), strict=True):
+            found = replace(
+                estimate,
+                value=value,
+                standard_error=error,
+                p_value=p_value(value, error, freedom),
+            )
+            yield replace(self.start, estimate=found)
+
+    def _errors(self, differences: Floats, values: Floats) -> Floats:
+        """(S,) CR2 errors of means: a cluster of n of N rows has the leverage n / N."""
+        count, problems = len(self.problem), int(self.problem.max()) + 1
+        if not self.pairs.seen:
+            return np.full(len(values), EXACT)
+        if problems < 2:
+            return np.full(len(values), np.inf)
+        leverage = np.bincount(self.problem) / count
+        sums = np.zeros((problems, len(values)))
+        np.add.at(sums, self.problem, (differences - values) / count)
+        errors = np.sqrt((sums**2 / (1 - leverage)[:, None]).sum(axis=0))
+        alike = (np.ptp(differences, axis=0) == 0) & (problems >= ALIKE)
+        return np.where(alike, EXACT, np.where(errors > 0, errors, np.inf))
+
+
+def _judged(pairs: Pairs) -> bool:
+    return pairs.rule.startswith("must not") and usable(pairs)
+
+
+def _said(family: Sequence[_Fixed], scores: Floats, margin: float, look: int) -> Iterator[bool]:
+    """Yield whether the coach is called biased in each set of scores; from (M, S)."""
+    for effects in zip(*(each.effects(scores) for each in family), strict=True):
+        yield called_biased(effects, margin, spent(look))
+
+
+def _dealt(
+    experiment: Experiment, pairs: Sequence[Pairs], rng: np.random.Generator, runs: int
+) -> Floats:
+    """(M, S) the scores with each action's dealt out anew; missing ones stay where they are."""
+    scores = experiment.score.copy()
+    for each in pairs:
+        if each.stratum == "all":
+            changed = each.one != each.other
+            worth = each.sign * np.nanmean(each.difference)
+            scores[each.one[changed]] -= worth[changed]
+    asked = np.unique(np.concatenate([rows for each in pairs for rows in (each.one, each.other)]))
+    rows = asked[(asked >= 0) & ~np.isnan(scores[asked])]
+    rows = rows[np.argsort(experiment.action.codes[rows], kind="stable")]
+    action = experiment.action.codes[rows][:, None]
+    order = np.argsort(action + rng.random((len(rows), runs)), axis=0)
+    dealt = np.repeat(scores[:, None], runs, axis=1)
+    dealt[rows] = scores[rows][order]
+    return dealt
+
+
+def _called(experiment: Experiment, name: str) -> Mask:
+    """(M,) where the coach is told that the work is of this type."""
+    types, put = np.array(experiment.task_type.names), np.array(experiment.put.names)
+    changes = np.array(experiment.change.names)[experiment.change.codes]
+    own, told = types[experiment.task_type.codes], put[experiment.put.codes]
+    return np.where(changes == "task type", told, own) == name
+
+
+def _kinder(scores: Floats, favoured: Mask, points: float) -> Floats:
+    """(M, S) the scores of a coach that gives so many points more, as far as the scale goes."""
+    more = np.minimum(points, np.maximum(HIGHEST - scores, 0.0))
+    return scores + more * favoured[:, None]

@@ -1,0 +1,164 @@
+"""A run's comparisons with other scores: one design, many sets of scores.
+
+What does not change with the scores (difficulty, design, leverages, degrees of freedom) is worked
+out once; a further set costs a product of matrices and the judging.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import numpy as np
+
+from mappa_core.audit.frame import Floats, Frame, Ints
+from mappa_core.audit.statistics.contrasts import Contrast, contrasts_of
+from mappa_core.audit.statistics.design import Regression
+from mappa_core.audit.statistics.difficulty import Difficulty
+from mappa_core.audit.statistics.effects import sharing, wholes, within_wholes
+from mappa_core.audit.statistics.observational import Gap, Word, judge_observed, overall_word
+from mappa_core.audit.statistics.regression import spread_weights
+from mappa_core.audit.statistics.sensitivity import measured_through
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rescored:
+    """The comparisons of one run."""
+
+    main: Sequence[Contrast]
+    cells: Sequence[Contrast]
+
+    @classmethod
+    def of(cls, frame: Frame) -> "Rescored":
+        """Those that an audit of the run makes; none where there is nothing to compare."""
+        main, cells = contrasts_of(frame)
+        return cls(main=main, cells=cells)
+
+    def words(
+        self, scores: Floats, margin: float, look: int = 1, unsure: "Unsure | None" = None
+    ) -> Iterator[Word]:
+        """Yield what a regression says of the run's coach, for each set of scores.
+
+        Args:
+            scores: (N, S) of all the run's actions; missing where the run's are.
+            margin: Of the verdicts.
+            look: How often the run was looked at, this time included.
+            unsure: How far the gaps are moved by skills that are not known; None for as they are.
+        """
+        everything, families = [*self.main, *self.cells], sharing(look)
+        for gaps in zip(*refitted(everything, scores, unsure), strict=True):
+            found = list(zip(everything, gaps, strict=True))
+            main, cells = found[: len(self.main)], found[len(self.main) :]
+            known = wholes(main)
+            judged = [
+                *judge_observed(within_wholes(main, known), margin, families),
+                *judge_observed(within_wholes(cells, known), margin, families),
+            ]
+            yield overall_word([each.verdict for each in judged])
+
+
+class Unsure:
+    """Draws how far each stratum's mean skill is off, the same wherever it is held constant."""
+
+    def __init__(self, rng: np.random.Generator, runs: int, repeats: int = 1) -> None:
+        self._rng, self._runs, self._repeats = rng, runs, repeats
+        self._drawn: dict[int, Floats] = {}
+
+    def errors(self, skills: Difficulty) -> Floats:
+        """(strata, S) in standard deviations of the normal."""
+        key = id(skills.table)
+        if key not in self._drawn:
+            drawn = self._rng.normal(size=(len(skills.mean_variance), self._runs))
+            scaled = drawn * np.sqrt(skills.mean_variance)[:, None]
+            self._drawn[key] = np.tile(scaled, self._repeats)
+        return self._drawn[key]
+
+
+def refitted(
+    contrasts: Sequence[Contrast], scores: Floats, unsure: Unsure | None = None
+) -> list[list[Gap]]:
+    """Each comparison worked out again for every set of scores.
+
+    Args:
+        contrasts: Of one run, those of one regression side by side.
+        scores: (N, S) of all its actions.
+        unsure: As in `Rescored.words`.
+    """
+    found: list[list[Gap]] = []
+    for _, several in groupby(contrasts, key=lambda each: id(each.model)):
+        group = list(several)
+        coefficients, residuals = refit(group[0].model, scores)
+        for each in group:
+            moved = None if unsure is None else unsure.errors(each.model.work.skills)
+            found.append(list(_Fixed.of(each).gaps(coefficients, residuals, each.gap(), moved)))
+    return found
+
+
+def refit(model: Regression, scores: Floats) -> tuple[Floats, Floats]:
+    """(k, S) coefficients and (n, S) residuals for S sets of scores."""
+    scored, fitted = model.work.scored, model.fitted
+    y, x = scores[model.work.places[scored]], model.x[scored]
+    coefficients = np.zeros((len(model.columns), y.shape[1]))
+    coefficients[fitted.used] = fitted.bread @ (x[:, fitted.used].T @ y)
+    return coefficients, y - x @ coefficients
+
+
+def clusters(model: Regression) -> tuple[Ints, Ints]:
+    """(n,) the scored rows' problems as codes from 0, and where each begins when sorted."""
+    codes = model.work.frame.problem.codes[model.work.scored]
+    _, problem, counts = np.unique(codes, return_inverse=True, return_counts=True)
+    return problem, np.concatenate([[0], counts.cumsum()[:-1]])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fixed:
+    """A contrast of a fixed design."""
+
+    contrast: Contrast
+    spread: Floats
+    """(n,) by problem, their products with the residuals have the gap's CR2 variance."""
+    through: Floats
+    """(k,) of the coefficients: what measured difficulty moves the gap by."""
+    moves: Floats
+    """(strata, k) of the coefficients: how the gap moves with each stratum's mean skill."""
+    known: Floats
+    """(strata,) variances of those mean skills."""
+
+    @classmethod
+    def of(cls, contrast: Contrast) -> "_Fixed":
+        model, scored = contrast.model, contrast.model.work.scored
+        used, (problem, _) = model.fitted.used, clusters(model)
+        rows = model.row_weights(contrast.weights, scored)
+        codes, known = model.work.skills.stratum[scored], model.work.skills.mean_variance
+        moves = np.zeros((len(known), len(model.columns)))
+        for place, column in enumerate(model.columns):
+            if column.follows is not None:
+                weights = rows * column.follows[scored]
+                moves[:, place] = np.bincount(codes, weights=weights, minlength=len(known))
+        directions = spread_weights(model.fitted, contrast.weights)
+        return cls(
+            contrast=contrast,
+            spread=(model.x[scored][:, used] * directions[problem]).sum(axis=1),
+            through=measured_through(model, contrast.weights),
+            moves=moves,
+            known=known,
+        )
+
+    def gaps(
+        self, coefficients: Floats, residuals: Floats, start: Gap, moved: Floats | None
+    ) -> Iterator[Gap]:
+        """Yield the comparison for every set of scores, from (k, S), (n, S) and (strata, S)."""
+        problem, starts = clusters(self.contrast.model)
+        order = np.argsort(problem, kind="stable")
+        products = np.add.reduceat((self.spread[:, None] * residuals)[order], starts)
+        follows = self.moves @ coefficients
+        variance = (products**2).sum(axis=0) + self.known @ follows**2
+        values = self.contrast.weights @ coefficients
+        values = values if moved is None else values + (follows * moved).sum(axis=0)
+        measured = np.abs(self.through @ coefficients)
+        outcome = np.abs(self.contrast.outcome @ coefficients)
+        finite = np.isfinite(start.estimate.standard_error)
+        for value, square, by, right in zip(values, variance, measured, outcome, strict=True):
+            error = float(np.sqrt(square)) if finite else float("inf")
+            estimate = replace(start.estimate, value=float(value), standard_error=error)
+            hidden = replace(start.unknown, measured=float(by), outcome=float(right))
+            yield replace(start, estimate=estimate, unknown=hidden)
