@@ -66,10 +66,15 @@ def test_a_sample_is_spread_over_agents_and_task_types() -> None:
 
 def test_the_bench_counts_one_world() -> None:
     report = bench_audit_worlds(["runs=4", "only=8 problems", "by=experiment"], Settings())
-    honest, planted = report.figures
+    honest, planted, *printed = report.figures
     assert honest.name == "honest, 8 problems: the experiment says biased"
     assert (honest.aim, planted.aim) == ("<= 0.05", ">= 0.9")
     assert (planted.value, planted.met) == (1.0, True)
+    assert [figure.name.split("printed: ")[-1] for figure in printed[::2]] == [
+        "the experiment calls an honest coach biased",
+        "the experiment finds a bias of 0.5",
+    ]
+    assert all(figure.error and figure.aim for figure in printed[1::2])
 
 
 def test_the_bench_watches_a_silent_change_of_the_model() -> None:

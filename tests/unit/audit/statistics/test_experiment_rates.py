@@ -1,0 +1,40 @@
+"""The rates beside an experiment, against experiments made apart from them."""
+
+import numpy as np
+
+from mappa_core.audit.statistics.experiment_rates import experiment_rates
+from mappa_core.audit.statistics.paired import experiment_effects, experiment_verdict
+from tests.unit.audit.experiment_worlds import make_experiment
+
+RNG = np.random.default_rng
+
+
+def kind_to_b(told: np.ndarray, agent: np.ndarray, success: np.ndarray) -> np.ndarray:
+    return 0.5 * (told == 1)
+
+
+def honest(told: np.ndarray, agent: np.ndarray, success: np.ndarray) -> np.ndarray:
+    return np.zeros(len(told))
+
+
+def test_answers_dealt_anew_are_wrong_as_often_as_experiments_are() -> None:
+    """60 actions find half a point in about a third of experiments: where a rate is hardest."""
+    made = [make_experiment(RNG([s, 0]), honest, actions=60) for s in range(8)]
+    shares = np.mean(
+        [[r.share for r in experiment_rates(e, 50, 0.5, s)] for s, e in enumerate(made)], axis=0
+    )
+    biased = [make_experiment(RNG([s, 1]), kind_to_b, actions=60) for s in range(80)]
+    found = np.mean([experiment_verdict(experiment_effects(e)) == "biased" for e in biased])
+    assert shares[0] <= 0.08
+    # Two standard errors of 80 experiments, and of eight printed rates, beside 3 points.
+    assert abs(shares[1] - found) <= 0.03 + 2 * 0.065
+
+
+def test_a_coach_that_favours_a_type_has_the_rates_of_an_honest_one() -> None:
+    rates = experiment_rates(make_experiment(RNG(1), kind_to_b, actions=200), 50, 0.5)
+    assert rates[0].share <= 0.1
+    assert rates[1].share >= 0.7
+
+
+def test_nothing_asked_has_no_rates() -> None:
+    assert experiment_rates(make_experiment(RNG(2), honest, actions=0), 20, 0.5) == ()
