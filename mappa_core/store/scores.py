@@ -5,7 +5,7 @@ from dataclasses import fields
 from functools import cache
 from uuid import UUID
 
-from sqlalchemy import Connection, and_, select, update
+from sqlalchemy import Connection, and_, select, true, update
 
 from mappa_core.core import ids
 from mappa_core.core.records.episodes import FinishReason, StopReason
@@ -66,15 +66,16 @@ class Scores(Repository):
 
     @transaction
     def list_scored_actions(
-        self, connection: Connection, run_id: UUID, agent: str, iteration: int
+        self, connection: Connection, run_id: UUID, agent: str | None, iteration: int
     ) -> tuple[ScoredAction, ...]:
-        """One agent's actions of one training iteration, in a fixed order.
+        """One agent's actions of one training iteration, or all agents', in a fixed order.
 
         Failed episodes are left out; unscored actions come with `score=None`.
         """
         columns = ACTION.c
         query = (
             select(columns.id.label("action_id"), columns.episode_id, columns.turn_index)
+            .add_columns(columns.agent)
             .add_columns(columns.prompt_token_ids, columns.token_ids, columns.logprobs)
             .add_columns(columns.temperature)
             .add_columns(columns.finish_reason.in_(_TRUNCATED).label("truncated"))
@@ -91,7 +92,7 @@ class Scores(Repository):
                 EPISODE.c.iteration == iteration,
                 # Not true of an episode that still runs either.
                 EPISODE.c.stop_reason != StopReason.FAILED.value,
-                columns.agent == agent,
+                columns.agent == agent if agent is not None else true(),
             )
             .order_by(EPISODE.c.problem_id, EPISODE.c.rollout_index, columns.turn_index)
         )

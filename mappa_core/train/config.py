@@ -163,10 +163,10 @@ class AlgorithmConfig(Section):
         + "; ".join(f"{name} ({one.summary})" for name, one in ESTIMATORS.items())
         + ".",
     )
-    credit: Literal["action", "return"] = Field(
+    credit: Literal["action", "return", "team"] = Field(
         default="action",
-        description="What an action is held to account for: its own score, or the sum of its and "
-        "the agent's later scores in the episode.",
+        description="What an action is held to account for: its own score; the sum of its and the "
+        "agent's later scores in the episode; or the mean of its and all agents' later ones.",
     )
     discount: Fraction = Field(
         default=1.0,
@@ -220,7 +220,7 @@ class AlgorithmConfig(Section):
 
     @model_validator(mode="after")
     def _discounts_a_return(self) -> "AlgorithmConfig":
-        if self.credit == "action" and self.discount != 1:
+        if self.credit != "return" and self.discount != 1:
             raise ValueError(
                 f"discount={self.discount:g} is of a return: set algorithm.credit=return, or leave "
                 "algorithm.discount at 1"

@@ -8,11 +8,13 @@ what is estimated is one of
 
     action    E[ sum_j grad log pi(a_j | s_j) r_j ]
     return    E[ sum_j grad log pi(a_j | s_j) sum_{l >= j} discount^(l - j) r_l ]
+    team      E[ sum_j grad log pi(a_j | s_j) mean over a_j and all that come later, of any agent ]
 
 The first is the gradient of the agent's own scores with the states held fixed in which it is asked
 (a contextual bandit's): what an action causes later is no part of it. The second, undiscounted, is
 the gradient of E[sum_j r_j]; with a discount below 1 it is what the field computes, whose states
-are not discounted (arXiv 1906.07073).
+are not discounted (arXiv 1906.07073). The third holds an action to account for what the team made
+of it: a coach that cannot tell a good plan from a bad one can often tell what came of it.
 
 An action that is left out is left out of everything: baseline, normaliser and loss; to a return it
 adds nothing. Every action given comes back as an entry that says what it was worth, or why it did
@@ -58,12 +60,13 @@ def assign_credit(
     algorithm: AlgorithmConfig,
     reference_logprobs: Logprobs | None = None,
     trainer_logprobs: Logprobs | None = None,
+    team: Sequence[ScoredAction] = (),
 ) -> Credit:
     """Give each of one agent's actions of one iteration its advantages.
 
     An action gets its own coach score or, where `credit=return`, what the agent's later ones of the
-    episode got, too. Where a batch has a single episode there is nothing to compare with, and its
-    actions are left out (`no_peer`).
+    episode got, too; where `credit=team`, the mean of its score and all later ones. Where a batch
+    has a single episode there is nothing to compare with, and its actions are left out (`no_peer`).
 
     Args:
         actions: N, of T tokens each.
@@ -72,9 +75,10 @@ def assign_credit(
         trainer_logprobs: (N, T) under the weights before the update, by the learner as the
             reference is; needed for `kl=k1_reward`, whose difference an engine's rounding or
             staleness would be part of.
+        team: The iteration's actions of all agents, these among them; needed for `credit=team`.
 
     Raises:
-        ValueError: Log-probs that are needed are missing or do not fit the actions.
+        ValueError: Log-probs or a team that are needed are missing or do not fit the actions.
     """
     estimator = ESTIMATORS[algorithm.estimator]
     reasons = _left_out(actions, algorithm, compares=estimator.compares != "nothing")
@@ -83,7 +87,7 @@ def assign_credit(
     references = _rows(actions, "base policy", reference_logprobs) if pulled else _none(actions)
     trainer = _rows(actions, "trainer", trainer_logprobs) if in_reward else _none(actions)
     kls = [_k1(actions[i], trainer[i], references[i]) for i in kept]
-    rewards = _rewards(actions, kept, algorithm, kls)
+    rewards = _rewards(actions, kept, algorithm, kls, team)
     advantages = estimator.advantages(rewards) if kept else rewards.penalties
 
     lengths = rewards.lengths.tolist()
@@ -158,10 +162,11 @@ def _rewards(
     kept: Sequence[int],
     algorithm: AlgorithmConfig,
     kls: Sequence[Tensor],
+    team: Sequence[ScoredAction],
 ) -> Rewards:
     """What the estimators read of the actions that count."""
     counted = [actions[i] for i in kept]
-    values = _values(actions, kept, algorithm)
+    values = _values(actions, kept, algorithm, team)
     visits = _visits(actions)
     lengths = [len(action.token_ids) for action in counted]
     penalties = [algorithm.kl_coefficient * returns_to_go(kl) for kl in kls]
@@ -193,9 +198,14 @@ def _visits(actions: Sequence[ScoredAction]) -> list[int]:
 
 
 def _values(
-    actions: Sequence[ScoredAction], kept: Sequence[int], algorithm: AlgorithmConfig
+    actions: Sequence[ScoredAction],
+    kept: Sequence[int],
+    algorithm: AlgorithmConfig,
+    team: Sequence[ScoredAction],
 ) -> list[float]:
-    """R of each action: its reward, or its return; those that do not count add nothing."""
+    """R of each action: its reward, its return, or its team's; what does not count adds nothing."""
+    if algorithm.credit == "team":
+        return _team_values(actions, kept, algorithm, team)
     values = [0.0] * len(actions)
     for i in kept:
         values[i] = _reward(actions[i], algorithm)
@@ -206,6 +216,27 @@ def _values(
         episode = actions[i].episode_id
         values[i] += algorithm.discount * to_come[episode]
         to_come[episode] = values[i]
+    return values
+
+
+def _team_values(
+    actions: Sequence[ScoredAction],
+    kept: Sequence[int],
+    algorithm: AlgorithmConfig,
+    team: Sequence[ScoredAction],
+) -> list[float]:
+    """Mean reward of each action and all later ones of its episode that count."""
+    rewards = defaultdict[UUID, list[tuple[int, float]]](list)
+    for one in team:
+        if _own_reason(one, algorithm) is None:
+            rewards[one.episode_id].append((one.turn_index, _reward(one, algorithm)))
+    values = [0.0] * len(actions)
+    for i in kept:
+        turn = actions[i].turn_index
+        later = [reward for index, reward in rewards[actions[i].episode_id] if index >= turn]
+        if not later:
+            raise ValueError("credit=team needs the actions of all agents, these among them")
+        values[i] = sum(later) / len(later)
     return values
 
 

@@ -62,10 +62,9 @@ def update_agent(
         done = store.updates.get_update(run_id, agent, iteration)
         if done is None:
             policy = policy_at(store, run_id, agent, iteration - 1)
-            actions = store.scores.list_scored_actions(run_id, agent, iteration)
-            if correct is not None:
-                actions = correct(request, actions)
-            credit = _credit(request, policy, actions, learner, store)
+            team = _scored(request, store, correct)
+            actions = tuple(action for action in team if action.agent == agent)
+            credit = _credit(request, policy, actions, team, learner, store)
             report = learner.update(
                 policy,
                 credit.samples,
@@ -79,10 +78,20 @@ def update_agent(
     return done
 
 
+def _scored(
+    request: UpdateRequest, store: Store, correct: Correct | None
+) -> Sequence[ScoredAction]:
+    """The iteration's actions of the agent, or of all agents where they share their credit."""
+    agent = None if request.algorithm.credit == "team" else request.agent
+    actions = store.scores.list_scored_actions(request.run_id, agent, request.iteration)
+    return actions if correct is None else correct(request, actions)
+
+
 def _credit(
     request: UpdateRequest,
     policy: PolicyVersion,
     actions: Sequence[ScoredAction],
+    team: Sequence[ScoredAction],
     learner: Learner,
     store: Store,
 ) -> Credit:
@@ -92,7 +101,7 @@ def _credit(
         reference = learner.logprobs(base, actions)
     if algorithm.kl == "k1_reward":
         before = learner.logprobs(policy, actions)
-    return assign_credit(actions, algorithm, reference, before)
+    return assign_credit(actions, algorithm, reference, before, team)
 
 
 def _update(

@@ -340,6 +340,7 @@ def scored(request: GenerationRequest, completion: Completion) -> ScoredAction:
     """The completion as an action that a learner reads."""
     return ScoredAction(
         action_id=content_id("action", request.seed),
+        agent="solver",
         episode_id=content_id("episode", request.seed),
         problem_id=content_id("problem", request.seed),
         rollout_index=0,

@@ -189,6 +189,7 @@ class ScoredAction:
     """One action of one agent with the score that trains it, as the learner reads it back."""
 
     action_id: UUID
+    agent: str
     episode_id: UUID
     problem_id: UUID
     rollout_index: int

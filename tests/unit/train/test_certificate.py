@@ -75,6 +75,7 @@ def scored_actions(team: Team, played: Played) -> list[ScoredAction]:
     return [
         ScoredAction(
             action_id=content_id("action", row, visit),
+            agent="solver",
             episode_id=content_id("episode", row),
             problem_id=content_id("problem", row // per_problem),
             rollout_index=row % per_problem,

@@ -26,9 +26,11 @@ def action(
     truncated: bool = False,
     episode: int | None = None,
     turn: int = 0,
+    agent: str = "solver",
 ) -> ScoredAction:
     return ScoredAction(
         action_id=content_id("action", index),
+        agent=agent,
         episode_id=content_id("episode", index if episode is None else episode),
         problem_id=problem_id(problem),
         rollout_index=index,
@@ -109,6 +111,63 @@ def test_a_return_is_the_agents_later_scores_of_the_episode_and_unscored_ones_ad
     for discount, first in ((1.0, 1.0), (0.5, 0.4)):
         algorithm = AlgorithmConfig(estimator="reinforce", credit="return", discount=discount)
         assert advantages(actions, algorithm) == pytest.approx([0.8, None, first, 0.5])
+
+
+def of_team(*scores: float | None, episode: int) -> list[ScoredAction]:
+    """Actions of an episode in which every agent acts once, in order."""
+    return [
+        action(10 * episode + i, score, episode=episode, turn=i, agent=f"agent {i}")
+        for i, score in enumerate(scores)
+    ]
+
+
+def of_agent(number: int, team: list[ScoredAction]) -> list[ScoredAction]:
+    return [one for one in team if one.agent == f"agent {number}"]
+
+
+def test_a_teams_credit_is_the_mean_of_an_actions_and_all_later_scores_that_count() -> None:
+    team = [*of_team(2.0, 6.0, 10.0, episode=0), *of_team(4.0, None, 9.0, episode=1)]
+    cut = replace(team[2], truncated=True)
+    penalised = AlgorithmConfig(estimator="reinforce", credit="team", truncated="penalise")
+    for algorithm, last in (
+        (AlgorithmConfig(estimator="reinforce", credit="team"), 1.0),
+        (penalised, 0.5),
+    ):
+        played = [*team[:2], cut, *team[3:]]
+        given = [
+            [entry.advantage for entry in assign_credit(own, algorithm, team=played).entries]
+            for own in (of_agent(0, played), of_agent(1, played), of_agent(2, played))
+        ]
+        expected = [[(0.8 + last) / 3, 0.65], [(0.6 + last) / 2, None], [last, 0.9]]
+        assert given == [pytest.approx(each) for each in expected]
+
+
+def test_a_teams_credit_without_the_team_is_refused() -> None:
+    own = of_agent(0, [*of_team(1.0, 2.0, episode=0), *of_team(3.0, 4.0, episode=1)])
+    with pytest.raises(ValueError, match=r"credit=team needs the actions of all agents"):
+        assign_credit(own, AlgorithmConfig(credit="team"))
+
+
+def test_a_teams_credit_is_unbiased_over_all_pairs_of_episodes() -> None:
+    """Two agents with two words each; what is expected is enumerated by hand."""
+    first, second = (0.3, 0.7), ((0.6, 0.4), (0.1, 0.9))
+    scores = {(a, b): (1.0 + 4 * a, 2.0 + 7 * (a != b)) for a in (0, 1) for b in (0, 1)}
+    chance = {(a, b): first[a] * second[a][b] for a, b in scores}
+
+    def slope(a: int) -> float:
+        """Of log pi of the first agent's word, by the logit of word 1."""
+        return a - first[1]
+
+    exact = sum(p * slope(a) * sum(scores[a, b]) / 20 for (a, b), p in chance.items())
+    rloo = AlgorithmConfig(estimator="rloo", credit="team")
+    estimated = 0.0
+    for one, p in chance.items():
+        for other, q in chance.items():
+            team = [*of_team(*scores[one], episode=0), *of_team(*scores[other], episode=1)]
+            entries = assign_credit(of_agent(0, team), rloo, team=team).entries
+            worth = [entry.advantage or 0.0 for entry in entries]
+            estimated += p * q * (slope(one[0]) * worth[0] + slope(other[0]) * worth[1]) / 2
+    assert estimated == pytest.approx(exact, abs=1e-12)
 
 
 def test_a_discount_without_a_return_is_refused() -> None:

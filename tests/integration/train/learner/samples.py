@@ -38,6 +38,7 @@ def action(
 ) -> ScoredAction:
     return ScoredAction(
         action_id=content_id("action", index),
+        agent="solver",
         episode_id=content_id("episode", index),
         problem_id=content_id("problem", *prompt),
         rollout_index=index,
