@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
-from mappa_core.app.coach_plan import coach_need, is_local
+from mappa_core.app.coach_plan import coach_need
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.databases import ping_mlflow
 from mappa_core.app.fitting import machine_bytes, printed
@@ -147,7 +147,7 @@ def recording(config: TrainConfig) -> str:
 
 def local_coaches(config: CoachConfig, settings: Settings) -> tuple[str, ...]:
     """Say of each local coach what its server takes and whether the weights are there."""
-    local = {coach.model: coach for coach in config.scoring if is_local(coach)}
+    local = {coach.model: coach for coach in config.scoring if coach.is_local}
     return tuple(
         f"coach local {name}: {coach_need(coach, settings)}" for name, coach in local.items()
     )

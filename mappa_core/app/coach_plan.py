@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mappa_core.coach.config import CoachConfig, CoachModelConfig
-from mappa_core.coach.provider_table import PROVIDERS
 from mappa_core.core.settings import Settings
 from mappa_core.models.package_table import PACKAGED
 from mappa_core.train.memory_items import GB, Item, Phase
@@ -17,12 +16,6 @@ PACKED = 2
 PROCESS_BYTES = 0.5 * GB
 """Of one server beside weights and cache: vLLM and torch."""
 PHASES: tuple[Phase, ...] = ("rollout", "update")
-
-
-def is_local(coach: CoachModelConfig) -> bool:
-    """Tell whether MAPPA serves the coach's model itself."""
-    row = PROVIDERS.get(coach.backend)
-    return row is not None and row.is_ours
 
 
 def weights_folder(model: str, models: Path) -> Path | None:
@@ -64,7 +57,7 @@ def coach_items(config: CoachConfig, models: Path, gpu_bytes: float) -> Iterator
     `gpu_bytes` are the GPU's; 0 without one. On a CPU, where the weights are not there, only cache
     and process are counted.
     """
-    servers = {(each.model, each.server): each for each in config.scoring if is_local(each)}
+    servers = {(each.model, each.server): each for each in config.scoring if each.is_local}
     for coach in servers.values():
         what = f"the coach's server ({coach.model})"
         folder = weights_folder(coach.model, models)

@@ -107,7 +107,9 @@ class CoachModelConfig(Section):
     correction: bool = Field(
         default=False, description="Ask what the agent should have done instead."
     )
-    prices: PricesConfig = Field(default=PricesConfig(), description="What tokens cost.")
+    prices: PricesConfig = Field(
+        default=PricesConfig(), description="What tokens cost; those of local cost nothing."
+    )
     context_cache: ContextCacheConfig = Field(
         default=ContextCacheConfig(), description="Explicit caching of the rubric."
     )
@@ -140,13 +142,15 @@ class CoachModelConfig(Section):
             raise ValueError(f"backend {self.backend} takes thinking_budget, not reasoning_effort")
         if self.thinking_budget is not None and effort:
             raise ValueError(f"backend {self.backend} takes reasoning_effort, not thinking_budget")
-        self._check_local(ours=row is not None and row.is_ours)
+        self._check_local()
         return self
 
-    def _check_local(self, *, ours: bool) -> None:
-        if ours and self.base_url is not None:
+    def _check_local(self) -> None:
+        if not self.is_local:
+            return
+        if self.base_url is not None:
             raise ValueError("backend local starts its own server: for another one take openai")
-        if ours and self._longest_reply > self.max_output_tokens:
+        if self._longest_reply > self.max_output_tokens:
             raise ValueError(
                 f"max_output_tokens={self.max_output_tokens} may cut a reply: it takes "
                 f"{self._longest_reply}"
@@ -160,11 +164,20 @@ class CoachModelConfig(Section):
         return self.server.rationale_characters * (2 if self.correction else 1) + BRIEF_SPARE
 
     @property
+    def is_local(self) -> bool:
+        """Tell whether MAPPA serves the model itself."""
+        row = PROVIDERS.get(self.backend)
+        return row is not None and row.is_ours
+
+    @property
+    def charged(self) -> PricesConfig:
+        """What its tokens cost: nothing on a server of ours, whatever provider was meant before."""
+        return PricesConfig() if self.is_local else self.prices
+
+    @property
     def calls_at_once(self) -> int:
         """How many calls are in flight, at most."""
-        row = PROVIDERS.get(self.backend)
-        ours = row is not None and row.is_ours
-        return min(self.concurrency, self.server.calls) if ours else self.concurrency
+        return min(self.concurrency, self.server.calls) if self.is_local else self.concurrency
 
 
 class SecondCoachConfig(CoachModelConfig):

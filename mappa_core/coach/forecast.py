@@ -99,7 +99,7 @@ def forecast(
                 calls=1,
                 prompt_tokens=usage.prompt,
                 reply_tokens=usage.reply + usage.thought,
-                cost_usd=cost(usage, config.prices).usd,
+                cost_usd=cost(usage, config.charged).usd,
             )
     return total
 

@@ -10,7 +10,6 @@ from mappa_core.coach.budget import Budget, Cost, Usage, cost, estimated_tokens
 from mappa_core.coach.config import CoachModelConfig
 from mappa_core.coach.evidence import system_text
 from mappa_core.coach.pacing import CallLimit, Clock, Rates, retrying
-from mappa_core.coach.provider_table import PROVIDERS
 from mappa_core.coach.providers.provider import (
     Final,
     Passing,
@@ -133,7 +132,7 @@ class LlmCoach:
         await self._provider.close()
 
     async def _ask(self, template: RequestTemplate) -> CoachScore | Unscored:
-        attempts = Attempts(template.case, self._config.prices, self._clock)
+        attempts = Attempts(template.case, self._config.charged, self._clock)
         repeated = retrying(self._clock, lambda: attempts.began() + self._config.deadline_seconds)
         why = ""
         for _ in range(1 + REASKS):
@@ -186,8 +185,7 @@ class LlmCoach:
 
     async def _call(self, request: CoachRequest, sample: int) -> ProviderReply:
         # A provider with a server of its own knows whether that is silent or only slow.
-        row = PROVIDERS.get(self._config.backend)
-        seconds = None if row is not None and row.is_ours else self._config.attempt_seconds
+        seconds = None if self._config.is_local else self._config.attempt_seconds
         try:
             async with asyncio.timeout(seconds):
                 return await self._provider.ask(request.system, request.prompt, seed=sample)
@@ -195,7 +193,7 @@ class LlmCoach:
             raise Passing("timeout", f"no answer within {seconds:g} s") from None
 
     def _cost(self, usage: Usage) -> Cost:
-        return cost(usage, self._config.prices)
+        return cost(usage, self._config.charged)
 
 
 def _again(known: CoachScore) -> CoachScore:

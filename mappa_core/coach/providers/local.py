@@ -36,16 +36,20 @@ class LocalProvider:
 
         Cases that come at once would each read the rubric that none of them finds cached.
         """
-        client = await self._server.running()
         for system in systems:
-            await client.chat.completions.create(
-                model=self._config.model,
-                messages=[
-                    {"role": "system", "content": system},
-                    {"role": "user", "content": "."},
-                ],
-                max_completion_tokens=1,
-            )
+            client = await self._server.running()
+            try:
+                await client.chat.completions.create(
+                    model=self._config.model,
+                    messages=[
+                        {"role": "system", "content": system},
+                        {"role": "user", "content": "."},
+                    ],
+                    max_completion_tokens=1,
+                )
+            except openai.APIConnectionError:
+                # A rubric that is read later costs time alone.
+                await self._server.bring_back(client)
 
     async def ask(self, system: str, user: str, *, seed: int) -> ProviderReply:
         """Send one request as soon as the server has a place for it, without any retry."""

@@ -104,15 +104,22 @@ class CoachServer:
         async with self._changing:
             if self._client is not client or self._server is None or await self._server.healthy():
                 return
-            if self._restarts_left == 0:
-                died = counted(self._config.server.restarts + 1, "time")
-                raise EngineError(
-                    f"the coach's server died {died}: read {self._server.log}; mappa train "
-                    "--resume goes on from here"
-                )
+            self._client = await self._restarted(self._server.log)
+
+    async def _restarted(self, log: Path) -> openai.AsyncOpenAI:
+        """Start it again, as often as it may die: it can be killed while it starts, too."""
+        why: EngineError | None = None
+        while self._restarts_left:
             self._restarts_left -= 1
             await self._stop()
-            self._client = await self._started()
+            try:
+                return await self._started()
+            except EngineError as error:
+                why = error
+        died = counted(self._config.server.restarts + 1, "time")
+        raise EngineError(
+            f"the coach's server died {died}: read {log}; mappa train --resume goes on from here"
+        ) from why
 
     async def close(self) -> None:
         """Stop the server, if it runs."""

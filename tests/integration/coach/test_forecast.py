@@ -123,6 +123,20 @@ def test_repeats_and_a_second_coach_are_part_of_it(monkeypatch: pytest.MonkeyPat
     assert (opinion[0], round(opinion[1].calls)) == ("second coach other", 18)
 
 
+def test_a_local_coach_costs_nothing_and_a_provider_beside_it_its_price(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GOOGLE_API_KEY", "key")
+    prices = {"input_usd": 1.0, "output_usd": 10.0}
+    second = {"backend": "gemini", "model": "other", "share": 0.25, "prices": prices}
+    coach = {"backend": "local", "model": "judge", "prices": prices, "second": second}
+    config = TrainConfig.model_validate(VALUES | {"coach": coach})
+    team = load_team("mathchat", "small-1")
+    ((_, ours), (_, theirs)) = forecast_run(config, team, problem_source(config.problems))
+    assert (ours.tokens > 0, ours.cost_usd) == (True, 0)
+    assert theirs.cost_usd > 0
+
+
 def test_forecasts_add_up() -> None:
     one = Forecast(calls=1, prompt_tokens=10, reply_tokens=2, cost_usd=0.5)
     assert one + one == one.times(2)

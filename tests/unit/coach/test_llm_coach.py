@@ -66,6 +66,12 @@ def test_a_score_carries_everything_it_rests_on() -> None:
     assert isinstance(coach, BudgetedCoach)
 
 
+def test_a_model_of_our_own_costs_nothing_beside_a_providers_prices() -> None:
+    provider = ScriptedProvider(usage=Usage(prompt=1000, reply=50))
+    score = ask(provider, backend="local", model="judge", max_output_tokens=2048)
+    assert (score.prompt_tokens, score.reply_tokens, score.cost_usd) == (1000, 50, 0.0)
+
+
 def test_what_can_pass_is_tried_again_with_growing_jittered_waits() -> None:
     clock = TestClock()
     provider = ScriptedProvider(failing(4, status_error(503, "busy")))
