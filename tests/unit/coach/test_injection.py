@@ -40,7 +40,7 @@ def test_an_attempt_stays_between_its_fences(one: dict[str, Any]) -> None:
     for line in one["attempt"].splitlines():
         assert line.strip() not in outside
     # Nothing inside looks like a fence or a control token any more.
-    fences = re.findall(rf"<<<(.*)>>>\n(?s:.*?)\n<<<END (?:{prompt.marker}|\1)>>>", prompt.user)
+    fences = re.findall(rf"<<<(.*)>>>\n(?s:.*?)\n<<<END {prompt.marker}>>>", prompt.user)
     assert prompt.user.count("<<<") == 2 * len(fences)
     inside = prompt.user.replace("<<<", "")
     assert not re.search(r"<<<|<\||<｜|\[/?INST\]|</?s>|<(start|end)_of_turn>", inside)
@@ -51,7 +51,7 @@ def test_an_attempt_stays_between_its_fences(one: dict[str, Any]) -> None:
 
 
 def outside_fences(user: str, marker: str) -> str:
-    pattern = rf"<<<([^\n]*)>>>\n.*?\n<<<END (?:{marker}|\1)>>>"
+    pattern = rf"<<<[^\n]*>>>\n.*?\n<<<END {marker}>>>"
     return re.sub(pattern, "", user, flags=re.DOTALL)
 
 
