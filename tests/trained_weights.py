@@ -25,7 +25,9 @@ def write_trained(
     size: float,
 ) -> Checkpoint:
     """Write what a learner would whose updates had moved every weight by some `size`."""
-    trainee = model.load(base, LearnerConfig(device="cpu", weights=weights), fused=True)
+    trainee = model.load(
+        base, LearnerConfig(device="cpu", dtype="float32", weights=weights), fused=True
+    )
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in model.trained_parameters(trainee).values():

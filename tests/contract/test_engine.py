@@ -39,7 +39,7 @@ from tests.builders import make_policy, make_run
 from tests.fakes.vllm_server import Flags, VllmStub, free_port
 from tests.tiny_model import save_adapter, save_tiny_model
 
-CONFIG = EngineConfig(device="cpu", max_model_length=512, kv_cache_gib=0.5)
+CONFIG = EngineConfig(device="cpu", dtype="float32", max_model_length=512, kv_cache_gib=0.5)
 AGENTS = ("solver", "verifier")
 QUESTION = (
     Message(role="user", content="What is 2 + 2?"),
@@ -240,7 +240,7 @@ def test_the_trainer_reads_what_the_engine_reports_at_every_temperature(
 ) -> None:
     requests = [bench.request(seed=4, temperature=temperature) for temperature in (0.7, 1.0, 1.3)]
     completions = bench.generate(*requests)
-    learner = TorchLearner(bench.model, tmp_path, LearnerConfig(device="cpu"))
+    learner = TorchLearner(bench.model, tmp_path, LearnerConfig(device="cpu", dtype="float32"))
     for request, completion in zip(requests, completions, strict=True):
         [read] = learner.logprobs(bench.policy(), [scored(request, completion)])
         assert read == pytest.approx(completion.logprobs, abs=2e-4)

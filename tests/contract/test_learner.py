@@ -17,7 +17,9 @@ from tests.integration.train.learner.samples import BASE, actions, samples
 from tests.tiny_model import save_tiny_model
 
 ALGORITHM = AlgorithmConfig()
-CONFIG = LearnerConfig(device="cpu", lora=LoraConfig(rank=4, alpha=8), learning_rate=1e-2)
+CONFIG = LearnerConfig(
+    device="cpu", dtype="float32", lora=LoraConfig(rank=4, alpha=8), learning_rate=1e-2
+)
 
 
 def torch_learner(base: Path, checkpoints: Path) -> TorchLearner:

@@ -44,9 +44,10 @@ def toy_config() -> TrainConfig:
                 # Not by how fast the machine is.
                 "granularity": "episode",
             },
-            "engine": {"backend": "transformers", "device": "cpu"},
+            "engine": {"backend": "transformers", "device": "cpu", "dtype": "float32"},
             "learner": {
                 "device": "cpu",
+                "dtype": "float32",
                 "learning_rate": 1e-2,
                 "lora": {"rank": 4, "alpha": 8},
             },

@@ -39,6 +39,7 @@ SMALL = (
     "rollout.episodes_per_problem=2",
     "rollout.max_tokens=24",
     "engine.kv_cache_gib=0.25",
+    "engine.dtype=float32",
 )
 ROWS = """
 SELECT id FROM mappa.action UNION ALL SELECT id FROM mappa.coach_score

@@ -30,6 +30,8 @@ SMALL = (
     "rollout.max_tokens=24",
     "engine.max_model_length=512",
     "engine.kv_cache_gib=0.25",
+    # So that what the engine says can be computed again.
+    "engine.dtype=float32",
     "learner.micro_batch_tokens=512",
 )
 
@@ -95,7 +97,7 @@ def test_stored_policies_reproduce_the_samplers_logprobs(
 ) -> None:
     """Within 1e-4 mean absolute difference, vLLM in float32 against the learner."""
     learner = TorchLearner(
-        real_model, tmp_path, LearnerConfig(device="cpu", micro_batch_tokens=512)
+        real_model, tmp_path, LearnerConfig(device="cpu", dtype="float32", micro_batch_tokens=512)
     )
     for step in (0, 1):
         actions = store.scores.list_scored_actions(run.id, agent, step + 1)

@@ -69,7 +69,7 @@ class VllmStub:
         self._writers: set[asyncio.StreamWriter] = set()
         self._adapters: dict[str, PolicyVersion] = {}
         self._base = self._policy("base", None)
-        config = EngineConfig(device="cpu", max_model_length=flags.max_model_len)
+        config = EngineConfig(device="cpu", dtype="float32", max_model_length=flags.max_model_len)
         self._engine = _Engine(flags.model, config, flags.end_token_ids)
 
     @property

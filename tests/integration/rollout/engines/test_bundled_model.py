@@ -48,7 +48,9 @@ def test_it_answers(real_model: Path) -> None:
     )
 
     async def answer() -> str:
-        engine = TransformersEngine(real_model, EngineConfig(device="cpu"), tokenizer.end_token_ids)
+        engine = TransformersEngine(
+            real_model, EngineConfig(device="cpu", dtype="float32"), tokenizer.end_token_ids
+        )
         await engine.start()
         await engine.load(policy)
         completion = await engine.generate(request)

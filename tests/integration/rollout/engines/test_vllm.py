@@ -26,7 +26,7 @@ from tests.builders import make_policy, make_run
 from tests.tiny_model import save_adapter, save_tiny_model
 
 AGENTS = ("solver", "executor", "verifier")
-CONFIG = EngineConfig(device="cpu", max_model_length=512, kv_cache_gib=0.5)
+CONFIG = EngineConfig(device="cpu", dtype="float32", max_model_length=512, kv_cache_gib=0.5)
 PROMPT = (1, 4093, 198, 1780, 314, 216, 39, 1232, 216, 37, 47, 2, 198, 1, 520, 9531, 198)
 
 # Starts an engine, says so, and waits to be killed.

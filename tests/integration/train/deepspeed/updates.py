@@ -28,6 +28,7 @@ ALGORITHM = AlgorithmConfig(guard=GuardConfig(mismatch_kl_max=None))
 ADVANTAGES = [1.0, -1.0, 0.5, -0.5, 0.0, 2.0, -2.0]
 CONFIG = LearnerConfig(
     device="cpu",
+    dtype="float32",
     lora=LoraConfig(rank=4, alpha=8),
     learning_rate=1e-2,
     micro_batch_tokens=24,

@@ -8,7 +8,9 @@ from mappa_core.train.config import LearnerConfig, LoraConfig
 from mappa_core.train.learners.torch_learner import TorchLearner
 from tests.tiny_model import save_tiny_model
 
-SMALL = LearnerConfig(device="cpu", lora=LoraConfig(rank=4, alpha=8), learning_rate=1e-2)
+SMALL = LearnerConfig(
+    device="cpu", dtype="float32", lora=LoraConfig(rank=4, alpha=8), learning_rate=1e-2
+)
 
 MakeLearner = Callable[..., TorchLearner]
 

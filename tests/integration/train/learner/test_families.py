@@ -25,7 +25,9 @@ PADDED = {
     *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "granitemoehybrid", "mamba", "nemotron_h"),
     *("lfm2", "bloom", "falcon", "deepseek_v32", "stablelm", "nemotron"),
 }
-CONFIG = LearnerConfig(device="cpu", lora=LoraConfig(rank=4, alpha=8), learning_rate=1e-2)
+CONFIG = LearnerConfig(
+    device="cpu", dtype="float32", lora=LoraConfig(rank=4, alpha=8), learning_rate=1e-2
+)
 FROM_SAMPLER = AlgorithmConfig(mismatch=MismatchConfig(importance="none"))
 SHARED = tuple(range(3, 23))
 """Longer than the window of 8."""

@@ -26,7 +26,7 @@ from mappa_core.train.prefix_tree import build
 from tests.integration.train.learner.samples import actions, samples
 from tests.tiny_model import save_adapter
 
-CONFIG = LearnerConfig(device="cpu", lora=LoraConfig(rank=8, alpha=16))
+CONFIG = LearnerConfig(device="cpu", dtype="float32", lora=LoraConfig(rank=8, alpha=16))
 FROM_SAMPLER = AlgorithmConfig(loss_over="samples", mismatch=MismatchConfig(importance="none"))
 ADVANTAGES = [1.0, -0.5, 0.0, 2.0, -1.0, 0.25, 0.0, 1.5, -2.0, 0.75, -0.25, 0.5]
 
