@@ -93,7 +93,7 @@ class Rank:
     def close(self) -> None:
         """Let go of the weights."""
         if self.engine is not None:
-            self.engine.destroy()
+            zero.release(self.engine)
 
     def _read(self, tree: PrefixTree, temperature: float) -> tuple[Tensor, Tensor | None]:
         """Read log-probabilities and entropies of the response tokens, (sum of T,) each."""

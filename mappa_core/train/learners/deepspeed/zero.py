@@ -1,7 +1,8 @@
 """Puts DeepSpeed's engine around the model, and names its state by parameter."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import deepspeed
@@ -19,6 +20,7 @@ from torch import Tensor, distributed
 
 from mappa_core.models.tensor_slices import StreamedTensors, TensorSlices
 from mappa_core.train.config import LearnerConfig
+from mappa_core.train.learner_memory import WHOLE_AT_ONCE
 from mappa_core.train.learners import model, optimizer
 from mappa_core.train.learners.deepspeed.loading import (
     WEIGHTS_STAGE,
@@ -68,6 +70,21 @@ def settings(learner: LearnerConfig, *, bfloat16: bool) -> dict[str, Any]:
     return chosen
 
 
+def bounded(chosen: dict[str, Any], weights: int) -> dict[str, Any]:
+    """Bound what is gathered and reduced at once by a part of the model's `weights`.
+
+    DeepSpeed's own bounds are numbers (1e9 weights gathered, 5e8 gradients in a bucket), below
+    which a whole model stays on each rank at stage 3. Of a larger model they stay the bounds.
+    """
+    part = max(1, weights // WHOLE_AT_ONCE)
+    sharded = chosen["zero_optimization"] | {"reduce_bucket_size": min(part, 5 * 10**8)}
+    if sharded["stage"] == WEIGHTS_STAGE:
+        gathered = min(part, 10**9)
+        sharded |= {"stage3_max_live_parameters": gathered, "stage3_max_reuse_distance": gathered}
+        sharded |= {"stage3_prefetch_bucket_size": min(part, 5 * 10**7), "sub_group_size": part}
+    return chosen | {"zero_optimization": sharded}
+
+
 def start_ranks(device: str) -> None:
     """Join the other ranks, on a GPU of this rank's own; before anything is loaded there."""
     if device == "cpu":
@@ -91,7 +108,7 @@ def open_engine(
     engine, *_ = deepspeed.initialize(
         model=reader,
         optimizer=None if rate is None else optimizer.build(parameters, {}, learner, rate),
-        config=settings(learner, bfloat16=bfloat16),
+        config=bounded(settings(learner, bfloat16=bfloat16), _count(reader)),
     )
     if learner.deepspeed.stage == WEIGHTS_STAGE:
         # Read outside the layer that owns it, so its owner's hooks do not gather it.
@@ -103,6 +120,37 @@ def open_engine(
         for name, parameter in parameters.items():
             _set(parameter, before.shapes[name], None, _part_of(before.part, name))
     return engine
+
+
+def release(engine: "DeepSpeedEngine") -> None:
+    """End the engine and empty its tensors.
+
+    DeepSpeed 0.19.8 leaves references to a destroyed engine, so that the state of every update
+    would stay in ranks that live on.
+    """
+    engine.destroy()
+    sharded: Any = engine.optimizer
+    parameters: list[Any] = list(engine.parameters())
+    if hasattr(sharded, "optimizer"):
+        sharded.optimizer.state.clear()
+    for tensor in _tensors([parameters, [vars(one) for one in parameters], vars(sharded)]):
+        tensor.grad = None
+        tensor.data = tensor.new_empty(0)
+
+
+def _tensors(held: object) -> Iterator[Tensor]:
+    """Find the tensors in lists and mappings, at any depth."""
+    if isinstance(held, Tensor):
+        yield held
+    elif isinstance(held, dict | list | tuple | set | deque):
+        values = cast("dict[object, object]", held).values() if isinstance(held, dict) else held
+        for one in list(cast("Iterable[object]", values)):
+            yield from _tensors(one)
+
+
+def _count(reader: Reader) -> int:
+    """Count all weights, those of other ranks too."""
+    return sum(getattr(p, "ds_numel", p.numel()) for p in reader.parameters())
 
 
 def cast_parameters(reader: Reader) -> None:
