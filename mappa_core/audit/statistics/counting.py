@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from scipy import stats
-
 Promise: TypeAlias = Literal["level", "power"]
 LEVEL = 0.05
 POWER = 0.9
@@ -28,6 +26,9 @@ class Rate:
 
     def interval(self) -> tuple[float, float]:
         """The exact 95 % interval of the rate (Clopper & Pearson 1934)."""
+        # The command line knows rates before any is counted, and scipy takes long to import.
+        from scipy import stats
+
         found = stats.binomtest(self.hits, self.runs).proportion_ci(0.95)
         return float(found.low), float(found.high)
 
