@@ -138,12 +138,12 @@ def release(engine: "DeepSpeedEngine") -> None:
         tensor.data = tensor.new_empty(0)
 
 
-def _tensors(held: object) -> Iterator[Tensor]:
+def _tensors(tree: object) -> Iterator[Tensor]:
     """Find the tensors in lists and mappings, at any depth."""
-    if isinstance(held, Tensor):
-        yield held
-    elif isinstance(held, dict | list | tuple | set | deque):
-        values = cast("dict[object, object]", held).values() if isinstance(held, dict) else held
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, dict | list | tuple | set | deque):
+        values = cast("dict[object, object]", tree).values() if isinstance(tree, dict) else tree
         for one in list(cast("Iterable[object]", values)):
             yield from _tensors(one)
 
