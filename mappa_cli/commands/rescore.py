@@ -1,4 +1,7 @@
-"""`mappa rescore`: another coach's scores of stored actions, beside those that trained."""
+"""`mappa rescore`: another coach's scores of stored actions, beside those that trained.
+
+At the end a table says how the two agree, over all actions that both have scored by now.
+"""
 
 import asyncio
 import json
@@ -18,6 +21,7 @@ from mappa_core.core.settings import Settings
 from mappa_core.core.text import counted
 
 if TYPE_CHECKING:
+    from mappa_core.audit.statistics.agreement import BesideTrainer
     from mappa_core.coach.rescore import RescoreJob, RescoreResult
     from mappa_core.coach.scoring import ScorePlan
     from mappa_core.store.store import Store
@@ -36,13 +40,34 @@ def rescore(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before spending.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Score a run's stored actions again, as rows beside those that trained; resumable."""
+    """Score a run's stored actions again, beside those that trained; resumable.
+
+    At the end, by agent: correlation and mean difference with those that trained.
+    """
     request = RescoreRequest(
         run=run, coach=coach, rubric=rubric_set, changes=overrides or (), limit=limit, ask=not yes
     )
     result = asyncio.run(rescored_run(request))
+    lines = _agreement(run, result)
     if as_json:
-        typer.echo(json.dumps(asdict(result)))
+        rows = [{**asdict(line), "interval": line.difference.interval()} for line in lines]
+        typer.echo(json.dumps({**asdict(result), "agreement": rows}))
+    elif lines:
+        from mappa_cli.printing.audits import beside_table
+
+        open_console().print(beside_table(_name(result), lines))
+
+
+def _agreement(run: str, result: "RescoreResult") -> "Sequence[BesideTrainer]":
+    from mappa_core.app.databases import opened_audit
+    from mappa_core.audit.other_coach import agreement_with
+
+    with opened_audit(Settings()) as audit:
+        return agreement_with(audit, run, result.coach)
+
+
+def _name(result: "RescoreResult") -> str:
+    return f"{result.coach.coach} {result.coach.model}".strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

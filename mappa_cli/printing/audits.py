@@ -1,5 +1,6 @@
 """Prints what audits say, as tables for a terminal."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     # It imports what plays episodes; a stored run is audited without.
     from mappa_core.audit.probes.probing import ProbeResult
     from mappa_core.audit.run_audit import RunAudit
+    from mappa_core.audit.statistics.agreement import BesideTrainer
 
 
 def finding_tables(findings: Sequence[Finding]) -> Iterator[Table]:
@@ -76,6 +78,27 @@ def update_table(name: str, updates: Sequence[OtherUpdate]) -> Table:
         for update in updates
     ]
     return make_table(f"had {name} been the coach", columns, rows)
+
+
+def beside_table(name: str, lines: "Sequence[BesideTrainer]") -> Table:
+    """How another coach's scores agree with those that trained, by agent."""
+    columns = ("agent", "scored by both", "correlation", "trained", "other")
+    columns += ("other minus trained, 95 % interval",)
+    return make_table(f"{name} beside the coach that trained", columns, map(_beside_row, lines))
+
+
+def _beside_row(line: "BesideTrainer") -> tuple[str, ...]:
+    low, high = line.difference.interval()
+    known = math.isfinite(line.difference.standard_error)
+    ends = f"{low:+.2f} to {high:+.2f}" if known else "unknown"
+    return (
+        line.agent,
+        str(line.actions),
+        "?" if line.correlation is None else f"{line.correlation:+.2f}",
+        f"{line.trained:.2f}",
+        f"{line.other:.2f}",
+        f"{line.difference.value:+.2f} ({ends})",
+    )
 
 
 def exam_table(exam: Exam) -> Table:

@@ -5,11 +5,13 @@ from uuid import UUID
 
 import numpy as np
 
-from mappa_core.audit.frame import Floats, Ratings
+from mappa_core.audit.frame import Floats, Mask, Ratings
+from mappa_core.audit.statistics.agreement import BesideTrainer, beside_trainer
 from mappa_core.audit.statistics.regression import Estimate
 from mappa_core.audit.statistics.updates import OtherUpdate, flips_beyond, other_updates
 from mappa_core.audit.store import AuditStore
 from mappa_core.core.errors import NotFound
+from mappa_core.core.records.scores import CoachIdentity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,45 @@ def updates_under(store: AuditStore, name: str, coach: Scorer) -> Against:
         updates=tuple(other_updates(frame, other, again, by_problem=run.by_problem)),
         beyond=flips_beyond(frame, other, again, by_problem=run.by_problem),
     )
+
+
+def agreement_with(
+    store: AuditStore, name: str, identity: CoachIdentity
+) -> tuple[BesideTrainer, ...]:
+    """Compare a coach's stored scores of a run with those that trained, by agent.
+
+    Nothing where it scored no action that has such a score. Of the coach that trained, its scores
+    that did not train count.
+
+    Raises:
+        NotFound: No such run.
+    """
+    ratings = store.ratings(store.run(name).id)
+    begins, ends = f"{identity.coach} {identity.model} ", f", rubric {identity.rubric_version}"
+    # A provider may have answered with several versions of the model.
+    codes = [
+        code
+        for code, scorer in enumerate(ratings.scorer.names)
+        if scorer.startswith(begins) and scorer.endswith(ends)
+    ]
+    first = np.unique(ratings.action.codes, return_index=True)[1]
+    return tuple(
+        beside_trainer(
+            _by_action(ratings, ratings.trained == 1),
+            _by_action(ratings, (ratings.trained == 0) & np.isin(ratings.scorer.codes, codes)),
+            ratings.agent[first],
+            ratings.problem.codes[first],
+        )
+    )
+
+
+def _by_action(ratings: Ratings, rows: Mask) -> Floats:
+    """(A,) the mean of some of the scores of every action, NaN where there is none."""
+    rows = rows & ~np.isnan(ratings.score)
+    codes, many = ratings.action.codes[rows], len(ratings.action.names)
+    counts = np.bincount(codes, minlength=many)
+    sums = np.bincount(codes, weights=ratings.score[rows], minlength=many)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
 def _second_scorers(ratings: Ratings) -> dict[int, str]:

@@ -16,7 +16,7 @@ from mappa_core.coach.scoring import ScorePlan, give_scores, missing_scores
 from mappa_core.core.concurrency import together
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.runs import Run
-from mappa_core.core.records.scores import CoachCall, Duty, Unscored
+from mappa_core.core.records.scores import CoachCall, CoachIdentity, Duty, Unscored
 from mappa_core.store.store import Store
 
 EPISODES_AT_ONCE = 64
@@ -40,6 +40,7 @@ class RescoreJob:
 class RescoreResult:
     """Counts what scoring again gave and took."""
 
+    coach: CoachIdentity
     scored: int
     unscored: int
     calls: int
@@ -118,6 +119,7 @@ async def rescore(
     given = [call for calls in await together(one(*each) for each in job.actions) for call in calls]
     unscored = sum(isinstance(call, Unscored) for call in given)
     return RescoreResult(
+        coach=plan.coach.identity,
         scored=len(given) - unscored,
         unscored=unscored,
         calls=sum(call.attempts for call in given),

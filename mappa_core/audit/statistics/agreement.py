@@ -6,12 +6,14 @@ labels and many scores give together is prediction-powered inference (Angelopoul
 PPI++, arXiv 2311.01453).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import special
 
-from mappa_core.audit.frame import Floats, Ints, LabelledScores
+from mappa_core.audit.frame import Factor, Floats, Ints, LabelledScores
+from mappa_core.audit.statistics.regression import Estimate, clustered_mean
 
 LEVEL = 0.95
 
@@ -42,6 +44,59 @@ class CorrectedMean:
     trust: float
     """How much of the coach's scores it used, in [0, 1]."""
     labels: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BesideTrainer:
+    """How a coach scored actions that another one's scores trained."""
+
+    agent: str
+    """`all` for those of all agents together."""
+    correlation: float | None
+    """Pearson's; None where either coach gave all of them one score."""
+    trained: float
+    """Mean score of the coach that trained."""
+    other: float
+    """Mean score of the other one."""
+    difference: Estimate
+    """The other one's mean minus that of the coach that trained; problems are the clusters."""
+    actions: int
+    problems: int
+
+
+def beside_trainer(
+    trained: Floats, other: Floats, agent: Factor, problems: Ints
+) -> Iterator[BesideTrainer]:
+    """Compare another coach's scores with those that trained, by agent and, of several, over all.
+
+    Only actions that both scored count; an agent without one has no line.
+
+    Args:
+        trained: (N,) scores in [0, 10], NaN where there is none.
+        other: The same actions.
+        agent: Of each.
+        problems: (N,) codes.
+    """
+    both = ~np.isnan(trained) & ~np.isnan(other)
+    of = {agent.names[code]: both & (agent.codes == code) for code in agent.present()}
+    if len(of) > 1:
+        of["all"] = both
+    for name, rows in of.items():
+        if rows.any():
+            yield _beside(name, trained[rows], other[rows], problems[rows])
+
+
+def _beside(agent: str, trained: Floats, other: Floats, problems: Ints) -> BesideTrainer:
+    told = bool(np.ptp(trained) and np.ptp(other))
+    return BesideTrainer(
+        agent=agent,
+        correlation=float(np.corrcoef(trained, other)[0, 1]) if told else None,
+        trained=float(trained.mean()),
+        other=float(other.mean()),
+        difference=clustered_mean(other - trained, problems),
+        actions=len(trained),
+        problems=len(np.unique(problems)),
+    )
 
 
 def agreement(first: Floats, second: Floats, problems: Ints) -> Agreement | None:

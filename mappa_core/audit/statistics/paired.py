@@ -14,7 +14,7 @@ import numpy as np
 from mappa_core.audit.frame import Experiment, Floats, Ints
 from mappa_core.audit.statistics.looks import spent
 from mappa_core.audit.statistics.pairs import TODAY, Pairs, Rule, all_pairs
-from mappa_core.audit.statistics.regression import Estimate, cluster_sums, contrast, fit, p_value
+from mappa_core.audit.statistics.regression import Estimate, clustered_mean, p_value
 from mappa_core.audit.statistics.verdicts import (
     MARGIN_POINTS,
     Judged,
@@ -137,10 +137,7 @@ def _mean(values: Floats, clusters: Ints, *, seen: bool) -> Estimate:
             degrees_of_freedom=max(count - 1.0, 1.0),
             p_value=0.0 if value else 1.0,
         )
-    if count < 2:
-        return Estimate(value=value, standard_error=np.inf, degrees_of_freedom=0.0, p_value=1.0)
-    fitted = fit(cluster_sums(np.ones((len(values), 1)), values, clusters))
-    return contrast(fitted, np.ones(1))
+    return clustered_mean(values, clusters)
 
 
 def called_biased(effects: Sequence[PairedEffect], margin: float, share: float) -> bool:

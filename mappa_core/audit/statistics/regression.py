@@ -168,6 +168,14 @@ def contrast(fitted: Fit, weights: Floats) -> Estimate:
     )
 
 
+def clustered_mean(values: Floats, clusters: Ints) -> Estimate:
+    """The mean of (N,) values; of one cluster alone its error is not known."""
+    if len(np.unique(clusters)) < 2:
+        value = float(values.mean())
+        return Estimate(value=value, standard_error=np.inf, degrees_of_freedom=0.0, p_value=1.0)
+    return contrast(fit(cluster_sums(np.ones((len(values), 1)), values, clusters)), np.ones(1))
+
+
 def p_value(value: float, error: float, freedom: float) -> float:
     """Two-sided, of no effect; 1 where the error is not known."""
     if not np.isfinite(error):

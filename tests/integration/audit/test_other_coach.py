@@ -1,4 +1,5 @@
-"""`mappa audit RUN --against COACH`: stored scores are compared, others are asked for first."""
+"""Another coach's scores of a run: `mappa rescore` says how far they agree with those that trained,
+`mappa audit RUN --against COACH` what they would have taught."""
 
 import json
 import subprocess
@@ -82,3 +83,36 @@ def test_a_coach_without_stored_scores_is_asked_first(
 def test_a_name_that_is_no_coach_is_refused(mappa: Mappa) -> None:
     with pytest.raises(ConfigError, match="no stored second coach is called grok"):
         mappa("--against", "grok")
+
+
+AGREEMENT = """SELECT count(*), corr(a.score, b.score), avg(b.score - a.score)
+FROM audit.action_scores a JOIN audit.action_scores b USING (action_id)
+WHERE a.trained AND b.coach = 'gemini' AND NOT b.trained"""
+
+
+def test_rescoring_says_how_two_coaches_agree(
+    mappa: Mappa, stand_in: str, biased_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert mappa  # its run is of a team that can be scored again
+
+    def rescore(*arguments: str) -> Result:
+        command = ["rescore", "biased-1", "--coach", "gemini:test-model", "--yes"]
+        monkeypatch.setenv("COLUMNS", "200")
+        return CliRunner().invoke(app, [*command, f"coach.base_url={stand_in}", *arguments])
+
+    said = json.loads(rescore("--json").stdout)
+    assert said["coach"]["model"] == "test-model"
+    (line,) = said["agreement"]
+    with psycopg.connect(for_psql(biased_url)) as connection:
+        found = connection.execute(AGREEMENT).fetchone()
+    assert found is not None
+    assert (line["agent"], line["actions"]) == ("verifier", found[0]) == ("verifier", ACTIONS)
+    assert line["correlation"] == pytest.approx(found[1])
+    assert line["difference"]["value"] == pytest.approx(float(found[2]))
+    low, high = line["interval"]
+    assert low < line["difference"]["value"] < high
+    # Nothing is asked again, and the table is of what is stored.
+    table = rescore().stdout
+    assert "gemini test-model beside the coach that trained" in table
+    assert f"{line['correlation']:+.2f}" in table
+    assert f"{line['difference']['value']:+.2f} ({low:+.2f} to {high:+.2f})" in table

@@ -8,6 +8,7 @@ from mappa_core.audit.statistics.agreement import (
     agreement,
     alpha,
     alpha_interval,
+    beside_trainer,
     corrected_mean,
     weighted_kappa,
 )
@@ -20,6 +21,25 @@ from mappa_core.audit.watch.history import RunningSums
 from tests.unit.audit.frames import make_frame
 
 NAN = float("nan")
+
+
+def test_another_coach_beside_the_one_that_trained_by_hand() -> None:
+    trained = np.array([2, 4, 6, 8, NAN, 5, 5, 5.0])
+    other = np.array([3, 7, 5, 9, 1, 4, 6, NAN])
+    agents = Factor.of(["a"] * 5 + ["b"] * 3)
+    problems = np.array([1, 1, 2, 3, 3, 1, 2, 3])
+    a, b, everything = beside_trainer(trained, other, agents, problems)
+    assert (a.agent, a.actions, a.problems) == ("a", 4, 3)
+    # Deviations -3, -1, 1, 3 and -3, 1, -1, 3: 16 over 20.
+    assert a.correlation == pytest.approx(0.8)
+    assert (a.trained, a.other, a.difference.value) == (5, 6, 1)
+    # Its four differences 1, 3, -1 and 1 are of problems 1, 1, 2 and 3: sums of what is left of the
+    # mean are 2, -2 and 0, each over the root of one less its problem's share.
+    error = (4 / (1 - 1 / 2) + 4 / (1 - 1 / 4)) ** 0.5 / 4
+    assert a.difference.standard_error == pytest.approx(error)
+    # One score for all: nothing to correlate with.
+    assert (b.agent, b.correlation, b.difference.value) == ("b", None, 0)
+    assert (everything.agent, everything.actions) == ("all", 6)
 
 
 def some_gaps(points: list[float], variance: float) -> Gaps:
