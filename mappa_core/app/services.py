@@ -240,7 +240,7 @@ async def _build(
     placed = placement(config, len(team.agents))
     if (said := experimental(config, placed)) is not None:
         logging.getLogger("mappa").warning(said)
-    setup = _engine_setup(config, settings, team, model, tokenizer.end_token_ids, placed)
+    setup = engine_setup(config, settings, team, model, tokenizer.end_token_ids, placed)
     engine = await start_engine(setup, stack)
     return Services(
         team=team,
@@ -264,7 +264,7 @@ async def _build(
     )
 
 
-def _engine_setup(
+def engine_setup(
     config: TrainConfig,
     settings: Settings,
     team: Team,
@@ -272,6 +272,7 @@ def _engine_setup(
     ends: tuple[int, ...],
     placed: Placement,
 ) -> EngineSetup:
+    """Say what a run's engine is opened with, its servers' caches as they were planned."""
     return EngineSetup(
         config=config.engine,
         model=model,

@@ -1,16 +1,22 @@
 """What each of several GPUs holds of a run, by arithmetic done by hand."""
 
+import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.fitting import check_memory
 from mappa_core.app.memory import plan_memory, planned, planned_where, shared_cache_bytes
 from mappa_core.app.placement import placed_on
+from mappa_core.app.services import engine_setup
+from mappa_core.coach.config import CoachConfig
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
 from mappa_core.models.shape import QWEN3_4B, QWEN3_14B, QWEN3_32B, ModelShape
+from mappa_core.rollout.engines.vllm.engine import server_flags
+from mappa_core.rollout.teams import load_team
 from mappa_core.train.memory_items import GB
 from mappa_core.train.memory_plan import MemoryPlan
 
@@ -123,6 +129,29 @@ def test_servers_that_share_one_of_several_gpus_are_told_their_cache(tmp_path: P
         assert {each.cache_bytes for each in found} == {expected}
     placed = placed_on(given, 3, tuple("01234567"))
     assert shared_cache_bytes(given, settings, 3, placed, 80 * GB) is None
+
+
+@pytest.mark.parametrize("beside", [{}, {"backend": "local", "model": "judge"}])
+def test_the_cache_that_services_plan_is_on_the_servers_command_line(
+    beside: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 81559\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    given = config("Qwen/Qwen3-4B", "lora", {"ranks": 1}, gpu_memory_utilization=0.5)
+    given = given.model_copy(update={"coach": CoachConfig.model_validate(beside)})
+    settings = Settings.model_validate({"MAPPA_HOME": tmp_path})
+    team, placed = load_team("mathchat", "small-1"), placed_on(given, 3, ("0",))
+    told = server_flags(engine_setup(given, settings, team, "m", (), placed), "cuda")
+    if not beside:
+        # One server alone measures what its share leaves.
+        assert "--kv-cache-memory-bytes" not in told
+        return
+    adapters = 3 * 2 * QWEN3_4B.adapter_parameters(given.learner.lora.rank)
+    left = 0.5 * 81559 * 2**20 - 2 * QWEN3_4B.parameters - adapters - 1.5 * GB
+    assert told[told.index("--kv-cache-memory-bytes") + 1] == str(int(left))
 
 
 def test_a_local_coach_is_on_the_first_gpu(tmp_path: Path) -> None:
