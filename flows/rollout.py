@@ -146,6 +146,8 @@ def _runner(
         policies=policies,
         sampling=sampling_of(config.rollout, phase, config.evaluation.temperature),
         agent_tokens=config.rollout.agent_tokens,
+        thought_tokens=config.rollout.thought_tokens,
+        longest=config.engine.max_model_length,
         seed=config.seed,
         sandbox=port.sandbox,
         limits=limits_of(config.sandbox),

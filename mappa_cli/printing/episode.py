@@ -61,9 +61,10 @@ def _print_turn(console: Console, turn: Turn) -> None:
     for message in turn.observation.messages:
         console.print(Text(f"{message.role}> ", style="dim"), Text(message.content), sep="")
     console.print(Text(f"{turn.agent}> ", style="bold cyan"), Text(action.text), sep="")
+    given = "" if action.given is None else f", {action.given[1] - action.given[0]} of them given"
     facts = (
         f"{len(action.prompt_token_ids)} prompt ids, {len(action.token_ids)} sampled "
-        f"({action.finish_reason.value}), log-prob {sum(action.logprobs):.3f} in all, "
+        f"({action.finish_reason.value}{given}), log-prob {sum(action.logprobs):.3f} in all, "
         f"temperature {action.temperature:g}, seed {action.seed}, "
         f"{action.seconds:.2f} s, policy {action.policy_version_id}"
     )

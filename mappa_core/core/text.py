@@ -20,6 +20,8 @@ _BOXED = "\\boxed{"
 # Escaped braces are matched to be passed over; `\\}` is a line break and a brace.
 _BRACE = re.compile(r"\\boxed\{|(?<!\\)\\[{}]|[{}]")
 
+THOUGHT_END = "\n</think>\n\n"
+"""As models that think end one, and what they are made to end it with."""
 PROGRAM = frozenset({"python", "python3", "py"})
 CALL = frozenset({"tool"})
 """What opens a block that holds a program, or a call of a tool, after the fence."""

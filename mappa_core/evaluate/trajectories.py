@@ -33,7 +33,8 @@ configs:
 One row per action of a team of language-model agents: `prompt` and `completion` as TRL reads them,
 the coach's `score` (0 to 10, null where `unscored_reason` says why there is none) and `rationale`,
 the `advantage` and `weight` the update gave it, and the exact token ids and log-probabilities that
-were sampled. Ids join the rows to the run's records under `rows/`, which `mappa db import` reads.
+were sampled; `given` has the first and the end of those that were put there to end a thought, and
+train nothing. Ids join the rows to the run's records under `rows/`, which `mappa db import` reads.
 """
 
 _CHAT = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
@@ -62,6 +63,7 @@ SCHEMA = pa.schema(
         ("prompt_token_ids", pa.list_(pa.int32())),
         ("completion_token_ids", pa.list_(pa.int32())),
         ("logprobs", pa.list_(pa.float32())),
+        ("given", pa.list_(pa.int32())),
     ]
 )
 

@@ -19,7 +19,7 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBas
 
 from mappa_core.core.errors import ConfigError, ModelNotFound
 from mappa_core.core.records.episodes import Message
-from mappa_core.core.text import has_thought, opened_thought
+from mappa_core.core.text import THOUGHT_END, has_thought, opened_thought
 
 _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>")
 
@@ -81,6 +81,11 @@ class ChatTokenizer:
         contents = _placeholders(messages)
         text = self._apply_template(messages, tuple(contents))
         return opened_thought(text[max(text.index(name) + len(name) for name in contents) :])
+
+    def close_of_thought(self) -> tuple[int, ...]:
+        """The ids that end a thought, the tag as the model itself would write it."""
+        # A tag that a model makes special is no plain text for once: it is meant as control.
+        return tuple(self._tokenizer.encode(THOUGHT_END, add_special_tokens=False))
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of sampled ids, control tokens left out, white space as it was."""

@@ -1,6 +1,6 @@
 """The actions of an episode: sampled from an engine, and what they ask for done.
 
-observation ──▶ Engine ──▶ Action
+observation ──▶ Engine ──▶ Action        a thought at its limit is closed, and sampling goes on
 program ──▶ Sandbox ──┐
 call    ──▶ Toolbox ──┼─▶ ToolResult     the files stay as they are where no program ran
 refused ──────────────┘
@@ -18,9 +18,11 @@ from mappa_core.core.concurrency import in_thread
 from mappa_core.core.errors import ToolServerError
 from mappa_core.core.records.episodes import (
     Action,
+    Completion,
     Episode,
     FinishReason,
     GenerationRequest,
+    Given,
     Observation,
     Phase,
     PolicyVersion,
@@ -101,6 +103,10 @@ class DirectRunner(ToolRunner):
     """Of the run."""
     agent_tokens: Mapping[str, int] = field(default_factory=dict[str, int])
     """Sampled tokens per action, at most, of agents that have a limit of their own."""
+    thought_tokens: int | None = None
+    """After so many sampled tokens an open thought is closed; None for never."""
+    longest: int = 2**31
+    """Tokens of a prompt and its answer, at most."""
 
     async def generate(self, episode: Episode, observation: Observation) -> Action:
         """Sample the next action of an episode; see `ActionRunner`."""
@@ -109,17 +115,16 @@ class DirectRunner(ToolRunner):
         sampling = replace(self.sampling, max_tokens=tokens)
         async with self.limited("mappa-engine"):
             prompt = self.tokenizer.render(observation.messages)
+            thought = self.tokenizer.opened_thought(observation.messages)
             started_at = datetime.now(UTC)
-            completion = await self.engine.generate(
-                GenerationRequest(
-                    policy=policy,
-                    prompt_token_ids=prompt,
-                    sampling=sampling,
-                    seed=seed,
-                    problem_id=episode.problem.id,
-                )
+            request = GenerationRequest(
+                policy=policy,
+                prompt_token_ids=prompt,
+                sampling=sampling,
+                seed=seed,
+                problem_id=episode.problem.id,
             )
-        thought = self.tokenizer.opened_thought(observation.messages)
+            completion, given = await self._completed(request, thought)
         text = continued(thought, self.tokenizer.decode(completion.token_ids))
         return Action(
             prompt_token_ids=prompt,
@@ -132,7 +137,44 @@ class DirectRunner(ToolRunner):
             seed=seed,
             started_at=started_at,
             seconds=completion.seconds,
+            given=given,
         )
+
+    async def _completed(
+        self, request: GenerationRequest, thought: str
+    ) -> tuple[Completion, Given]:
+        """Sample in one go, or, where thoughts have a limit, up to it and on from there."""
+        limit, most = self.thought_tokens, request.sampling.max_tokens
+        if limit is None or limit >= most:
+            return await self.engine.generate(request), None
+        begun = await self.engine.generate(_at_most(request, limit))
+        if begun.finish_reason is not FinishReason.LENGTH or len(begun.token_ids) < limit:
+            return begun, None
+        text = continued(thought, self.tokenizer.decode(begun.token_ids))
+        closing = self.tokenizer.close_of_thought() if ends_in_thought(text) else ()
+        before = (*begun.token_ids, *closing)
+        prompt = (*request.prompt_token_ids, *before)
+        if len(before) >= most or len(prompt) >= self.longest:
+            return begun, None
+        seed = ids.derive_seed(request.seed, "after the thought")
+        rest = replace(request, prompt_token_ids=prompt, seed=seed)
+        answer = await self.engine.generate(_at_most(rest, most - len(before)))
+        return _joined(begun, closing, answer), (limit, len(before)) if closing else None
+
+
+def _at_most(request: GenerationRequest, tokens: int) -> GenerationRequest:
+    return replace(request, sampling=replace(request.sampling, max_tokens=tokens))
+
+
+def _joined(begun: Completion, closing: tuple[int, ...], answer: Completion) -> Completion:
+    """One completion of a thought, the end that it was given, and what follows."""
+    return Completion(
+        token_ids=(*begun.token_ids, *closing, *answer.token_ids),
+        # What is given is certain.
+        logprobs=(*begun.logprobs, *(0.0,) * len(closing), *answer.logprobs),
+        finish_reason=answer.finish_reason,
+        seconds=begun.seconds + answer.seconds,
+    )
 
 
 def reason_of(reason: FinishReason, text: str) -> FinishReason:

@@ -110,6 +110,12 @@ class RolloutConfig(Section):
     agent_tokens: dict[str, Positive] = Field(
         default={}, description="The same for single agents by name, e.g. for those that think."
     )
+    thought_tokens: Positive | None = Field(
+        default=None,
+        description="Sampled tokens after which a thought that is still open is closed, so that "
+        "the rest of the action's tokens are its answer; the closing tag is not learnt from. null "
+        "lets thoughts end themselves, or run into max_tokens.",
+    )
     agent_turns: dict[str, Positive] = Field(
         default={},
         description="Turns of an episode at most, by agent, for those that may act again; "

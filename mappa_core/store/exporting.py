@@ -28,6 +28,7 @@ def exported_actions(connection: Connection, run_id: UUID) -> Iterator[ExportedA
         select(ACTION.c.id.label("action_id"), ACTION.c.episode_id, ACTION.c.turn_index)
         .add_columns(ACTION.c.agent, ACTION.c.messages, ACTION.c.text)
         .add_columns(ACTION.c.prompt_token_ids, ACTION.c.token_ids, ACTION.c.logprobs)
+        .add_columns(ACTION.c.given)
         .add_columns(POLICY_VERSION.c.step.label("policy_step"))
         .add_columns(EPISODE.c.phase, EPISODE.c.iteration)
         .add_columns(EPISODE.c.rollout_index, EPISODE.c.problem_id, PROBLEM.c.task_type)

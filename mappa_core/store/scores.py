@@ -77,7 +77,7 @@ class Scores(Repository):
             select(columns.id.label("action_id"), columns.episode_id, columns.turn_index)
             .add_columns(columns.agent)
             .add_columns(columns.prompt_token_ids, columns.token_ids, columns.logprobs)
-            .add_columns(columns.temperature)
+            .add_columns(columns.temperature, columns.given)
             .add_columns(columns.finish_reason.in_(_TRUNCATED).label("truncated"))
             .add_columns(EPISODE.c.problem_id, EPISODE.c.rollout_index)
             .add_columns(POLICY_VERSION.c.step.label("policy_step"))

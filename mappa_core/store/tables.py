@@ -151,6 +151,7 @@ ACTION = Table(
     Column("seed", BigInteger, nullable=False),
     Column("started_at", DateTime(timezone=True), nullable=False),
     Column("seconds", Double, nullable=False),
+    Column("given", ARRAY(Integer)),
     # The rest of the row is wide: what the audit groups by is read from the index alone.
     UniqueConstraint("episode_id", "turn_index", postgresql_include=["id", "agent"]),
     CheckConstraint("cardinality(token_ids) = cardinality(logprobs)", name="logprob_per_token"),

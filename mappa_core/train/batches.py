@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from mappa_core.core.records.episodes import chosen
 from mappa_core.core.records.updates import TrainingSample
 from mappa_core.train.config import AlgorithmConfig
 from mappa_core.train.prefix_tree import Cut, PrefixTree, build
@@ -14,7 +15,10 @@ from mappa_core.train.prefix_tree import Cut, PrefixTree, build
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """One micro-batch; per-token tensors are (sum of T,) float32, in the order of `tree.reads`."""
+    """One micro-batch; per-token tensors are (sum of T,) float32, in the order of `tree.reads`.
+
+    T counts the tokens that were sampled; what was given is read by the tree and in no tensor.
+    """
 
     tree: PrefixTree
     real_tokens: int
@@ -31,6 +35,8 @@ class Batch:
     """Under the base policy; None where no sample brings them."""
     temperature: float
     """All tokens were sampled at."""
+    sampled: Tensor | None = None
+    """bool, of all tokens that the tree reads; None where all of them were sampled."""
 
 
 def token_weights(
@@ -74,7 +80,7 @@ def micro_batched(
     """
     if algorithm.kl_in_loss and any(s.reference_logprobs is None for s in samples):
         raise ValueError(f"kl={algorithm.kl} needs the base policy's log-probs of every sample")
-    lengths = [len(sample.token_ids) for sample in samples]
+    lengths = [len(chosen(sample.token_ids, sample.given)) for sample in samples]
     shares = token_weights(lengths, algorithm.loss_over, algorithm.loss_budget_tokens)
     weights = shares.split(lengths) if samples else ()
     live = [
@@ -92,14 +98,25 @@ def _batch(samples: Sequence[TrainingSample], weights: Sequence[Tensor]) -> Batc
     return Batch(
         tree=build([s.prompt_token_ids for s in samples], [s.token_ids for s in samples]),
         real_tokens=sum(len(s.prompt_token_ids) + len(s.token_ids) for s in samples),
-        lengths=torch.tensor([len(s.token_ids) for s in samples], dtype=torch.int64),
-        sampler_logprobs=_flat([s.old_logprobs for s in samples]),
-        trainer_logprobs=_flat_if_all([s.trainer_logprobs for s in samples]),
-        advantages=_flat([s.advantages for s in samples]),
+        lengths=torch.tensor([len(weight) for weight in weights], dtype=torch.int64),
+        sampler_logprobs=_flat(samples, [s.old_logprobs for s in samples]),
+        trainer_logprobs=_flat_if_all(samples, [s.trainer_logprobs for s in samples]),
+        advantages=_flat(samples, [s.advantages for s in samples]),
         weights=torch.cat(list(weights)).float(),
-        reference_logprobs=_flat_if_all([s.reference_logprobs for s in samples]),
+        reference_logprobs=_flat_if_all(samples, [s.reference_logprobs for s in samples]),
         temperature=shared_temperature([s.temperature for s in samples]),
+        sampled=_sampled(samples),
     )
+
+
+def _sampled(samples: Sequence[TrainingSample]) -> Tensor | None:
+    if all(sample.given is None for sample in samples):
+        return None
+    tokens = [torch.ones(len(sample.token_ids), dtype=torch.bool) for sample in samples]
+    for sample, each in zip(samples, tokens, strict=True):
+        if sample.given is not None:
+            each[slice(*sample.given)] = False
+    return torch.cat(tokens)
 
 
 def shared_temperature(temperatures: Sequence[float]) -> float:
@@ -113,10 +130,14 @@ def shared_temperature(temperatures: Sequence[float]) -> float:
     return temperatures[0]
 
 
-def _flat_if_all(rows: Sequence[Sequence[float] | None]) -> Tensor | None:
+def _flat_if_all(
+    samples: Sequence[TrainingSample], rows: Sequence[Sequence[float] | None]
+) -> Tensor | None:
     known = [row for row in rows if row is not None]
-    return _flat(known) if len(known) == len(rows) else None
+    return _flat(samples, known) if len(known) == len(rows) else None
 
 
-def _flat(rows: Sequence[Sequence[float]]) -> Tensor:
-    return torch.tensor([value for row in rows for value in row], dtype=torch.float32)
+def _flat(samples: Sequence[TrainingSample], rows: Sequence[Sequence[float]]) -> Tensor:
+    """(sum of T,) what the rows say of the tokens that were sampled."""
+    kept = (chosen(row, sample.given) for sample, row in zip(samples, rows, strict=True))
+    return torch.tensor([value for row in kept for value in row], dtype=torch.float32)

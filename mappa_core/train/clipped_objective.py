@@ -31,6 +31,8 @@ class StepLoss:
 
 def loss_of(batch: Batch, tokens: TokenLogprobs, algorithm: AlgorithmConfig) -> StepLoss:
     """Compute the loss of a micro-batch whose tokens the policy that learns has read."""
+    if batch.sampled is not None:
+        tokens = tokens.of(batch.sampled)
     logprobs = tokens.logprobs.cpu()
     trainer = logprobs.detach() if batch.trainer_logprobs is None else batch.trainer_logprobs
     old = trainer if algorithm.mismatch.importance == "token" else batch.sampler_logprobs

@@ -31,6 +31,7 @@ from uuid import UUID
 import torch
 from torch import Tensor
 
+from mappa_core.core.records.episodes import Given, chosen
 from mappa_core.core.records.scores import ScoredAction
 from mappa_core.core.records.updates import TrainingSample, UpdateEntry
 from mappa_core.train.batches import token_weights
@@ -153,8 +154,13 @@ def _k1(
     k1 of J. Schulman, "Approximating KL divergence", 2020.
     """
     if trainer is None or reference is None:
-        return torch.zeros(len(action.token_ids), dtype=torch.float64)
-    return _f64(trainer) - _f64(reference)
+        return torch.zeros(_length(action), dtype=torch.float64)
+    return _f64(chosen(trainer, action.given)) - _f64(chosen(reference, action.given))
+
+
+def _length(action: ScoredAction) -> int:
+    """T: tokens that were sampled."""
+    return len(chosen(action.token_ids, action.given))
 
 
 def _rewards(
@@ -168,7 +174,7 @@ def _rewards(
     counted = [actions[i] for i in kept]
     values = _values(actions, kept, algorithm, team)
     visits = _visits(actions)
-    lengths = [len(action.token_ids) for action in counted]
+    lengths = [_length(action) for action in counted]
     penalties = [algorithm.kl_coefficient * returns_to_go(kl) for kl in kls]
     return Rewards(
         values=_f64([values[i] for i in kept]),
@@ -280,11 +286,20 @@ def _sample(
         prompt_token_ids=action.prompt_token_ids,
         token_ids=action.token_ids,
         old_logprobs=action.logprobs,
-        advantages=tuple(advantages.tolist()),
+        advantages=_of_all_tokens(advantages.tolist(), action.given),
         reference_logprobs=reference,
         trainer_logprobs=trainer,
         temperature=action.temperature,
+        given=action.given,
     )
+
+
+def _of_all_tokens(advantages: Sequence[float], given: Given) -> tuple[float, ...]:
+    """Advantages of sampled tokens with a 0 for each that was given."""
+    if given is None:
+        return tuple(advantages)
+    first, end = given
+    return (*advantages[:first], *(0.0,) * (end - first), *advantages[first:])
 
 
 def _metrics(

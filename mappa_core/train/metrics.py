@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from mappa_core.core.records.episodes import chosen
 from mappa_core.core.records.updates import TrainingSample
 from mappa_core.train.batches import Batch
 from mappa_core.train.clipped_objective import StepLoss
@@ -79,7 +80,8 @@ class Steps:
     def metrics(self, samples: Sequence[TrainingSample], seconds: float) -> dict[str, float]:
         """Report means over the steps that were computed; absent where there was none."""
         advantages = torch.tensor(
-            [value for sample in samples for value in sample.advantages], dtype=torch.float64
+            [value for each in samples for value in chosen(each.advantages, each.given)],
+            dtype=torch.float64,
         )
         still = sum(not any(sample.advantages) for sample in samples)
         distinct_tokens = float(sum(step.tally.distinct_tokens for step in self.taken))

@@ -30,6 +30,14 @@ class TokenLogprobs:
     entropies: Tensor | None
     """(E,) float32, of the whole distribution, in nats; None where no gradient is taken."""
 
+    def of(self, tokens: Tensor) -> "TokenLogprobs":
+        """Keep some of them; `tokens` is (E,) bool."""
+        entropies = self.entropies
+        if entropies is not None:
+            entropies = entropies[tokens.to(entropies.device)]
+        kept = self.logprobs[tokens.to(self.logprobs.device)]
+        return TokenLogprobs(logprobs=kept, entropies=entropies)
+
 
 class _LogNormaliser(torch.autograd.Function):
     """Computes logsumexp of each row of h W^T, in chunks."""

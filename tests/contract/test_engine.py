@@ -12,21 +12,26 @@ import psutil
 import pytest
 import torch
 from peft import PeftModel
+from transformers import AutoTokenizer
 
 from mappa_core.core.errors import EngineError
 from mappa_core.core.ids import content_id
 from mappa_core.core.records.episodes import (
+    Action,
     Completion,
     FinishReason,
     GenerationRequest,
     Message,
+    Observation,
     PolicyVersion,
     Sampling,
+    chosen,
 )
 from mappa_core.core.records.scores import ScoredAction
 from mappa_core.models.tokenizer import ChatTokenizer
 from mappa_core.models.weights import load_base
-from mappa_core.rollout.config import EngineConfig
+from mappa_core.rollout.actions import DirectRunner, limits_of
+from mappa_core.rollout.config import EngineConfig, SandboxConfig
 from mappa_core.rollout.engines.base import EngineSetup
 from mappa_core.rollout.engines.transformers.engine import TransformersEngine
 from mappa_core.rollout.engines.vllm.endpoints_engine import EndpointsEngine
@@ -35,12 +40,14 @@ from mappa_core.rollout.engines.vllm.fork_server import open_fork_server
 from mappa_core.rollout.protocols import Engine
 from mappa_core.train.config import LearnerConfig
 from mappa_core.train.learners.torch_learner import TorchLearner
-from tests.builders import make_policy, make_run
+from tests.builders import make_episode, make_policy, make_problem, make_run
+from tests.fakes.acting import NoPython
 from tests.fakes.vllm_server import Flags, VllmStub, free_port
 from tests.tiny_model import save_adapter, save_tiny_model
 
 CONFIG = EngineConfig(device="cpu", dtype="float32", max_model_length=512, kv_cache_gib=0.5)
 AGENTS = ("solver", "verifier")
+TEMPLATES = Path(__file__).parents[1] / "unit/models/chat_templates"
 QUESTION = (
     Message(role="user", content="What is 2 + 2?"),
     Message(role="assistant", content="4"),
@@ -244,6 +251,51 @@ def test_the_trainer_reads_what_the_engine_reports_at_every_temperature(
     for request, completion in zip(requests, completions, strict=True):
         [read] = learner.logprobs(bench.policy(), [scored(request, completion)])
         assert read == pytest.approx(completion.logprobs, abs=2e-4)
+
+
+def test_behind_a_thought_that_was_closed_the_trainer_reads_what_the_engine_reports(
+    bench: Bench, tmp_path: Path
+) -> None:
+    template = TEMPLATES / "qwen3_thinking_2507.jinja"
+    tokenizer = AutoTokenizer.from_pretrained(bench.model)
+    tokenizer.chat_template = template.read_text(encoding="utf-8")
+    tokenizer.save_pretrained(tmp_path / "thinks")
+    chat = ChatTokenizer(tmp_path / "thinks")
+    runner = DirectRunner(
+        engine=bench.engine,
+        tokenizer=chat,
+        policies={"solver": bench.policy()},
+        sampling=Sampling(temperature=1.0, top_p=1.0, max_tokens=24),
+        thought_tokens=4,
+        longest=CONFIG.max_model_length,
+        seed=1,
+        sandbox=NoPython(),
+        limits=limits_of(SandboxConfig()),
+    )
+    seen = Observation(agent="solver", messages=QUESTION)
+    episode = make_episode(make_run(), make_problem())
+
+    def generated(number: int) -> Action:
+        return bench.runner.run(runner.generate(replace(episode, rollout_index=number), seen))
+
+    action = next(found for number in range(50) if (found := generated(number)).given is not None)
+    assert action.given is not None
+    first, end = action.given
+    assert (first, action.token_ids[first:end]) == (4, chat.close_of_thought())
+    assert end < len(action.token_ids)
+    learner = TorchLearner(bench.model, tmp_path, LearnerConfig(device="cpu", dtype="float32"))
+    completion = Completion(
+        token_ids=action.token_ids,
+        logprobs=action.logprobs,
+        finish_reason=action.finish_reason,
+        seconds=action.seconds,
+    )
+    request = replace(bench.request(), prompt_token_ids=action.prompt_token_ids)
+    [read] = learner.logprobs(bench.policy(), [scored(request, completion)])
+    sampled = chosen(action.logprobs, action.given)
+    assert chosen(read, action.given) == pytest.approx(sampled, abs=2e-4)
+    # The policy itself would not have written them, which no importance ratio may hear of.
+    assert min(read[first:end]) < -1
 
 
 def test_agents_are_served_their_own_weights_and_loading_needs_no_restart(bench: Bench) -> None:

@@ -353,6 +353,17 @@ class TestScoredActions:
         )
         assert (action.rollout_index, action.turn_index, action.truncated) == (0, 0, False)
 
+    def test_says_which_tokens_were_given(self, store: Store, run: Run) -> None:
+        episode = make_episode(run, make_problem())
+        store.episodes.open_episode(episode)
+        turn = make_turn(make_policy(run))
+        turn = replace(turn, action=replace(turn.action, given=(1, 2)))
+        store.episodes.add_turn(episode, turn)
+        store.episodes.close_episode(episode.closed(StopReason.MAX_TURNS, outcome=WRONG))
+        assert store.episodes.get_episode(str(episode.id)).turns == (turn,)
+        (action,) = store.scores.list_scored_actions(run.id, "solver", 1)
+        assert action.given == (1, 2)
+
     @pytest.mark.parametrize("reason", [FinishReason.LENGTH, FinishReason.LENGTH_IN_THOUGHT])
     def test_a_spent_budget_is_truncated(
         self, store: Store, run: Run, reason: FinishReason

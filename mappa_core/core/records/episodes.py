@@ -1,14 +1,16 @@
 """What happens in an episode: a problem, what an agent sees, what it does, how it ends."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 from uuid import UUID
 
 from mappa_core.core.records.tools import ToolResult
+
+T = TypeVar("T")
 
 Phase: TypeAlias = Literal["train", "held_out"]
 """Why an episode was played: to learn from, or to measure with."""
@@ -120,6 +122,16 @@ class Completion:
     seconds: float
 
 
+Given: TypeAlias = tuple[int, int] | None
+"""Where an action's tokens were not sampled but put there, to end a thought at its limit: the first
+and the one after the last. Their log-probs are 0, and nothing is learnt from them."""
+
+
+def chosen(values: Sequence[T], given: Given) -> Sequence[T]:
+    """Leave out what belongs to tokens that were given; (T,)."""
+    return values if given is None else [*values[: given[0]], *values[given[1] :]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
     """What one agent did: the exact ids that were sampled, and their text."""
@@ -139,6 +151,7 @@ class Action:
     seed: int
     started_at: datetime
     seconds: float
+    given: Given = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
-from mappa_core.core.records.episodes import Figure, Message, Phase
+from mappa_core.core.records.episodes import Figure, Given, Message, Phase
 from mappa_core.core.records.provenance import Provenance
 
 
@@ -31,6 +31,7 @@ class ExportedAction:
     prompt_token_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
+    given: Given
     coach: str | None
     """The coach that gave the training score; None where none was asked."""
     score: float | None

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Literal, TypeAlias
 from uuid import UUID
 
-from mappa_core.core.records.episodes import Message, Outcome, Turn
+from mappa_core.core.records.episodes import Given, Message, Outcome, Turn
 from mappa_core.core.records.tools import ToolResult
 
 
@@ -207,3 +207,4 @@ class ScoredAction:
     """Of the row that trains it, also where that row says why there is no score."""
     temperature: float = 1.0
     """It was sampled at, above 0; `logprobs` are of softmax(logits / temperature)."""
+    given: Given = None

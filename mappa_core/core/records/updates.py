@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from mappa_core.core.records.episodes import PolicyVersion
+from mappa_core.core.records.episodes import Given, PolicyVersion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,7 @@ class TrainingSample:
     """Under the weights before the update, as the learner computes them; None where not asked."""
     temperature: float = 1.0
     """It was sampled at; all log-probs are of softmax(logits / temperature)."""
+    given: Given = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,6 +97,7 @@ def turns(draw: st.DrawFn) -> Turn:
             seed=draw(st.integers(0, 2**63 - 1)),
             started_at=draw(st.datetimes(datetime(2000, 1, 1), timezones=st.just(UTC))),  # noqa: DTZ001
             seconds=draw(SECONDS),
+            given=draw(st.none() | st.tuples(st.integers(0, 5), st.integers(0, 5))),
         ),
         tool_result=draw(st.none() | TOOL_RESULTS),
     )

@@ -1,7 +1,7 @@
 """Models that think: what their templates open, what a reply shows, what later turns are told."""
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,9 @@ from mappa_core.core.records.episodes import (
     Observation,
     PolicyVersion,
     Sampling,
+    chosen,
 )
-from mappa_core.core.text import last_boxed, visible
+from mappa_core.core.text import THOUGHT_END, last_boxed, visible
 from mappa_core.models.tokenizer import ChatTokenizer
 from mappa_core.rollout.actions import DirectRunner, limits_of, sampling_of
 from mappa_core.rollout.config import RolloutConfig, SandboxConfig
@@ -85,22 +86,26 @@ def test_tags_that_a_model_makes_special_stay_in_the_text(model: Path, tmp_path:
 
 @dataclass
 class Says:
-    """An engine that says one thing."""
+    """An engine whose model says one thing, as far as it is let, or goes on with another."""
 
     token_ids: tuple[int, ...]
     reason: FinishReason
-    asked: GenerationRequest | None = None
+    then: tuple[int, ...] = ()
+    asked: list[GenerationRequest] = field(default_factory=list)
 
     async def start(self) -> None: ...
     async def load(self, policy: PolicyVersion) -> None: ...
     async def close(self) -> None: ...
 
     async def generate(self, request: GenerationRequest) -> Completion:
-        self.asked = request
+        said = self.then if self.asked else self.token_ids
+        self.asked.append(request)
+        cut = len(said) > request.sampling.max_tokens
+        said = said[: request.sampling.max_tokens]
         return Completion(
-            token_ids=self.token_ids,
-            logprobs=(0.0,) * len(self.token_ids),
-            finish_reason=self.reason,
+            token_ids=said,
+            logprobs=(-1.0,) * len(said),
+            finish_reason=FinishReason.LENGTH if cut else self.reason,
             seconds=0.1,
         )
 
@@ -113,22 +118,43 @@ def acted(
     config: RolloutConfig | None = None,
 ) -> tuple[Action, Sampling]:
     """The action of a Code Executor whose model says `words`, and how it was sampled."""
-    encoded = AutoTokenizer.from_pretrained(model).encode(words, add_special_tokens=False)
-    engine, config = Says(tuple(encoded), reason), config or RolloutConfig()
+    action, (asked, *_) = played(
+        model, chat, words, reason, config or RolloutConfig(max_tokens=999)
+    )
+    return action, asked.sampling
+
+
+def ids_of(model: Path, words: str) -> tuple[int, ...]:
+    return tuple(AutoTokenizer.from_pretrained(model).encode(words, add_special_tokens=False))
+
+
+def played(
+    model: Path,
+    chat: ChatTokenizer,
+    words: str,
+    reason: FinishReason,
+    config: RolloutConfig,
+    *,
+    then: str = "",
+    longest: int = 2**31,
+) -> tuple[Action, list[GenerationRequest]]:
+    """The action of a Code Executor whose model says `words`, and what the engine was asked for."""
+    engine = Says(ids_of(model, words), reason, ids_of(model, then))
     runner = DirectRunner(
         engine=engine,
         tokenizer=chat,
         policies={EXECUTOR: make_policy(RUN, EXECUTOR)},
         sampling=sampling_of(config, "train", 0.0),
         agent_tokens=config.agent_tokens,
+        thought_tokens=config.thought_tokens,
+        longest=longest,
         seed=1,
         sandbox=NoPython(),
         limits=limits_of(SandboxConfig()),
     )
     seen = Observation(agent=EXECUTOR, messages=(QUESTION,))
     action = asyncio.run(runner.generate(make_episode(RUN, make_problem()), seen))
-    assert engine.asked is not None
-    return action, engine.asked.sampling
+    return action, engine.asked
 
 
 def test_a_reply_cut_inside_a_thought_says_runs_and_answers_nothing(
@@ -176,6 +202,66 @@ def test_agents_may_have_limits_of_their_own(model: Path, tmp_path: Path) -> Non
     assert acted(model, chat, "so", FinishReason.STOP, config)[1].max_tokens == 7
     config = RolloutConfig(max_tokens=7, agent_tokens={EXECUTOR: 9})
     assert acted(model, chat, "so", FinishReason.STOP, config)[1].max_tokens == 9
+
+
+THOUGHT = "Perhaps it is 11, or 12, or 13, and so on without an end"
+LIMIT, MOST = 12, 400
+LIMITED = RolloutConfig(max_tokens=MOST, thought_tokens=LIMIT)
+
+
+def test_a_thought_at_its_limit_is_closed_and_the_answer_is_sampled_behind_it(
+    model: Path, named: tuple[str, ChatTokenizer]
+) -> None:
+    name, chat = named
+    words = THOUGHT if OPENS[name] else f"<think>\n{THOUGHT}"
+    answer = f"{PROGRAM}\nso \\boxed{{12}}"
+    action, (first, second) = played(model, chat, words, FinishReason.STOP, LIMITED, then=answer)
+    begun, closing = ids_of(model, words)[:LIMIT], chat.close_of_thought()
+    assert chat.decode(closing) == THOUGHT_END
+    assert action.token_ids == (*begun, *closing, *ids_of(model, answer))
+    assert action.given == (LIMIT, LIMIT + len(closing))
+    # What was sampled has the sampler's log-probs; what was given is certain.
+    assert chosen(action.logprobs, action.given) == [-1.0] * (
+        len(begun) + len(ids_of(model, answer))
+    )
+    assert sum(action.logprobs) == -float(len(chosen(action.token_ids, action.given)))
+    assert second.prompt_token_ids == (*first.prompt_token_ids, *begun, *closing)
+    assert second.sampling.max_tokens == MOST - LIMIT - len(closing)
+    assert second.seed != first.seed
+    assert action.finish_reason is FinishReason.STOP
+    assert visible(action.text) == answer
+    assert TEAM.code_in(EXECUTOR, action.text) == "print(7 + 5)"
+    assert last_boxed(action.text) == "12"
+
+
+def test_a_reply_that_thinks_no_longer_goes_on_as_if_nothing_had_been(
+    model: Path, named: tuple[str, ChatTokenizer]
+) -> None:
+    name, chat = named
+    words = f"{'' if OPENS[name] else '<think>'}h</think>It is \\boxed{{12}}, is it not?"
+    begun = ids_of(model, words)
+    limited = LIMITED.model_copy(update={"thought_tokens": len(begun) - 5})
+    rest = chat.decode(begun[-5:])
+    action, asked = played(model, chat, words, FinishReason.STOP, limited, then=rest)
+    assert (action.token_ids, action.given, len(asked)) == (begun, None, 2)
+    # A short one is asked for once.
+    action, asked = played(model, chat, "</think>so", FinishReason.STOP, LIMITED)
+    assert (action.given, len(asked)) == (None, 1)
+
+
+def test_without_room_behind_it_a_thought_stays_cut(
+    model: Path, named: tuple[str, ChatTokenizer]
+) -> None:
+    name, chat = named
+    words = THOUGHT if OPENS[name] else f"<think>\n{THOUGHT}"
+    for config, longest in ((LIMITED, len(chat.render([QUESTION])) + LIMIT), (TIGHT, 2**31)):
+        action, asked = played(model, chat, words, FinishReason.STOP, config, longest=longest)
+        assert action.finish_reason is FinishReason.LENGTH_IN_THOUGHT
+        assert (action.given, len(asked)) == (None, 1)
+        assert visible(action.text) == ""
+
+
+TIGHT = RolloutConfig(max_tokens=LIMIT + 1, thought_tokens=LIMIT)
 
 
 def test_no_later_prompt_holds_an_earlier_thought(named: tuple[str, ChatTokenizer]) -> None:

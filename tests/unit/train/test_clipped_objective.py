@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from functools import partial
 from uuid import UUID
 
@@ -85,6 +86,62 @@ def test_the_loss_has_the_configured_ratio_and_band(
     (batch,) = micro_batched([sample], algorithm, partial(micro_batches, budget_tokens=8))
     read = TokenLogprobs(logprobs=torch.tensor([1.25, 0.72]).log(), entropies=torch.zeros(2))
     assert loss_of(batch, read, algorithm).loss.item() == pytest.approx(loss)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"ratio": "sequence"},
+        {"loss_over": "samples"},
+        {"kl": "k3_loss", "kl_coefficient": 0.5},
+        {"mismatch": {"importance": "token", "sequence_mask": 1.3}},
+    ],
+)
+def test_a_given_token_is_in_no_loss(settings: dict[str, object]) -> None:
+    algorithm = AlgorithmConfig.model_validate(settings)
+    other = TrainingSample(
+        action_id=UUID(int=2),
+        prompt_token_ids=(7,),
+        token_ids=(8,),
+        old_logprobs=(-0.4,),
+        trainer_logprobs=(-0.3,),
+        reference_logprobs=(-0.2,),
+        advantages=(-1.0,),
+    )
+    plain = TrainingSample(
+        action_id=UUID(int=1),
+        prompt_token_ids=(1,),
+        token_ids=(2, 3),
+        old_logprobs=(-0.1, -0.2),
+        trainer_logprobs=(-0.15, -0.2),
+        reference_logprobs=(-0.3, -0.1),
+        advantages=(1.0, 2.0),
+    )
+    # The same with two tokens in its middle that the policy would hardly ever have written.
+    forced = replace(
+        plain,
+        token_ids=(2, 5, 6, 3),
+        old_logprobs=(-0.1, 0.0, 0.0, -0.2),
+        trainer_logprobs=(-0.15, -9.0, -8.0, -0.2),
+        reference_logprobs=(-0.3, -5.0, -7.0, -0.1),
+        advantages=(1.0, 0.0, 0.0, 2.0),
+        given=(1, 3),
+    )
+
+    def result(sample: TrainingSample, *logprobs: float) -> tuple[float, dict[str, float]]:
+        cut = partial(micro_batches, budget_tokens=64)
+        (batch,) = micro_batched([sample, other], algorithm, cut)
+        values = torch.tensor(logprobs)
+        step = loss_of(batch, TokenLogprobs(logprobs=values, entropies=-values), algorithm)
+        return step.loss.item(), {
+            name: figure.double().sum().item() for name, figure in step.figures.items()
+        }
+
+    loss, figures = result(forced, -0.12, -9.5, -8.5, -0.25, -0.35)
+    expected, plainly = result(plain, -0.12, -0.25, -0.35)
+    assert loss == pytest.approx(expected)
+    assert figures == pytest.approx(plainly)
 
 
 def test_sequence_ratio_by_hand() -> None:

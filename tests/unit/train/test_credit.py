@@ -243,6 +243,27 @@ def test_kl_in_the_reward_by_hand() -> None:
     assert actual == pytest.approx(expected)
 
 
+def test_a_given_token_has_no_credit_and_no_kl() -> None:
+    algorithm = PLAIN.model_copy(update={"kl": "k1_reward", "kl_coefficient": 0.1})
+    actions = [action(0, 10.0), action(1, 0.0)]
+    trainer, reference = [(-1.5, -2.0), (-3.0, -1.0)], [(-2.5, -2.0), (-3.0, -1.0)]
+    plain = assign_credit(actions, algorithm, reference, trainer)
+    # The first action's two tokens with one between them that was put there.
+    forced = replace(action(0, 10.0, length=3), given=(1, 2))
+    found = assign_credit(
+        [forced, actions[1]],
+        algorithm,
+        [(-2.5, -30.0, -2.0), reference[1]],
+        [(-1.5, -20.0, -2.0), trainer[1]],
+    )
+    first, last = plain.samples[0].advantages
+    assert found.samples[0].advantages == (first, 0.0, last)
+    assert found.samples[0].given == (1, 2)
+    assert found.samples[1].advantages == plain.samples[1].advantages
+    assert [entry.weight for entry in found.entries] == [entry.weight for entry in plain.entries]
+    assert found.metrics == plain.metrics
+
+
 @pytest.mark.parametrize("kl", ["k1_reward", "k2_loss", "k3_loss"])
 def test_kl_without_a_fitting_reference_is_refused(
     kl: Literal["k1_reward", "k2_loss", "k3_loss"],
