@@ -1,6 +1,7 @@
 """What each of several GPUs holds of a run, by arithmetic done by hand."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,9 @@ LEARNER = {"backend": "deepspeed", "gradient_checkpointing": True, "micro_batch_
 ENGINE = {"max_model_length": 16_384, "gpu_memory_utilization": 0.9}
 
 
-def config(model: str, weights: str, deepspeed: dict[str, object], **engine: object) -> TrainConfig:
+def config(
+    model: str, weights: str, deepspeed: Mapping[str, object], **engine: object
+) -> TrainConfig:
     return TrainConfig.model_validate(
         {
             "model": model,
