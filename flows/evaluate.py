@@ -18,6 +18,7 @@ from flows.rollout import rollout
 from flows.runs import open_evaluation
 from mappa_core.app.checks import check_same_weights
 from mappa_core.app.config import TrainConfig
+from mappa_core.app.played_types import as_played
 from mappa_core.app.recording import check_recorder_load
 from mappa_core.app.services import Services, open_services, services
 from mappa_core.core.errors import NotFound
@@ -108,4 +109,5 @@ async def _evaluated(
 
 def _config_of(run_name: str) -> TrainConfig:
     with opened_store(Settings()) as store:
-        return TrainConfig.model_validate(store.runs.get_run(run_name).config)
+        run = store.runs.get_run(run_name)
+        return as_played(run, TrainConfig.model_validate(run.config))

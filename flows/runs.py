@@ -10,6 +10,7 @@ from prefect.runtime import flow_run
 
 from flows.ending import prefect_there, sigterm_cancels
 from mappa_core.app.config import TrainConfig
+from mappa_core.app.played_types import as_played
 from mappa_core.app.provenance import record_provenance
 from mappa_core.app.runs import prepare_evaluation, prepare_run, stored_evaluation, stored_run
 from mappa_core.app.services import Services
@@ -47,7 +48,7 @@ async def open_evaluation(
     Raises:
         RunBusy: Another process trains `run`, or evaluates it in the same way.
     """
-    stored = TrainConfig.model_validate(run.config)
+    stored = as_played(run, TrainConfig.model_validate(run.config))
     if config.held_out_settings() == stored.held_out_settings():
         with await asyncio.to_thread(port.store.runs.claim_run, run.id), sigterm_cancels():
             await asyncio.to_thread(record_provenance, port, run, stored)

@@ -34,11 +34,13 @@ def evaluate_command(
 ) -> None:
     """Compare a run's trained team with its base on held-out problems."""
     from mappa_core.app.checks import check_same_weights
+    from mappa_core.app.played_types import as_played
 
     if gain is not None and not 0 < gain < 100:
         raise ConfigError(f"--gain {gain:g} is in points: more than 0 and less than 100")
     stored = stored_run(run)
-    config = with_overrides(TrainConfig.model_validate(stored.config), overrides or ())
+    own = as_played(stored, TrainConfig.model_validate(stored.config))
+    config = with_overrides(own, overrides or ())
     check_same_weights(stored, config, "an evaluation")
     with watched(config, Settings(), open_console(stderr=True), trains=False):
         from flows.evaluate import evaluate as evaluate_flow

@@ -150,10 +150,12 @@ def _resumed(name: str, overrides: Sequence[str]) -> tuple[TrainConfig, str]:
             f"{', '.join(resumable)}; --fork takes any"
         )
     from mappa_core.app.checks import check_trains
+    from mappa_core.app.played_types import as_played
 
     run = stored_run(name)
     check_trains(run)
-    return with_overrides(TrainConfig.model_validate(run.config), overrides), str(run.id)
+    config = as_played(run, TrainConfig.model_validate(run.config))
+    return with_overrides(config, overrides), str(run.id)
 
 
 def _print_forecast(config: TrainConfig, settings: Settings, like: str | None) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mappa_core.app.checks import coached_team
 from mappa_core.app.config import TrainConfig
+from mappa_core.app.played_types import played_types
 from mappa_core.app.services import Services
 from mappa_core.coach.opening import coach_provenance
 from mappa_core.core import ids
@@ -43,6 +44,7 @@ def current_provenance(port: Services, config: TrainConfig) -> Provenance:
         **model_provenance(Path(port.model), port.tokenizer),
         "sandbox": port.sandbox.tier,
         "device": device_kind(),
+        **played_types(config),
         "python": platform.python_version(),
         **dict(_libraries()),
     }

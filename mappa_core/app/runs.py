@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 
 from mappa_core.app.checks import check_same_weights, check_trains, check_weights
 from mappa_core.app.config import TrainConfig
+from mappa_core.app.played_types import as_played
 from mappa_core.app.provenance import code_version, current_provenance, record_provenance
 from mappa_core.app.services import Services
 from mappa_core.core import ids
@@ -138,7 +139,8 @@ def _link(port: Services, run: Run, flow_run_id: str | None) -> None:
 
 def _check_same_config(run: Run, config: TrainConfig) -> None:
     # An older run lacks the keys that came later; their defaults are what it ran with.
-    different = TrainConfig.model_validate(run.config).same_experiment(config)
+    stored = as_played(run, TrainConfig.model_validate(run.config))
+    different = stored.same_experiment(as_played(run, config))
     if different:
         raise ConfigError(
             f"run {run.name} was started with another {', '.join(different)}: resume it as it "

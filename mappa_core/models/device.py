@@ -3,6 +3,7 @@
 import os
 import platform
 from collections import Counter
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -27,22 +28,23 @@ def resolve_device(device: str) -> str:
 
 
 def resolve_dtype(
-    dtype: Literal["auto", "native", "float32", "bfloat16"], device: str
+    dtype: Literal["auto", "native", "float32", "bfloat16"],
+    device: str,
+    capabilities: Mapping[str, object] | None = None,
 ) -> torch.dtype:
-    """float32 where `auto` is for a CPU or `native` for one without units for bfloat16's products.
+    """float32 where `auto` (once `native`) is for a CPU without units for bfloat16's products.
 
-    Both are bfloat16 anywhere else; a type by its name is that type.
+    It is bfloat16 anywhere else; a type by its name is that type. `capabilities` are those of the
+    CPU, by torch's names for them; None: this one's.
     """
-    if dtype == "auto":
-        dtype = "float32" if device == "cpu" else "bfloat16"
-    if dtype == "native":
-        dtype = "bfloat16" if device != "cpu" or cpu_has_bfloat16() else "float32"
+    if dtype in ("auto", "native"):
+        dtype = "bfloat16" if device != "cpu" or cpu_has_bfloat16(capabilities) else "float32"
     return torch.float32 if dtype == "float32" else torch.bfloat16
 
 
-def cpu_has_bfloat16() -> bool:
-    """Tell whether this CPU multiplies bfloat16 itself; any other one only imitates it, slowly."""
-    found = torch.cpu.get_capabilities()
+def cpu_has_bfloat16(capabilities: Mapping[str, object] | None = None) -> bool:
+    """Tell whether a CPU multiplies bfloat16 itself; any other one only imitates it, slowly."""
+    found = torch.cpu.get_capabilities() if capabilities is None else capabilities
     return any(found.get(unit, False) for unit in BFLOAT16_UNITS)
 
 

@@ -149,8 +149,9 @@ class EngineConfig(Section):
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="Where it runs.")
     dtype: Literal["auto", "native", "float32", "bfloat16"] = Field(
         default="auto",
-        description="auto: float32 on a CPU (exact log-probs), bfloat16 on a GPU; native: bfloat16 "
-        "on a CPU, too, where it has units for it (AVX512-BF16, AMX).",
+        description="auto: bfloat16 on a GPU, and on a CPU that has units for it (AVX512-BF16, "
+        "AMX), float32 on any other; float32: exact log-probs; native: as auto, its name when it "
+        "was on trial.",
     )
     serving: Literal["auto", "merged", "adapters"] = Field(
         default="auto",

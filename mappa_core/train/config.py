@@ -70,8 +70,8 @@ class LearnerConfig(Section):
     dtype: Literal["auto", "native", "float32", "bfloat16"] = Field(
         default="auto",
         description="Of matrix products and a frozen base; what is trained, softmax, log-probs and "
-        "loss are float32 always. auto: float32 on a CPU, bfloat16 on a GPU; native: bfloat16 on a "
-        "CPU, too, where it has units for it (AVX512-BF16, AMX).",
+        "loss are float32 always. auto: bfloat16 on a GPU, and on a CPU that has units for it "
+        "(AVX512-BF16, AMX), float32 on any other; native: as auto, once its name on trial.",
     )
     deepspeed: DeepspeedConfig = Field(default=DeepspeedConfig(), description="Ranks and ZeRO.")
     learning_rate: float = Field(default=2e-4, gt=0, description="Peak of the schedule.")

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from mappa_core.app import provenance
 from mappa_core.app.config import TrainConfig
+from mappa_core.app.played_types import as_played, played_types
 from mappa_core.app.progress import LogProgress
 from mappa_core.app.provenance import LIBRARIES, current_provenance
 from mappa_core.app.runs import prepare_run, stored_run
@@ -22,6 +23,7 @@ from mappa_core.core.records.episodes import Problem
 from mappa_core.core.records.provenance import NOT_RECORDED, Provenance
 from mappa_core.core.records.runs import Run
 from mappa_core.evaluate.run_page import RunStory, html
+from mappa_core.models.device import cpu_has_bfloat16
 from mappa_core.rollout.teams import load_team
 from mappa_core.rollout.teams.base import Team
 from mappa_core.store.store import Store
@@ -226,7 +228,8 @@ def test_a_word_of_a_rubric_is_another_run(mappa: Mappa, place: Place, which: st
 def test_no_part_is_left_out_of_these_tests(place: Place) -> None:
     parts = current_provenance(place.services(), place.config).parts
     untested = {name for name in parts if name not in CHANGES}
-    assert untested == {"prompts.problem_solver", "prompts.code_executor"}
+    types = {"engine.dtype", "learner.dtype"}
+    assert untested == types | {"prompts.problem_solver", "prompts.code_executor"}
 
 
 def test_a_run_that_goes_on_otherwise_says_so_and_keeps_it(mappa: Mappa, place: Place) -> None:
@@ -250,6 +253,68 @@ def test_a_run_that_goes_on_otherwise_says_so_and_keeps_it(mappa: Mappa, place: 
     undisturbed = place.add()
     said = json.loads(mappa("config", "diff", undisturbed.name, run.name, "--json")[1])
     assert said["provenance.libraries.torch"] == ["99", f"{torch.__version__}, then 99"]
+
+
+def other_units(place: Place) -> None:
+    """A CPU that has units for bfloat16 where this one has none, and none where it has."""
+    units = {} if cpu_has_bfloat16() else {"amx_bf16": True}
+    place.monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: units)
+
+
+def test_auto_goes_on_with_the_type_it_was_played_with(place: Place) -> None:
+    run = place.add()
+    types = {name: part for name, part in recorded(run).items() if name.endswith(".dtype")}
+    native = "bfloat16" if cpu_has_bfloat16() else "float32"
+    assert types == {"engine.dtype": native, "learner.dtype": native}
+    other_units(place)
+    assert played_types(place.config).items() & types.items() == set()
+    kept = as_played(run, place.config)
+    assert (kept.engine.dtype, kept.learner.dtype) == (native, native)
+    place.config = kept
+    assert place.go_on(run) == run.provenance
+    assert place.told.notices == []
+
+
+def test_auto_of_a_version_that_did_not_record_it_was_float32_on_a_cpu(
+    place: Place, database_url: str
+) -> None:
+    name = place.add().name
+    for gone in ("provenance #- '{0,parts,engine.dtype}' #- '{0,parts,learner.dtype}'", "NULL"):
+        execute(database_url, f"UPDATE mappa.run SET provenance = {gone}")
+        run = place.store.runs.get_run(name)
+        config = as_played(run, place.config)
+        assert (config.engine.dtype, config.learner.dtype) == ("float32", "float32")
+        assert stored_run(place.services(), config, name) == run
+
+
+def test_auto_is_the_new_machines_own_on_another_device(place: Place) -> None:
+    run = place.add()
+    CHANGES["device"](place)
+    other_units(place)
+    assert as_played(run, place.config) == place.config
+    place.go_on(run)
+    assert {said.split("another ")[1].split(":")[0] for said in place.told.notices} == {
+        "device",
+        "engine.dtype",
+        "learner.dtype",
+    }
+
+
+def test_a_type_that_is_named_stays_and_what_is_computed_elsewhere_is_not_recorded(
+    place: Place,
+) -> None:
+    run = place.add()
+    values = place.config.model_dump()
+    engine = {**values["engine"], "dtype": "float32"}
+    learner = {**values["learner"], "deployment": "update/gpu", "device": "cuda"}
+    elsewhere = TrainConfig.model_validate({**values, "engine": engine, "learner": learner})
+    assert played_types(elsewhere) == {"engine.dtype": "float32"}
+    assert as_played(run, elsewhere) == elsewhere
+
+
+def recorded(run: Run) -> dict[str, str]:
+    assert run.provenance is not None
+    return dict(run.provenance[-1].parts)
 
 
 def test_a_run_of_before_goes_on_with_one_line(

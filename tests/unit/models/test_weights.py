@@ -221,12 +221,19 @@ def test_a_type_is_native_where_the_processor_says_so() -> None:
     units = {"avx512_bf16", "amx_bf16", "bf16"} & set(flags)
     assert cpu_has_bfloat16() == bool(units)
     native = torch.bfloat16 if units else torch.float32
-    assert resolve_dtype("native", "cpu") is native
-    assert resolve_dtype("native", "cuda") is torch.bfloat16
+    assert resolve_dtype("auto", "cpu") is native
 
 
-def test_a_cpu_computes_in_float32_unless_it_is_told() -> None:
-    chosen = [resolve_dtype(each, "cpu") for each in ("auto", "float32", "bfloat16")]
-    assert chosen == [torch.float32, torch.float32, torch.bfloat16]
-    assert resolve_dtype("auto", "cuda") is torch.bfloat16
+@pytest.mark.parametrize("unit", ["avx512_bf16", "amx_bf16", "bf16", None])
+def test_a_cpu_without_units_computes_in_float32_unless_it_is_told(unit: str | None) -> None:
+    found = {"avx512_f": True, "avx512_bf16": False, **({unit: True} if unit else {})}
+    best = torch.bfloat16 if unit else torch.float32
+    for dtype, device, expected in (
+        ("auto", "cpu", best),
+        ("native", "cpu", best),
+        ("float32", "cpu", torch.float32),
+        ("bfloat16", "cpu", torch.bfloat16),
+        ("auto", "cuda", torch.bfloat16),
+    ):
+        assert resolve_dtype(dtype, device, found) is expected
     assert resolve_dtype("float32", "cuda") is torch.float32

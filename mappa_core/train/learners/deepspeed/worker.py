@@ -24,7 +24,7 @@ from torch import Tensor, distributed
 from mappa_core.core.errors import DiskFull, LearnerError, MappaError
 from mappa_core.core.records.scores import ScoredAction
 from mappa_core.core.records.updates import TrainingSample
-from mappa_core.models.device import resolve_device, resolve_dtype
+from mappa_core.models.device import resolve_device
 from mappa_core.models.tensor_slices import StreamedTensors, TensorSlices
 from mappa_core.train import checkpoints
 from mappa_core.train.batches import micro_batched
@@ -63,7 +63,7 @@ class Rank:
         self.file, self.task, self.learner = file, task, task.learner
         deepspeed, update = task.learner.deepspeed, task.update
         device = resolve_device(task.learner.device)
-        bfloat16 = resolve_dtype(deepspeed.dtype, device) is torch.bfloat16
+        bfloat16 = zero.holds_bfloat16(deepspeed, device)
         settings = zero.settings(task.learner, bfloat16=bfloat16)
         self.trainee, self.before = loading.load(task, update.seed if update else 0, settings)
         self.parameters = model.trained_parameters(self.trainee)

@@ -19,7 +19,7 @@ from deepspeed.utils import (
 from torch import Tensor, distributed
 
 from mappa_core.models.tensor_slices import StreamedTensors, TensorSlices
-from mappa_core.train.config import LearnerConfig
+from mappa_core.train.config import DeepspeedConfig, LearnerConfig
 from mappa_core.train.learner_memory import WHOLE_AT_ONCE
 from mappa_core.train.learners import model, optimizer
 from mappa_core.train.learners.deepspeed.loading import (
@@ -46,6 +46,14 @@ class Reader(torch.nn.Module):
     def forward(self, read: Callable[[], T]) -> T:
         """Do what reads the model, output weights included."""
         return read()
+
+
+def holds_bfloat16(deepspeed: DeepspeedConfig, device: str) -> bool:
+    """Tell whether ranks hold weights in bfloat16 beside their masters, which auto does on a GPU.
+
+    On a CPU that would round all that layers hand on, which `learner.dtype` does not.
+    """
+    return device != "cpu" if deepspeed.dtype == "auto" else deepspeed.dtype == "bfloat16"
 
 
 def settings(learner: LearnerConfig, *, bfloat16: bool) -> dict[str, Any]:

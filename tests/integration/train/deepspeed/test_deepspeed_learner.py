@@ -105,6 +105,19 @@ def test_the_guard_keeps_weights_and_moments_as_they_were(zero: Zero) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("stage", [2, 3])
+def test_products_in_bfloat16_round_as_the_torch_learners(
+    zero: Zero, tiny_model: Path, tmp_path: Path, stage: int
+) -> None:
+    config = spread(stage, 1, dtype="bfloat16")
+    (ours,) = updates(zero(config), 1)
+    (theirs,) = updates(TorchLearner(tiny_model, tmp_path / "torch", config, threads=1), 1)
+    assert ours.metrics["loss"] == pytest.approx(theirs.metrics["loss"], abs=0.01)
+    assert ours.metrics["grad_norm"] == pytest.approx(theirs.metrics["grad_norm"], rel=0.05)
+    assert {tensor.dtype for tensor in files(ours).values()} == {torch.float32}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_bfloat16_keeps_float32_masters(
     zero: Zero, tiny_model: Path, tmp_path: Path, stage: int

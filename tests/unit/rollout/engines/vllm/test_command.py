@@ -60,8 +60,8 @@ def test_weights_are_transferred_where_that_is_asked_for() -> None:
     assert pickles == ["ipc"]
 
 
-def test_a_cpu_samples_in_float32_and_reads_prompts_whole() -> None:
-    config = EngineConfig(max_model_length=8192, kv_cache_gib=0.5)
+def test_a_cpu_samples_in_float32_where_it_is_told_and_reads_prompts_whole() -> None:
+    config = EngineConfig(dtype="float32", max_model_length=8192, kv_cache_gib=0.5)
     arguments = command.arguments("model", config, device="cpu", servers=3)
     assert flag(arguments, "--dtype") == "float32"
     assert "--no-enable-chunked-prefill" in arguments
@@ -104,6 +104,6 @@ def test_the_adapter_rank_is_rounded_up_to_one_that_vllm_knows() -> None:
     assert flag(arguments, "--max-loras") == "3"
 
 
-def test_a_cpu_samples_in_bfloat16_where_that_is_native() -> None:
-    chosen = command.arguments("model", EngineConfig(dtype="native"), device="cpu", servers=3)
+def test_a_cpu_samples_in_bfloat16_where_it_has_units_for_it() -> None:
+    chosen = command.arguments("model", EngineConfig(), device="cpu", servers=3)
     assert flag(chosen, "--dtype") == ("bfloat16" if cpu_has_bfloat16() else "float32")
