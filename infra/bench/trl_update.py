@@ -1,6 +1,7 @@
 """One update by TRL's GRPO trainer, for `mappa bench learner trl_python=...`; prints one JSON line.
 
 Runs in an environment that has TRL, which this project does not: TRL is measured, never used.
+In bfloat16 it is told `bf16`, which is products under autocast, and a frozen base lies in it.
 The micro-batches are padded to their own longest sequence, which is kinder than a trainer's
 padding to the longest of the whole batch.
 """
@@ -39,7 +40,9 @@ def padded(rows, left, fill):
 
 def trainer_of(spec, directory):
     tokenizer = AutoTokenizer.from_pretrained(spec["model"])
-    model = AutoModelForCausalLM.from_pretrained(spec["model"], dtype=torch.float32)
+    rough, frozen = spec["dtype"] == "bfloat16", spec["weights"] == "lora"
+    dtype = torch.bfloat16 if rough and frozen else torch.float32
+    model = AutoModelForCausalLM.from_pretrained(spec["model"], dtype=dtype)
     lora = LoraConfig(
         r=spec["rank"], lora_alpha=spec["alpha"], target_modules="all-linear", task_type="CAUSAL_LM"
     )
@@ -56,7 +59,7 @@ def trainer_of(spec, directory):
             per_device_train_batch_size=2,
             num_generations=2,
             gradient_checkpointing=False,
-            bf16=False,
+            bf16=rough,
             use_cpu=True,
             report_to=[],
         ),
@@ -83,7 +86,9 @@ def update(trainer, optimizer, samples, size):
     optimizer.zero_grad()
     for part in parts:
         inputs = micro_batch(part, trainer.processing_class.pad_token_id or 0)
-        trainer.compute_loss(model, inputs).backward()
+        with trainer.compute_loss_context_manager():
+            loss = trainer.compute_loss(model, inputs)
+        loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
 

@@ -3,7 +3,8 @@
     mappa bench learner trl_python=/path/to/an/environment/with/trl/bin/python
 
 Each measurement is a process of its own: what one leaves in memory is not the next one's. TRL is
-measured at each micro-batch size, and compared with at its fastest.
+measured at each micro-batch size in each type, and compared with at its fastest. The roofline is
+what the machine's largest products reach in the type that ours are in.
 """
 
 import json
@@ -14,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import product
 from pathlib import Path
 from typing import Literal
 
@@ -22,9 +24,10 @@ from pydantic import TypeAdapter
 from mappa_cli.benches.report import BenchReport, Figure, aimed
 from mappa_core.core.errors import ConfigError, LearnerError
 from mappa_core.core.settings import Settings
+from mappa_core.train.learners.roofline import Products
 
 TRL_SCRIPT = Path(__file__).parents[2] / "infra/bench/trl_update.py"
-SPEED_AIM, SHARED_AIM, MEMORY_AIM = 1.5, 2.0, 0.7
+SPEED_AIM, SHARED_AIM, MEMORY_AIM, PEAK_AIM = 1.5, 3.5, 0.7, 0.6
 BUDGETS = {"lora": 512, "full": 512, "shared": 1024}
 """Tokens of a micro-batch: those of the longest sequence, or of a prompt and all its responses."""
 
@@ -36,6 +39,9 @@ class Options:
     trl_python: str = ""
     sequences: str = "32"
     micro_batches: str = "1,2"
+    dtype: str = "auto"
+    """Of our products."""
+    trl_dtypes: str = "float32,bfloat16"
     micro_batch_tokens: str = ""
     settings: str = "lora,full,shared"
     model: str = "smollm2-135m-instruct"
@@ -61,6 +67,8 @@ class Spec:
     threads: int
     micro_batch_tokens: int
     samples: tuple[Row, ...]
+    dtype: str
+    """Of products: `learner.dtype`, or TRL's by its name."""
     micro_batch: int | None = None
     """Sequences at once, for TRL alone."""
 
@@ -75,6 +83,8 @@ class Measured:
     """The same over all threads' CPU time: what else the machine does matters less."""
     extra_bytes: float
     """Peak over what was resident before."""
+    products: Products | None = None
+    """Of an update that was profiled; TRL's is not."""
 
 
 def bench_learner(overrides: Sequence[str], settings: Settings) -> BenchReport:
@@ -142,18 +152,22 @@ def _compared(setting: str, rows: Sequence[Row], model: str, options: Options) -
         threads=len(os.sched_getaffinity(0)),
         micro_batch_tokens=int(options.micro_batch_tokens or BUDGETS[setting]),
         samples=tuple(rows),
+        dtype=options.dtype,
     )
     tokens = sum(len(row.prompt) + len(row.response) for row in rows)
     ours = _measure((sys.executable, "-m", "mappa_cli.benches.learner_worker"), spec)
     figures = [Figure(name=f"{setting}: real tokens", value=tokens, unit="tokens")]
     figures += _plain(setting, "MAPPA", ours)
+    if ours.products is not None:
+        figures += roofline(setting, ours.products)
     if not options.trl_python:
         return figures
     theirs: list[Measured] = []
-    for size in map(int, options.micro_batches.split(",")):
+    sizes, dtypes = options.micro_batches.split(","), options.trl_dtypes.split(",")
+    for size, dtype in product(map(int, sizes), dtypes):
         command = (options.trl_python, str(TRL_SCRIPT))
-        theirs.append(_measure(command, replace(spec, micro_batch=size)))
-        figures += _plain(setting, f"TRL, micro-batch {size}", theirs[-1])
+        theirs.append(_measure(command, replace(spec, micro_batch=size, dtype=dtype)))
+        figures += _plain(setting, f"TRL, {dtype}, micro-batch {size}", theirs[-1])
     best = max(theirs, key=lambda one: one.tokens_per_second)
     return [*figures, *_ratios(setting, ours, best)]
 
@@ -168,6 +182,21 @@ def _plain(setting: str, learner: str, measured: Measured) -> list[Figure]:
             unit="tokens/CPU s",
         ),
         Figure(name=f"{setting}: {learner}, peak extra memory", value=gib, unit="GiB"),
+    ]
+
+
+def roofline(setting: str, made: Products) -> list[Figure]:
+    """Compare an update's products with the machine's peak, and say what part of it they take."""
+    reached, whole = made.flops / made.seconds, made.flops / made.work_seconds
+    share = made.seconds / made.work_seconds
+    return [
+        Figure(name=f"{setting}: peak in {made.dtype}", value=made.peak / 1e9, unit="GFLOP/s"),
+        Figure(name=f"{setting}: products", value=reached / 1e9, unit="GFLOP/s"),
+        Figure(name=f"{setting}: an update's time in products", value=share, unit="share"),
+        Figure(
+            name=f"{setting}: whole update over the peak", value=whole / made.peak, unit="ratio"
+        ),
+        aimed(f"{setting}: products over the peak", made.of_peak, "ratio", at_least=PEAK_AIM),
     ]
 
 

@@ -16,7 +16,9 @@ from pydantic import TypeAdapter
 from mappa_cli.benches.learner import Measured, Row, Spec
 from mappa_core.core.ids import content_id
 from mappa_core.core.records.updates import TrainingSample
-from mappa_core.train.config import AlgorithmConfig, GuardConfig, LearnerConfig, LoraConfig
+from mappa_core.models.device import resolve_dtype
+from mappa_core.train.config import AlgorithmConfig, GuardConfig, LearnerConfig
+from mappa_core.train.learners.roofline import measured
 from mappa_core.train.learners.torch_learner import TorchLearner
 from mappa_core.train.update import base_policy
 
@@ -35,12 +37,15 @@ def _sample(number: int, row: Row) -> TrainingSample:
 def main() -> None:
     """Warm up with one sequence, then measure them all."""
     spec = TypeAdapter(Spec).validate_json(Path(sys.argv[1]).read_text())
-    config = LearnerConfig(
-        device="cpu",
-        weights=spec.weights,
-        lora=LoraConfig(rank=spec.rank, alpha=spec.alpha),
-        learning_rate=1e-6,
-        micro_batch_tokens=spec.micro_batch_tokens,
+    config = LearnerConfig.model_validate(
+        {
+            "device": "cpu",
+            "weights": spec.weights,
+            "dtype": spec.dtype,
+            "lora": {"rank": spec.rank, "alpha": spec.alpha},
+            "learning_rate": 1e-6,
+            "micro_batch_tokens": spec.micro_batch_tokens,
+        }
     )
     samples = [_sample(number, row) for number, row in enumerate(spec.samples)]
     policy = base_policy(UUID(int=0), "a", spec.model)
@@ -52,14 +57,19 @@ def main() -> None:
         started = time.process_time()
         metrics = learner.update(policy, samples, algorithm, total_steps=1, seed=1).metrics
         cpu_seconds = time.process_time() - started
+        products = measured(
+            lambda: learner.update(policy, samples, algorithm, total_steps=1, seed=1),
+            resolve_dtype(config.dtype, "cpu"),
+        )
     tokens = sum(len(each.prompt_token_ids) + len(each.token_ids) for each in samples)
-    measured = Measured(
+    update = Measured(
         tokens_per_second=metrics["tokens_per_second"],
         # The checkpoint's writing and hashing are in it, which the wall clock leaves out.
         tokens_per_cpu_second=tokens / cpu_seconds,
         extra_bytes=metrics["peak_extra_memory_bytes"],
+        products=products,
     )
-    sys.stdout.write(json.dumps(asdict(measured)) + "\n")
+    sys.stdout.write(json.dumps(asdict(update)) + "\n")
 
 
 if __name__ == "__main__":
