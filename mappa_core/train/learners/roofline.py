@@ -33,7 +33,7 @@ class Products:
 
 def measured(work: Callable[[], object], dtype: torch.dtype) -> Products:
     """Do the work once, with all its threads profiled, then measure the peak."""
-    everywhere = torch.profiler._ExperimentalConfig(profile_all_threads=True)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    everywhere = torch.profiler._ExperimentalConfig(profile_all_threads=True)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
     with profile(
         activities=[ProfilerActivity.CPU], with_flops=True, experimental_config=everywhere
     ) as made:

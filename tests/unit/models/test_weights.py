@@ -228,12 +228,9 @@ def test_a_type_is_native_where_the_processor_says_so() -> None:
 def test_a_cpu_without_units_computes_in_float32_unless_it_is_told(unit: str | None) -> None:
     found = {"avx512_f": True, "avx512_bf16": False, **({unit: True} if unit else {})}
     best = torch.bfloat16 if unit else torch.float32
-    for dtype, device, expected in (
-        ("auto", "cpu", best),
-        ("native", "cpu", best),
-        ("float32", "cpu", torch.float32),
-        ("bfloat16", "cpu", torch.bfloat16),
-        ("auto", "cuda", torch.bfloat16),
-    ):
-        assert resolve_dtype(dtype, device, found) is expected
+    assert resolve_dtype("auto", "cpu", found) is best
+    assert resolve_dtype("native", "cpu", found) is best
+    assert resolve_dtype("float32", "cpu", found) is torch.float32
+    assert resolve_dtype("bfloat16", "cpu", found) is torch.bfloat16
+    assert resolve_dtype("auto", "cuda", found) is torch.bfloat16
     assert resolve_dtype("float32", "cuda") is torch.float32
