@@ -1,6 +1,7 @@
 """The quickstart's bench takes finished runs of the preset and nothing else."""
 
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -8,6 +9,7 @@ from mappa_cli.benches import run_bench
 from mappa_cli.benches.quickstart import read_result
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
+from mappa_core.evaluate.comparison import compare
 
 STORED = Path(__file__).parents[3] / "docs" / "quickstart.json"
 
@@ -50,3 +52,27 @@ def test_every_stored_gain_is_that_of_its_own_counts() -> None:
         gained = (right["held_out", last] - right["held_out", 0]) / of
         assert one.held_out.difference == pytest.approx(gained)
         assert one.held_out.low < one.held_out.difference < one.held_out.high
+
+
+def test_every_stored_interval_is_that_of_its_own_counts() -> None:
+    for one in read_result(STORED).results:
+        held_out = one.held_out
+        # One episode of each problem on each side: those that changed rose or fell by one.
+        assert held_out.episodes == held_out.problems
+        gained = round(held_out.difference * held_out.problems)
+        risen, odd = divmod(held_out.changed + gained, 2)
+        assert (odd, 0 <= risen <= held_out.changed) == (0, True)
+        moves = [1.0] * risen + [-1.0] * (held_out.changed - risen)
+        moves += [0.0] * (held_out.problems - held_out.changed)
+        before = {UUID(int=number): [0.0] for number in range(held_out.problems)}
+        after = {UUID(int=number): [move] for number, move in enumerate(moves)}
+        again = compare(before, after, resamples=20_000, seed=0)
+        # Other resamples: an end may be another problem's worth away.
+        assert held_out.low == pytest.approx(again.low, abs=1.5 / held_out.problems)
+        assert held_out.high == pytest.approx(again.high, abs=1.5 / held_out.problems)
+
+
+def test_every_stored_run_is_one_of_its_own() -> None:
+    results = read_result(STORED).results
+    for names in zip(*((one.run, one.seed, one.iterations) for one in results), strict=True):
+        assert len(set(names)) == len(results)
