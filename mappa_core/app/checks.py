@@ -82,7 +82,8 @@ def check_effects(config: TrainConfig, team: Team) -> None:
     """Refuse keys that nothing would come of.
 
     Raises:
-        ConfigError: A key for an agent that there is not, or a stop for alerts of no watch.
+        ConfigError: A key for an agent that there is not, a stop for alerts of no watch, or a limit
+            of thoughts above all that is sampled.
     """
     names = [agent.name for agent in team.agents]
     by_agent = {
@@ -94,6 +95,12 @@ def check_effects(config: TrainConfig, team: Team) -> None:
             if name not in names:
                 near = get_close_matches(name, names, n=1) or names
                 raise ConfigError(f"{key}.{name}: team {team.name} has {' or '.join(near)}")
+    longest = max(map(config.rollout.tokens_of, names))
+    if (limit := config.rollout.thought_tokens) is not None and limit >= longest:
+        raise ConfigError(
+            f"rollout.thought_tokens={limit} closes no thought, as actions have {longest} tokens at "
+            "most: lower it, or raise rollout.max_tokens"
+        )
     if config.audit.stop_on and not config.audit.anchors:
         raise ConfigError("audit.stop_on needs audit.anchors above 0: with 0 nothing is watched")
 

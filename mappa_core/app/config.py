@@ -38,7 +38,7 @@ _HELD_OUT = {
     "seed": True,
     "problems": True,
     "tools": True,
-    "rollout": {"max_tokens", "agent_tokens", "agent_turns", "debaters"},
+    "rollout": {"max_tokens", "agent_tokens", "thought_tokens", "agent_turns", "debaters"},
     "engine": {"dtype", "max_model_length"},
     "sandbox": {
         "runtime",
@@ -55,7 +55,7 @@ _HELD_OUT = {
 """Keys that decide what a held-out episode of given weights is like."""
 
 _LATER = {
-    "rollout": ("agent_tokens", "agent_turns", "debaters"),
+    "rollout": ("agent_tokens", "thought_tokens", "agent_turns", "debaters"),
     "problems": ("sample", "skip_unusable"),
 }
 """Those that came later: left out at their defaults, so that stored evaluations are found again."""

@@ -8,6 +8,7 @@ import pytest
 
 from mappa_core.app.checks import (
     check_caps,
+    check_effects,
     check_inputs,
     check_sampling,
 )
@@ -115,6 +116,36 @@ def test_a_key_that_came_later_is_no_other_measurement_at_its_default() -> None:
     assert "sample" not in plain
     thinking = RolloutConfig(agent_tokens={"verifier": 9})
     assert '"agent_tokens": {"verifier": 9}' in TrainConfig(rollout=thinking).held_out_settings()
+
+
+OF_TRAINING = {
+    *("iterations", "problems", "draw", "episodes_per_problem", "temperature", "top_p"),
+    *("concurrency", "async_level", "granularity"),
+}
+"""Keys of `rollout` that no held-out episode is otherwise for."""
+
+
+def test_episodes_under_any_other_key_of_play_are_another_measurement() -> None:
+    other = {
+        "max_tokens": 7,
+        "agent_tokens": {"verifier": 9},
+        "thought_tokens": 5,
+        "agent_turns": {"code_executor": 3},
+        "debaters": 4,
+    }
+    assert set(RolloutConfig.model_fields) == OF_TRAINING | set(other)
+    plain = TrainConfig().held_out_settings()
+    for key, value in other.items():
+        rollout = RolloutConfig.model_validate({key: value})
+        assert TrainConfig(rollout=rollout).held_out_settings() != plain, key
+
+
+def test_a_limit_of_thoughts_above_all_that_is_sampled_is_refused() -> None:
+    rollout = RolloutConfig(max_tokens=96, thought_tokens=96)
+    with pytest.raises(ConfigError, match=r"thought_tokens=96 closes no thought, .* have 96"):
+        check_effects(TrainConfig(rollout=rollout), TEAM)
+    more = rollout.model_copy(update={"agent_tokens": {"verifier": 97}})
+    check_effects(TrainConfig(rollout=more), TEAM)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Models that think: what their templates open, what a reply shows, what later turns are told."""
 
 import asyncio
+import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -59,6 +60,21 @@ def test_the_prompt_says_whether_a_thought_is_open(named: tuple[str, ChatTokeniz
     name, chat = named
     assert chat.opened_thought([QUESTION]) == OPENS[name]
     assert chat.decode(chat.render([QUESTION])).endswith(OPENS[name])
+
+
+def test_templates_render_as_the_published_ones(model: Path) -> None:
+    """What the files at the hub make of text messages was recorded; ours are written anew."""
+    cases = json.loads((TEMPLATES / "published.json").read_text(encoding="utf-8"))
+    assert {case["template"] for case in cases} == set(OPENS)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.bos_token = "<bos>"
+    for case in cases:
+        template = (TEMPLATES / f"{case['template']}.jinja").read_text(encoding="utf-8")
+        asked = case["messages"][-1]["role"] != "assistant"
+        rendered = tokenizer.apply_chat_template(
+            case["messages"], chat_template=template, tokenize=False, add_generation_prompt=asked
+        )
+        assert rendered == case["text"]
 
 
 def test_a_template_without_thoughts_opens_none(model: Path, tmp_path: Path) -> None:
