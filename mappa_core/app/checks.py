@@ -98,8 +98,8 @@ def check_effects(config: TrainConfig, team: Team) -> None:
     longest = max(map(config.rollout.tokens_of, names))
     if (limit := config.rollout.thought_tokens) is not None and limit >= longest:
         raise ConfigError(
-            f"rollout.thought_tokens={limit} closes no thought, as actions have {longest} tokens at "
-            "most: lower it, or raise rollout.max_tokens"
+            f"rollout.thought_tokens={limit} closes no thought, as actions have {longest} tokens "
+            "at most: lower it, or raise rollout.max_tokens"
         )
     if config.audit.stop_on and not config.audit.anchors:
         raise ConfigError("audit.stop_on needs audit.anchors above 0: with 0 nothing is watched")
