@@ -7,11 +7,13 @@ from typing import Any
 from mappa_core.coach.budget import Cost, Usage, cost
 from mappa_core.coach.config import CoachModelConfig, PricesConfig
 from mappa_core.coach.evidence import (
+    SOLVING,
     CoachPrompt,
     authored,
     case_text,
     case_texts,
     marker_of,
+    shown,
 )
 from mappa_core.coach.injection import flags_in
 from mappa_core.coach.pacing import Clock
@@ -55,8 +57,28 @@ class RequestTemplate:
     def request(self, why: str) -> CoachRequest:
         """Make what is sent; `why` the last reply could not be read, if there was one."""
         user = self.prompt.user + (REASK.format(why=why) if why else "")
-        settings = {name: getattr(self._config, name) for name in RECORDED}
+        settings = recorded(self._config)
         return CoachRequest(system=self.prompt.system, prompt=user, settings=settings)
+
+
+class SolvingTemplate:
+    """Makes the request for the coach's own solution of a case's task."""
+
+    def __init__(self, case: CoachCase, config: CoachModelConfig) -> None:
+        self.case, self._config = case, config
+
+    def request(self, why: str) -> CoachRequest:  # noqa: ARG002
+        """Make what is sent; no solution is refused, so that there is no `why`."""
+        return CoachRequest(
+            system=SOLVING,
+            prompt=shown(self.case.statement),
+            settings=recorded(self._config),
+        )
+
+
+def recorded(config: CoachModelConfig) -> dict[str, Any]:
+    """The settings that every score keeps with its prompt."""
+    return {name: getattr(config, name) for name in RECORDED}
 
 
 class Attempts:

@@ -107,6 +107,11 @@ class CoachModelConfig(Section):
     correction: bool = Field(
         default=False, description="Ask what the agent should have done instead."
     )
+    own_solution: bool = Field(
+        default=False,
+        description="Solve each task first, once, and judge with that solution at hand; for a "
+        "model that solves what it cannot judge (reference-guided, arXiv 2306.05685).",
+    )
     prices: PricesConfig = Field(
         default=PricesConfig(), description="What tokens cost; those of local cost nothing."
     )

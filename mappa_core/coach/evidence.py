@@ -42,6 +42,12 @@ a number says how many characters were left out of the middle of a long text.
 Judge this action by itself: what the agent was asked, what it could know, what it made of it. Do
 not blame it for what an earlier agent got wrong; say who or which file is to blame instead."""
 
+WITH_OWN_SOLUTION = """\
+The case holds your own solution of the task, which you made before you saw any work on it. Compare
+the work with it. Where they differ, one of them is wrong: find out which."""
+
+SOLVING = "Work out the task's answer. Write the calculation with its result, and nothing else."
+
 ANSWERING = """\
 Answer with one JSON object and nothing else:
 {{"case": "<the marker>", "rationale": "<why, in a few sentences>",
@@ -77,18 +83,23 @@ class CoachPrompt:
     marker: str
 
 
-def system_text(rubric: Rubric, *, correction: bool, brief: int | None = None) -> str:
+def system_text(
+    rubric: Rubric, *, correction: bool, brief: int | None = None, own_solution: bool = False
+) -> str:
     """The part that is the same for all cases of one agent; providers cache it as a prefix.
 
-    With `brief`, the reply is a rationale of so many characters at most and the score.
+    With `brief`, the reply is a rationale of so many characters at most and the score. With
+    `own_solution`, cases hold the coach's own solution of the task.
     """
     correcting = CORRECTION if correction else ""
-    answering = (
-        ANSWERING.format(correction=correcting)
-        if brief is None
-        else ANSWERING_BRIEFLY.format(correction=correcting, words=brief // CHARACTERS_PER_WORD)
+    form = ANSWERING if brief is None else ANSWERING_BRIEFLY
+    answering = form.format(
+        correction=correcting,
+        words=(brief or 0) // CHARACTERS_PER_WORD,
     )
-    return "\n\n".join((INSTRUCTIONS.replace("{mark}", "MARKER"), rubric.text(), answering))
+    instructions = INSTRUCTIONS.replace("{mark}", "MARKER")
+    compared = (WITH_OWN_SOLUTION,) if own_solution else ()
+    return "\n\n".join((instructions, *compared, rubric.text(), answering))
 
 
 def build_prompt(case: CoachCase, rubric: Rubric, *, correction: bool = False) -> CoachPrompt:
@@ -128,7 +139,9 @@ def marker_of(case: CoachCase) -> str:
 
 def case_texts(case: CoachCase) -> tuple[str, ...]:
     """Every text of a case that may not be ours, in full."""
-    return (case.statement, *(message.content for message in case.messages), *authored(case))
+    solved = () if case.own_solution is None else (case.own_solution,)
+    messages = (message.content for message in case.messages)
+    return (case.statement, *solved, *messages, *authored(case))
 
 
 def authored(case: CoachCase) -> tuple[str, ...]:
@@ -176,6 +189,8 @@ def _escaped(found: re.Match[str]) -> str:
 def _action_sections(case: CoachCase) -> Iterator[tuple[str, str, int]]:
     """Name, text and characters kept of each fence up to the action itself, in reading order."""
     yield "task", case.statement, STATEMENT_CHARACTERS
+    if case.own_solution is not None:
+        yield "your own solution", case.own_solution, STATEMENT_CHARACTERS
     for turn in case.earlier:
         yield f"earlier turn {turn.index}", _turn_text(turn), 3 * EARLIER_CHARACTERS
     for message in _seen(case.messages):

@@ -3,9 +3,11 @@
 import asyncio
 from collections import OrderedDict
 from dataclasses import replace
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from mappa_core.coach.attempts import Attempts, RequestTemplate
+
+from mappa_core.coach.attempts import Attempts, RequestTemplate, SolvingTemplate
 from mappa_core.coach.budget import Budget, Cost, Usage, cost, estimated_tokens
 from mappa_core.coach.config import CoachModelConfig
 from mappa_core.coach.evidence import system_text
@@ -28,6 +30,8 @@ from mappa_core.core.records.scores import (
     Spending,
     Unscored,
 )
+
+T = TypeVar("T")
 
 REASKS = 1
 """After a reply that cannot be read; the case is sent again as a whole."""
@@ -54,7 +58,10 @@ class LlmCoach:
         self._clock = clock or Clock()
         self._systems = {
             agent: system_text(
-                rubric, correction=config.correction, brief=config.server.rationale_characters
+                rubric,
+                correction=config.correction,
+                brief=config.server.rationale_characters,
+                own_solution=config.own_solution,
             )
             for agent, rubric in rubrics.rubrics.items()
         }
@@ -63,6 +70,8 @@ class LlmCoach:
         self._rates = Rates(config.requests_per_minute, config.tokens_per_minute)
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._known: OrderedDict[str, CoachScore] = OrderedDict()
+        self._solutions: OrderedDict[str, str] = OrderedDict()
+        """Its own, by the task's statement."""
 
     @property
     def identity(self) -> CoachIdentity:
@@ -82,7 +91,9 @@ class LlmCoach:
 
     def under(self, rubrics: RubricSet) -> "LlmCoach":
         """The same model by other rubrics, on the same budget; closed with this one."""
-        return LlmCoach(self._provider, rubrics, self._config, self._budget, clock=self._clock)
+        other = LlmCoach(self._provider, rubrics, self._config, self._budget, clock=self._clock)
+        other._solutions = self._solutions
+        return other
 
     @property
     def spent(self) -> Spending:
@@ -107,6 +118,12 @@ class LlmCoach:
             return await self._scored(case)
 
     async def _scored(self, case: CoachCase) -> CoachScore | Unscored:
+        attempts = Attempts(case, self._config.charged, self._clock)
+        if self._config.own_solution and case.own_solution is None:
+            try:
+                case = replace(case, own_solution=await self._solution(case, attempts))
+            except ProviderError as error:
+                return attempts.unscored(error.reason, f"no solution of its own: {error}")
         template = RequestTemplate(case, self._systems[case.agent], self._config)
         key = f"{case.agent}/{template.marker}/{case.sample}"
         lock = self._locks.setdefault(key, asyncio.Lock())
@@ -115,12 +132,28 @@ class LlmCoach:
             # What had to be asked twice begins with the same words.
             if known and known.request and known.request.prompt.startswith(template.prompt.user):
                 return _again(known)
-            result = await self._ask(template)
+            result = await self._ask(template, attempts)
             if isinstance(result, CoachScore):
-                self._known[key] = result
-                if len(self._known) > REMEMBERED:
-                    self._known.popitem(last=False)
+                _remember(self._known, key, result)
             return result
+
+    async def _solution(self, case: CoachCase, attempts: Attempts) -> str:
+        """Solve a case's task, or recall its solution; the first score of a task pays for it.
+
+        Raises:
+            ProviderError: There is none.
+        """
+        lock = self._locks.setdefault(f"solution of {case.statement}", asyncio.Lock())
+        async with lock:
+            known = self._solutions.get(case.statement)
+            if known is not None:
+                return known
+            template = SolvingTemplate(case, self._config)
+            reply = await self._repeated(template, attempts, "")
+            if not (solution := reply.text.strip()):
+                raise Final("unparsable", "the reply is empty")
+            _remember(self._solutions, case.statement, solution)
+            return solution
 
     async def start(self) -> None:
         """Bring up what is asked, where that is ours; without it the first question does."""
@@ -131,13 +164,17 @@ class LlmCoach:
         """Give connections back."""
         await self._provider.close()
 
-    async def _ask(self, template: RequestTemplate) -> CoachScore | Unscored:
-        attempts = Attempts(template.case, self._config.charged, self._clock)
-        repeated = retrying(self._clock, lambda: attempts.began() + self._config.deadline_seconds)
+    async def _repeated(
+        self, template: RequestTemplate | SolvingTemplate, attempts: Attempts, why: str
+    ) -> ProviderReply:
+        again = retrying(self._clock, lambda: attempts.began() + self._config.deadline_seconds)
+        return await again(self._attempt, template, attempts, why)
+
+    async def _ask(self, template: RequestTemplate, attempts: Attempts) -> CoachScore | Unscored:
         why = ""
         for _ in range(1 + REASKS):
             try:
-                reply = await repeated(self._attempt, template, attempts, why)
+                reply = await self._repeated(template, attempts, why)
             except ProviderError as error:
                 return attempts.unscored(error.reason, str(error))
             read = read_reply(reply.text, marker=template.marker, evidence=template.evidence)
@@ -147,7 +184,7 @@ class LlmCoach:
         return attempts.unscored("unparsable", why)
 
     async def _attempt(
-        self, template: RequestTemplate, attempts: Attempts, why: str
+        self, template: RequestTemplate | SolvingTemplate, attempts: Attempts, why: str
     ) -> ProviderReply:
         """Make one call within concurrency, rates and budget.
 
@@ -169,7 +206,9 @@ class LlmCoach:
             attempts.begin()
             used: Usage | None = Usage()
             try:
-                reply = attempts.reply = await self._call(request, template.case.sample)
+                judges = isinstance(template, RequestTemplate)
+                reply = await self._call(request, template.case.sample, judges=judges)
+                attempts.reply = reply
                 used = reply.usage
             except ProviderError as error:
                 used = error.usage
@@ -183,17 +222,25 @@ class LlmCoach:
             self._calls.speed_up()
             return reply
 
-    async def _call(self, request: CoachRequest, sample: int) -> ProviderReply:
+    async def _call(self, request: CoachRequest, sample: int, *, judges: bool) -> ProviderReply:
         # A provider with a server of its own knows whether that is silent or only slow.
         seconds = None if self._config.is_local else self._config.attempt_seconds
         try:
             async with asyncio.timeout(seconds):
-                return await self._provider.ask(request.system, request.prompt, seed=sample)
+                return await self._provider.ask(
+                    request.system, request.prompt, seed=sample, judges=judges
+                )
         except TimeoutError:
             raise Passing("timeout", f"no answer within {seconds:g} s") from None
 
     def _cost(self, usage: Usage) -> Cost:
         return cost(usage, self._config.charged)
+
+
+def _remember(known: OrderedDict[str, T], key: str, value: T) -> None:
+    known[key] = value
+    if len(known) > REMEMBERED:
+        known.popitem(last=False)
 
 
 def _again(known: CoachScore) -> CoachScore:

@@ -107,6 +107,7 @@ def judged_by(config: CoachModelConfig, team: CoachedTeam) -> dict[str, str]:
             rubrics.rubrics[agent],
             correction=config.correction,
             brief=config.server.rationale_characters,
+            own_solution=config.own_solution,
         )
         for agent in team.agents
     }

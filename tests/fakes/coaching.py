@@ -28,7 +28,7 @@ class ScriptedProvider:
     in_flight: int = 0
     most_in_flight: int = 0
 
-    async def ask(self, system: str, user: str, *, seed: int) -> ProviderReply:
+    async def ask(self, system: str, user: str, *, seed: int, judges: bool = True) -> ProviderReply:
         question = Question(system=system, user=user, max_output_tokens=0, thinking_budget=0)
         number = len(self.asked)
         self.asked.append(question)

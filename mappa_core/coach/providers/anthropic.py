@@ -28,8 +28,15 @@ class AnthropicProvider:
             max_retries=0,
         )
 
-    async def ask(self, system: str, user: str, *, seed: int) -> ProviderReply:  # noqa: ARG002
-        """Send one request, without any retry; this provider takes no seed."""
+    async def ask(
+        self,
+        system: str,
+        user: str,
+        *,
+        seed: int,  # noqa: ARG002
+        judges: bool = True,  # noqa: ARG002
+    ) -> ProviderReply:
+        """Send one request, without any retry; this provider takes neither seed nor form."""
         budget = self._config.thinking_budget or 0
         thinking: ThinkingConfigParam | None = (
             {"type": "enabled", "budget_tokens": budget} if budget else None

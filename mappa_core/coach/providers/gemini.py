@@ -36,14 +36,14 @@ class GeminiProvider:
         self._client, self._http, self._config, self._secrets = client, http, config, secrets
         self._caches = ContextCaches(client, config, secrets=secrets)
 
-    async def ask(self, system: str, user: str, *, seed: int) -> ProviderReply:
+    async def ask(self, system: str, user: str, *, seed: int, judges: bool = True) -> ProviderReply:
         """Send one request, without any retry."""
         cache, paid = await self._caches.of(system)
         try:
             answer = await self._client.aio.models.generate_content(
                 model=self._config.model,
                 contents=user,
-                config=self._settings(system, seed, cache),
+                config=self._settings(system, seed, cache, judges=judges),
             )
             reply = read_answer(answer)
         except ProviderError as error:
@@ -64,7 +64,9 @@ class GeminiProvider:
         await self._client.aio.aclose()
         await self._http.aclose()
 
-    def _settings(self, system: str, seed: int, cache: str | None) -> types.GenerateContentConfig:
+    def _settings(
+        self, system: str, seed: int, cache: str | None, *, judges: bool
+    ) -> types.GenerateContentConfig:
         budget = self._config.thinking_budget
         thinking = None if budget is None else types.ThinkingConfig(thinking_budget=budget)
         return types.GenerateContentConfig(
@@ -74,8 +76,8 @@ class GeminiProvider:
             # Thoughts count against Gemini's limit.
             max_output_tokens=self._config.max_output_tokens + (budget or 0),
             thinking_config=thinking,
-            response_mime_type="application/json",
-            response_json_schema=dict(REPLY_SCHEMA),
+            response_mime_type="application/json" if judges else None,
+            response_json_schema=dict(REPLY_SCHEMA) if judges else None,
             seed=seed,
         )
 

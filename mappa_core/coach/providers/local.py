@@ -51,10 +51,10 @@ class LocalProvider:
                 # A rubric that is read later costs time alone.
                 await self._server.bring_back(client)
 
-    async def ask(self, system: str, user: str, *, seed: int) -> ProviderReply:
+    async def ask(self, system: str, user: str, *, seed: int, judges: bool = True) -> ProviderReply:
         """Send one request as soon as the server has a place for it, without any retry."""
         async with self._server.place() as client:
-            call = asyncio.ensure_future(self._streamed(client, system, user, seed))
+            call = asyncio.ensure_future(self._streamed(client, system, user, seed, judges=judges))
             try:
                 await self._until_done(call)
                 return reply_of(call.result())
@@ -85,7 +85,7 @@ class LocalProvider:
         raise Passing("timeout", f"the coach's server gave no token within {limit:g} s")
 
     async def _streamed(
-        self, client: openai.AsyncOpenAI, system: str, user: str, seed: int
+        self, client: openai.AsyncOpenAI, system: str, user: str, seed: int, *, judges: bool
     ) -> ChatCompletion:
         async with client.chat.completions.stream(
             model=self._config.model,
@@ -95,7 +95,7 @@ class LocalProvider:
             ],
             temperature=self._config.temperature,
             max_completion_tokens=self._config.max_output_tokens,
-            response_format=self._format,  # pyright: ignore[reportArgumentType]
+            response_format=self._format if judges else openai.omit,  # pyright: ignore[reportArgumentType]
             stream_options={"include_usage": True},
             seed=seed,
         ) as stream:

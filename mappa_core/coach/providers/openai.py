@@ -38,7 +38,7 @@ class OpenAiProvider:
             max_retries=0,
         )
 
-    async def ask(self, system: str, user: str, *, seed: int) -> ProviderReply:
+    async def ask(self, system: str, user: str, *, seed: int, judges: bool = True) -> ProviderReply:
         """Send one request, without any retry."""
         try:
             answer = await self._client.chat.completions.create(
@@ -50,7 +50,7 @@ class OpenAiProvider:
                 temperature=self._config.temperature,
                 max_completion_tokens=self._config.max_output_tokens,
                 reasoning_effort=self._config.reasoning_effort or openai.omit,
-                response_format=_FORMAT,
+                response_format=_FORMAT if judges else openai.omit,
                 seed=seed,
             )
         except (openai.APIError, ValueError) as error:

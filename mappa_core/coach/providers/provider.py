@@ -53,8 +53,8 @@ class Final(ProviderError):
 class Provider(Protocol):
     """Asks a model."""
 
-    async def ask(self, system: str, user: str, *, seed: int) -> ProviderReply:
-        """Send one request, without any retry.
+    async def ask(self, system: str, user: str, *, seed: int, judges: bool = True) -> ProviderReply:
+        """Send one request, without any retry; one that `judges` is held to a judgement's form.
 
         Raises:
             ProviderError: There is no reply.

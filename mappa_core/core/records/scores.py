@@ -73,6 +73,8 @@ class CoachCase:
     """Which of its repeats this is; equal cases of one sample need to be asked about only once."""
     duties: tuple[Duty, ...] = ()
     """Which files each agent has to leave behind, in the order of the chain."""
+    own_solution: str | None = None
+    """The coach's own solution of the task, made before it saw any work on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
