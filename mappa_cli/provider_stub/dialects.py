@@ -50,6 +50,7 @@ def _gemini_question(body: Body) -> Question:
         user=_gemini_text(body["contents"]),
         max_output_tokens=int(_either(config, "maxOutputTokens", "max_output_tokens", 8192)),
         thinking_budget=int(_either(thinking, "thinkingBudget", "thinking_budget", 0)),
+        structured=_either(config, "responseJsonSchema", "response_json_schema", None) is not None,
     )
 
 
@@ -109,6 +110,7 @@ def _openai_question(body: Body) -> Question:
         user=said["user"],
         max_output_tokens=int(limit),
         thinking_budget=0,
+        structured="response_format" in body,
     )
 
 

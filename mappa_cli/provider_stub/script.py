@@ -52,6 +52,8 @@ class Question:
     user: str
     max_output_tokens: int
     thinking_budget: int
+    structured: bool = False
+    """Whether the reply is held to a JSON schema."""
 
     @property
     def marker(self) -> str:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from mappa_core.coach.budget import CHARACTERS_PER_TOKEN, Usage, cost, estimated_tokens
 from mappa_core.coach.config import CoachModelConfig
-from mappa_core.coach.evidence import build_prompt
+from mappa_core.coach.evidence import SOLVING, build_prompt
 from mappa_core.coach.rubrics import RubricSet
 from mappa_core.core.records.episodes import Action, FinishReason, Observation, Turn
 from mappa_core.core.records.scores import CoachCase
@@ -85,6 +85,9 @@ def forecast(
     total, seen = Forecast(), set[str]()
     for case in cases:
         rubric = rubrics.rubrics.get(case.agent)
+        if config.own_solution and case.statement not in seen:
+            seen.add(case.statement)
+            total += _solving(case, config, reply)
         if rubric is not None:
             prompt = build_prompt(case, rubric, correction=config.correction)
             cached = estimated_tokens(prompt.system) if prompt.system in seen else 0
@@ -95,13 +98,23 @@ def forecast(
                 reply=reply,
                 thought=thought,
             )
-            total += Forecast(
-                calls=1,
-                prompt_tokens=usage.prompt,
-                reply_tokens=usage.reply + usage.thought,
-                cost_usd=cost(usage, config.charged).usd,
-            )
+            total += _one_call(usage, config)
     return total
+
+
+def _solving(case: CoachCase, config: CoachModelConfig, reply: int) -> Forecast:
+    """What the coach's own solution of a task takes; at most as long as its judgements."""
+    usage = Usage(prompt=estimated_tokens(SOLVING, case.statement), reply=reply)
+    return _one_call(usage, config)
+
+
+def _one_call(usage: Usage, config: CoachModelConfig) -> Forecast:
+    return Forecast(
+        calls=1,
+        prompt_tokens=usage.prompt,
+        reply_tokens=usage.reply + usage.thought,
+        cost_usd=cost(usage, config.charged).usd,
+    )
 
 
 def assumed_turn(

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-
 from mappa_core.coach.attempts import Attempts, RequestTemplate, SolvingTemplate
 from mappa_core.coach.budget import Budget, Cost, Usage, cost, estimated_tokens
 from mappa_core.coach.config import CoachModelConfig
@@ -123,7 +122,7 @@ class LlmCoach:
             try:
                 case = replace(case, own_solution=await self._solution(case, attempts))
             except ProviderError as error:
-                return attempts.unscored(error.reason, f"no solution of its own: {error}")
+                return attempts.unscored(error.reason, f"its own solution: {error}")
         template = RequestTemplate(case, self._systems[case.agent], self._config)
         key = f"{case.agent}/{template.marker}/{case.sample}"
         lock = self._locks.setdefault(key, asyncio.Lock())

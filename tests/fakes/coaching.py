@@ -25,6 +25,8 @@ class ScriptedProvider:
     usage: Usage | None = Usage(prompt=100, reply=10)  # noqa: RUF009 (frozen)
     asked: list[Question] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
+    judged: list[bool] = field(default_factory=list)
+    """Of each call, whether it was held to the form of a judgement."""
     in_flight: int = 0
     most_in_flight: int = 0
 
@@ -33,6 +35,7 @@ class ScriptedProvider:
         number = len(self.asked)
         self.asked.append(question)
         self.seeds.append(seed)
+        self.judged.append(judges)
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:

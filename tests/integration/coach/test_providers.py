@@ -12,7 +12,14 @@ from typing import Any
 
 import pytest
 
-from mappa_cli.provider_stub.script import Fault, Script, no_faults, score_of, seeded_faults
+from mappa_cli.provider_stub.script import (
+    Fault,
+    Question,
+    Script,
+    no_faults,
+    score_of,
+    seeded_faults,
+)
 from mappa_cli.provider_stub.server import ProviderStub, serving
 from mappa_core.app.checks import coached_team
 from mappa_core.coach.budget import Budget, Usage, cost
@@ -70,6 +77,23 @@ async def scores(coach: LlmCoach, count: int) -> Results:
 # Vertex AI signs its requests, a local coach starts its server: tests of their own look after them.
 BACKENDS = tuple(name for name in PROVIDERS if name not in ("vertex", "local"))
 each_backend = pytest.mark.parametrize("backend", BACKENDS)
+
+
+@each_backend
+def test_only_a_judgement_is_held_to_its_form(backend: str) -> None:
+    held: list[bool] = []
+
+    def script(question: Question, number: int) -> Fault:
+        held.append(question.structured)
+        return no_faults(question, number)
+
+    async def body() -> None:
+        async with coached(backend, script, own_solution=True) as (coach, _):
+            assert isinstance(await coach.score(make_case()), CoachScore)
+
+    asyncio.run(body())
+    # Anthropic's interface has no form that it would hold a reply to.
+    assert held == [False, backend != "anthropic"]
 
 
 @each_backend

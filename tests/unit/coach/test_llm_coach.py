@@ -12,6 +12,7 @@ from mappa_core.coach import pacing
 from mappa_core.coach.attempts import RequestTemplate
 from mappa_core.coach.budget import Budget, Usage
 from mappa_core.coach.config import BudgetConfig, CoachModelConfig
+from mappa_core.coach.evidence import SOLVING, WITH_OWN_SOLUTION
 from mappa_core.coach.llm_coach import LlmCoach
 from mappa_core.coach.pacing import CallLimit
 from mappa_core.coach.protocols import BudgetedCoach
@@ -405,3 +406,58 @@ def test_cases_are_put_into_words_only_when_their_turn_comes() -> None:
         return in_words
 
     assert asyncio.run(body()) == 1
+
+
+def _solves(question: Question, number: int) -> str:
+    return "4 * 5 = 20" if question.system == SOLVING else agree(question, number)
+
+
+def test_a_task_is_solved_once_and_judged_with_that_solution_at_hand() -> None:
+    provider = ScriptedProvider(_solves, seconds=0.01)
+    coach = make_coach(provider, own_solution=True)
+
+    async def both() -> list[CoachScore | Unscored]:
+        cases = make_case("Multiply 4 by 5."), make_case("Add 4 and 5.")
+        return await asyncio.gather(*(coach.score(case) for case in cases))
+
+    scores = asyncio.run(both())
+    solving, *judging = provider.asked
+    assert (solving.system, solving.user) == (SOLVING, make_case().statement)
+    assert provider.judged == [False, True, True]
+    for question in judging:
+        assert "<<<your own solution>>>\n4 * 5 = 20\n<<<END " in question.user
+        assert WITH_OWN_SOLUTION in question.system
+    # Who came first paid for the solution, too.
+    assert sorted(score.attempts for score in scores) == [1, 2]
+    assert sorted(score.prompt_tokens or 0 for score in scores) == [100, 200]
+    assert coach.spent.calls == 3
+
+
+def test_a_coach_under_other_rubrics_knows_the_solution() -> None:
+    provider = ScriptedProvider(_solves)
+    coach = make_coach(provider, own_solution=True)
+
+    async def body() -> None:
+        await coach.score(make_case())
+        await coach.under(RUBRICS).score(make_case("Another plan."))
+
+    asyncio.run(body())
+    assert provider.judged == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"), [(Final("refused", "no"), "refused"), (" \n", "unparsable")]
+)
+def test_without_a_solution_there_is_no_score(answer: str | ProviderError, reason: str) -> None:
+    provider = ScriptedProvider(lambda question, number: answer)
+    score = ask(provider, own_solution=True)
+    assert isinstance(score, Unscored)
+    assert (score.reason, score.attempts) == (reason, 1)
+    assert "its own solution" in score.detail
+
+
+def test_unless_asked_a_coach_solves_nothing() -> None:
+    provider = ScriptedProvider()
+    ask(provider)
+    assert provider.judged == [True]
+    assert WITH_OWN_SOLUTION not in provider.asked[0].system

@@ -153,7 +153,9 @@ class Placed:
 class Hanging(LocalProvider):
     """Asks and is never answered."""
 
-    async def _streamed(self, client: Any, system: str, user: str, seed: int) -> Any:
+    async def _streamed(
+        self, client: Any, system: str, user: str, seed: int, *, judges: bool
+    ) -> Any:
         await asyncio.Event().wait()
 
 
