@@ -19,6 +19,7 @@ _WORDS = (
     "agent",
     "tool_status",
     "unscored_reason",
+    "left_out",
     "scorer",
     "change",
     "put",
@@ -74,6 +75,7 @@ def frame(table: ArrowTable) -> Frame:
         success=floats(table, "success"),
         advantage=floats(table, "advantage"),
         weight=np.nan_to_num(floats(table, "weight")),
+        cut_off=_where(factor(table, "left_out"), lambda name: name == "truncated"),
     )
 
 

@@ -64,6 +64,8 @@ class Frame:
     """NaN where no update counted the action."""
     weight: Floats
     """Share of its update's loss."""
+    cut_off: Mask
+    """Whether its update left it out because it was truncated."""
 
     def __len__(self) -> int:
         return len(self.score)

@@ -71,8 +71,8 @@ def updates_under(store: AuditStore, name: str, coach: Scorer) -> Against:
     again = _in_rows(ratings, ratings.again(), rows)
     return Against(
         scorer=ratings.scorer.names[scorer],
-        updates=tuple(other_updates(frame, other, again, by_problem=run.by_problem)),
-        beyond=flips_beyond(frame, other, again, by_problem=run.by_problem),
+        updates=tuple(other_updates(frame, other, again, run.rule)),
+        beyond=flips_beyond(frame, other, again, run.rule),
     )
 
 

@@ -100,8 +100,7 @@ def _dated(found_in: Sequence[Gap]) -> Iterator[Gap]:
 
 def _shares(run: AuditedRun, frame: Frame, bias: Floats, points: str) -> Iterator[Figure]:
     """What of each update the bias was."""
-    by_problem = run.by_problem
-    for update in update_shares(frame, bias, by_problem=by_problem):
+    for update in update_shares(frame, bias, run.rule):
         yield Figure(
             kind="update_share",
             subject=update.agent,
@@ -109,7 +108,7 @@ def _shares(run: AuditedRun, frame: Frame, bias: Floats, points: str) -> Iterato
             unit="share of the advantage",
             iteration=update.iteration,
             actions=update.actions,
-            sql=sql.update_share(update.agent, update.iteration, points, by_problem=by_problem),
+            sql=sql.update_share(update.agent, update.iteration, points, run.rule),
             detail={
                 "pull": update.pull,
                 "gap_of_advantages": update.gap,

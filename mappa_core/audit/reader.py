@@ -52,7 +52,7 @@ T = TypeVar("T")
 _FRAME = f"""
 SELECT action_id, score, unscored_reason, task_type, agent, problem_id, iteration, turn_index,
     hashtextextended(episode_id::text, 0) AS episode,
-    level, sampled_tokens, tool_status, success, advantage, weight
+    level, sampled_tokens, tool_status, success, advantage, weight, left_out
 {sql.TRAINED}"""
 _SEVERAL = "audit.action_scores WHERE run_id = :run AND NOT trained"
 
@@ -87,7 +87,8 @@ class AuditReader(Repository):
             NotFound: None matches, or several do.
         """
         query = (
-            "SELECT run_id AS id, run AS name, team, baseline FROM audit.runs "
+            "SELECT run_id AS id, run AS name, team, baseline, credit, discount "
+            "FROM audit.runs "
             "WHERE run = :name OR run_id::text = :name "
             "OR starts_with(run, :name) OR starts_with(run_id::text, :name) "
             "ORDER BY (run = :name OR run_id::text = :name) DESC LIMIT 2"

@@ -14,6 +14,19 @@ SAMPLES: tuple[Picked, ...] = ("random", "audit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CreditRule:
+    """What a run's actions were held to account for, and what with."""
+
+    by_problem: bool = True
+    """Whether an action is compared with others of its problem, and not with the whole batch."""
+    credit: str = "action"
+    """`action`, its own score; `return`, its agent's later ones too; `team`, the mean of its own
+    and all later ones of the episode."""
+    discount: float = 1.0
+    """Of a return, for each of the agent's actions that a score is ahead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditedRun:
     """What an audit needs to know of a run."""
 
@@ -22,11 +35,16 @@ class AuditedRun:
     team: str
     baseline: str | None
     """What its advantages are relative to: `group` or `none`; None where the run does not say."""
+    credit: str = "action"
+    discount: float = 1.0
+    """As in `CreditRule`."""
 
     @property
-    def by_problem(self) -> bool:
-        """Whether an action is compared with others of its problem, as is usual."""
-        return self.baseline != "none"
+    def rule(self) -> CreditRule:
+        """How its scores became advantages; others of its problem are the usual comparison."""
+        return CreditRule(
+            by_problem=self.baseline != "none", credit=self.credit, discount=self.discount
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

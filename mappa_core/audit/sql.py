@@ -10,6 +10,8 @@ from rows; their queries give those rows, and `stored` what came out.
 
 from collections.abc import Mapping
 
+from mappa_core.audit.records import CreditRule
+
 TRAINED = """FROM audit.action_scores
 WHERE run_id = '{run}' AND trained AND phase = 'train'"""
 
@@ -148,23 +150,30 @@ SELECT {estimate} AS estimate, * FROM bounds
 """
 
 
-def update_share(agent: str, iteration: int, bias: str, *, by_problem: bool) -> str:
+def update_share(agent: str, iteration: int, bias: str, rule: CreditRule) -> str:
     """The part of one update's advantages that goes with the bias.
 
     Args:
         agent: Whose update.
         iteration: Of it.
         bias: Points too much, as an expression.
-        by_problem: Whether advantages are relative to the mean of the problem's scores at a turn.
+        rule: What actions were held to account for.
     """
-    group = "PARTITION BY problem_id, turn_index" if by_problem else ""
+    group = "PARTITION BY problem_id, visit" if rule.by_problem else ""
     return f"""
-WITH rows AS (
+WITH played AS (
+    SELECT *, row_number() OVER (PARTITION BY episode_id, agent ORDER BY turn_index) AS visit,
+           score IS NOT NULL AND sampled_tokens > 0
+               AND left_out IS DISTINCT FROM 'truncated' AS counts
+    {TRAINED} AND iteration = {iteration}
+), credited AS (
+    SELECT *, {_credited("score", rule)} AS s, {_credited(bias, rule)} AS b
+    FROM played
+), rows AS (
     SELECT advantage, {bias} AS bias, weight / sum(weight) OVER () AS w,
-           score - avg(score) OVER ({group}) AS s,
-           {bias} - avg({bias}) OVER ({group}) AS b
-    {TRAINED} AND agent = {quoted(agent)} AND iteration = {iteration}
-        AND score IS NOT NULL AND advantage IS NOT NULL
+           s - avg(s) OVER ({group}) AS s, b - avg(b) OVER ({group}) AS b
+    FROM credited
+    WHERE agent = {quoted(agent)} AND counts AND advantage IS NOT NULL
 ), scaled AS (
     SELECT advantage, bias, w,
            coalesce(b * sum(w * s * advantage) OVER () / nullif(sum(w * s * s) OVER (), 0), 0) AS b
@@ -174,6 +183,20 @@ SELECT coalesce(sum(w * b * advantage) / nullif(sum(w * advantage * advantage), 
        count(*) AS actions, coalesce(sum(w * b) FILTER (WHERE bias > 0), 0) AS pull
 FROM scaled
 """
+
+
+def _credited(points: str, rule: CreditRule) -> str:
+    """What an action is credited with, where those points are what the coach gives."""
+    onwards = "ORDER BY turn_index ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING"
+    if rule.credit == "team":
+        return f"avg({points}) FILTER (WHERE counts) OVER (PARTITION BY episode_id {onwards})"
+    if rule.credit == "action":
+        return f"({points})"
+    ahead = f"power({rule.discount!r}::float8, visit - 1)"
+    return (
+        f"sum({points} * {ahead}) FILTER (WHERE counts) "
+        f"OVER (PARTITION BY episode_id, agent {onwards}) / {ahead}"
+    )
 
 
 SCORER = "concat(coach, ' ', coach_model, ' ', coach_model_version, ', rubric ', rubric_version)"

@@ -76,6 +76,7 @@ def simulate(world: World, rng: np.random.Generator) -> Frame:
         success=success,
         advantage=np.full(count, np.nan),
         weight=np.zeros(count),
+        cut_off=np.zeros(count, dtype=bool),
     )
 
 

@@ -1,8 +1,8 @@
 """What scores did to the updates: a bias's share of them, and what another coach would have made.
 
 Advantages are linear in the scores up to the normaliser, so each splits into what the bias made
-of it and the rest. For one agent's update with scores s, estimated bias b and centring C (by
-problem and turn where the baseline is the group's, by batch otherwise),
+of it and the rest. For one agent's update with credited scores s, bias b of them (`credited`) and
+centring C (by problem and visit where the baseline is the group's, by batch otherwise),
 
     A = k C(s),   A_bias = k C(b),   share = sum w A_bias A / sum w A^2
 
@@ -18,11 +18,13 @@ and what is left of it is what differs within a group.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from mappa_core.audit.frame import Floats, Frame, Ints, Mask
+from mappa_core.audit.records import CreditRule
+from mappa_core.audit.statistics.credited import credited, visits
 from mappa_core.audit.statistics.regression import Estimate, cluster_sums, contrast, fit
 
 DIFFERENT_COSINE = 0.9
@@ -83,54 +85,56 @@ class OtherUpdate:
         return self.cosine < DIFFERENT_COSINE * self.floor.cosine
 
 
-def update_shares(frame: Frame, bias: Floats, *, by_problem: bool) -> Iterator[UpdateBias]:
+def update_shares(frame: Frame, bias: Floats, rule: CreditRule) -> Iterator[UpdateBias]:
     """Yield the bias's part in every update.
 
     Args:
-        frame: Actions with scores, advantages and weights.
+        frame: All the run's actions.
         bias: (N,) points the coach gave too much.
-        by_problem: Whether advantages are relative to the mean of the problem's scores at a turn.
+        rule: What its actions were held to account for.
     """
-    for rows in _updates(frame, ~np.isnan(frame.score)):
-        yield _update_share(frame.take(rows), bias[rows], by_problem=by_problem)
+    seen, part = _as_credited(frame, rule), credited(frame, bias, rule)
+    for rows in _updates(seen, ~np.isnan(seen.score)):
+        yield _update_share(seen.take(rows), bias[rows], part[rows], by_problem=rule.by_problem)
 
 
 def other_updates(
-    frame: Frame, other: Floats, again: Floats, *, by_problem: bool
+    frame: Frame, other: Floats, again: Floats, rule: CreditRule
 ) -> Iterator[OtherUpdate]:
     """Yield each update as another coach's scores would have made it.
 
     Args:
-        frame: The run's actions.
-        other: (N,) the other coach's scores of the same rows, NaN where there is none.
+        frame: All the run's actions.
+        other: (N,) the other coach's scores of the same rows, NaN where there is none; an action
+            counts where it gave all that the action was held to account for.
         again: (N,) a second scoring by the coach that trained; the floor counts where all of an
             update's rows have one.
-        by_problem: Whether advantages are relative to the mean of the problem's scores at a turn.
+        rule: What its actions were held to account for.
     """
-    for rows in _updates(frame, ~np.isnan(frame.score) & ~np.isnan(other)):
-        yield _other_update(frame.take(rows), other[rows], again[rows], by_problem=by_problem)
+    seen, other, again = _three(frame, other, again, rule)
+    for rows in _updates(seen, ~np.isnan(seen.score) & ~np.isnan(other)):
+        yield _other_update(seen.take(rows), other[rows], again[rows], by_problem=rule.by_problem)
 
 
-def flips_beyond(
-    frame: Frame, other: Floats, again: Floats, *, by_problem: bool
-) -> Estimate | None:
+def flips_beyond(frame: Frame, other: Floats, again: Floats, rule: CreditRule) -> Estimate | None:
     """The share of advantages that another coach turns, less the share that its own noise turns.
 
     Args:
-        frame: The run's actions.
+        frame: All the run's actions.
         other: (N,) the other coach's scores, NaN where there is none.
         again: (N,) a second scoring by the coach that trained.
-        by_problem: As for `other_updates`.
+        rule: What its actions were held to account for.
 
     Returns:
         The difference within the action, problems as clusters; None below two problems.
     """
     turned: list[Floats] = []
     problems: list[Ints] = []
-    usable = ~np.isnan(frame.score) & ~np.isnan(other) & ~np.isnan(again)
-    for rows in _updates(frame, usable):
-        update = frame.take(rows)
-        groups = _groups(update, by_problem=by_problem)
+    seen, other, again = _three(frame, other, again, rule)
+    usable = ~np.isnan(seen.score) & ~np.isnan(other) & ~np.isnan(again)
+    for rows in _updates(seen, usable):
+        update = seen.take(rows)
+        groups = _groups(update, by_problem=rule.by_problem)
         had, would, floor = (
             advantages(scores, groups, update.weight)
             for scores in (update.score, other[rows], again[rows])
@@ -144,6 +148,19 @@ def flips_beyond(
     return contrast(fit(cluster_sums(np.ones((len(values), 1)), values, codes)), np.ones(1))
 
 
+def _as_credited(frame: Frame, rule: CreditRule) -> Frame:
+    """The actions as updates saw them: credited with their scores, and compared by visit."""
+    return replace(frame, score=credited(frame, frame.score, rule), turn=visits(frame))
+
+
+def _three(
+    frame: Frame, other: Floats, again: Floats, rule: CreditRule
+) -> tuple[Frame, Floats, Floats]:
+    """The actions, and what they would have been credited with by two other scorings."""
+    seen = _as_credited(frame, rule)
+    return seen, credited(frame, other, rule), credited(frame, again, rule)
+
+
 def _updates(frame: Frame, usable: Mask) -> Iterator[Mask]:
     """Yield the usable rows of each agent's update, iteration by iteration."""
     usable = usable & ~np.isnan(frame.advantage)
@@ -153,10 +170,11 @@ def _updates(frame: Frame, usable: Mask) -> Iterator[Mask]:
             yield own & (frame.iteration == iteration)
 
 
-def _update_share(rows: Frame, bias: Floats, *, by_problem: bool) -> UpdateBias:
+def _update_share(rows: Frame, bias: Floats, credit: Floats, *, by_problem: bool) -> UpdateBias:
+    """The part of an update that goes with its actions' bias, and with what they got by it."""
     weight = rows.weight / max(rows.weight.sum(), 1e-300)
     groups = _groups(rows, by_problem=by_problem)
-    scores, part = _centred(rows.score, groups), _centred(bias, groups)
+    scores, part = _centred(rows.score, groups), _centred(credit, groups)
     variance = float((weight * scores**2).sum())
     scale = float((weight * scores * rows.advantage).sum()) / variance if variance > 0 else 0.0
     of_bias = scale * part

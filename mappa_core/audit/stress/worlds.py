@@ -123,6 +123,7 @@ def made_up(world: StressWorld, rng: np.random.Generator) -> Frame:
         success=work.success,
         advantage=np.full(count, np.nan),
         weight=np.full(count, 1 / count),
+        cut_off=np.zeros(count, dtype=bool),
     )
 
 

@@ -132,7 +132,7 @@ def test_what_advantages_are_relative_to_is_that_of_the_estimator(
     def by_problem(config: dict[str, object]) -> bool:
         run = make_run(json.dumps(config))
         store.runs.add_run(replace(run, config=config))
-        return audit.run(str(run.id)).by_problem
+        return audit.run(str(run.id)).rule.by_problem
 
     for estimator, row in ESTIMATORS.items():
         config = TrainConfig.model_validate({"algorithm": {"estimator": estimator}})

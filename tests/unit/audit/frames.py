@@ -21,6 +21,7 @@ def make_frame(
     advantage: Sequence[float] | None = None,
     weight: Sequence[float] | None = None,
     unparsed: Sequence[bool] | None = None,
+    cut_off: Sequence[bool] | None = None,
 ) -> Frame:
     count = len(score)
     return Frame(
@@ -39,4 +40,5 @@ def make_frame(
         success=np.array(success or [1.0] * count, dtype=float),
         advantage=np.array(advantage or [np.nan] * count, dtype=float),
         weight=np.array(weight or [1 / count] * count, dtype=float),
+        cut_off=np.array(cut_off or [False] * count, dtype=bool),
     )

@@ -101,4 +101,5 @@ def _frame(
         success=right[row].astype(float),
         advantage=np.full(count, np.nan),
         weight=np.full(count, 1 / count),
+        cut_off=np.zeros(count, dtype=bool),
     )

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from mappa_core.audit.frame import Factor, Floats, Ints, LabelledScores, Ratings
+from mappa_core.audit.records import CreditRule
 from mappa_core.audit.statistics.agreement import (
     agreement,
     alpha,
@@ -21,6 +22,7 @@ from mappa_core.audit.watch.history import RunningSums
 from tests.unit.audit.frames import make_frame
 
 NAN = float("nan")
+BATCH = CreditRule(by_problem=False)
 
 
 def test_another_coach_beside_the_one_that_trained_by_hand() -> None:
@@ -229,15 +231,22 @@ def test_a_bias_that_a_group_baseline_takes_away_has_no_share() -> None:
         advantage=[1, -1, 1, -1],
     )
     bias = np.array([3.0, 3.0, 0.0, 0.0])
-    (within,) = update_shares(frame, bias, by_problem=True)
+    (within,) = update_shares(frame, bias, CreditRule())
     assert (within.share, within.pull) == (0.0, 0.0)
 
 
-def test_turns_of_a_problem_are_not_compared() -> None:
-    frame = make_frame([7, 5, 4, 2], problem=["1"] * 4, turn=[0, 0, 1, 1], advantage=[1, -1, 1, -1])
-    (later,) = update_shares(frame, np.array([3.0, 3.0, 0.0, 0.0]), by_problem=True)
+def test_visits_of_a_problem_are_not_compared() -> None:
+    """The second episode has another agent's turn in between: its second visit is turn 2."""
+    frame = make_frame(
+        [7, 5, 4, 2],
+        problem=["1"] * 4,
+        episode=[1, 2, 1, 2],
+        turn=[0, 0, 1, 2],
+        advantage=[1, -1, 1, -1],
+    )
+    (later,) = update_shares(frame, np.array([3.0, 3.0, 0.0, 0.0]), CreditRule())
     assert later.share == 0.0
-    (one,) = update_shares(frame, np.array([3.0, 0.0, 0.0, 0.0]), by_problem=True)
+    (one,) = update_shares(frame, np.array([3.0, 0.0, 0.0, 0.0]), CreditRule())
     assert one.share == pytest.approx(0.75)
 
 
@@ -246,13 +255,13 @@ def test_share_of_the_advantage_by_hand(scale: float) -> None:
     # Scores 7, 5, 4, 2: mean 4.5, variance 3.25; the bias makes 1.5 of each distance.
     scores = np.array([7.0, 5.0, 4.0, 2.0])
     frame = make_frame(scores.tolist(), advantage=(scale * (scores - 4.5)).tolist())
-    (found,) = update_shares(frame, np.array([3.0, 3.0, 0.0, 0.0]), by_problem=False)
+    (found,) = update_shares(frame, np.array([3.0, 3.0, 0.0, 0.0]), BATCH)
     assert found.share == pytest.approx(0.25 * 1.5 * (2.5 + 0.5 + 0.5 + 2.5) / 3.25)
     assert found.pull == pytest.approx(0.5 * 1.5 * scale)
     # Means 6 and 3 of the scores, all of which is the bias.
     assert (found.gap, found.gap_of_bias) == pytest.approx((3 * scale, 3 * scale))
     # The same bias, written as what the others were not given.
-    (turned,) = update_shares(frame, np.array([0.0, 0.0, -3.0, -3.0]), by_problem=False)
+    (turned,) = update_shares(frame, np.array([0.0, 0.0, -3.0, -3.0]), BATCH)
     assert (turned.pull, turned.gap_of_bias) == pytest.approx((found.pull, found.gap_of_bias))
 
 
@@ -273,12 +282,12 @@ def test_the_favoured_type_grew() -> None:
 def test_another_coach_by_hand() -> None:
     frame = make_frame([8, 2, 6, 4], advantage=[1.0, -1.0, 0.5, -0.5])
     again, none = np.array([7.0, 3.0, 6.0, 4.0]), np.full(4, NAN)
-    (same,) = other_updates(frame, np.array([4.0, 1.0, 3.0, 2.0]), again, by_problem=False)
+    (same,) = other_updates(frame, np.array([4.0, 1.0, 3.0, 2.0]), again, BATCH)
     assert (same.flipped, same.cosine, same.differs) == (0, pytest.approx(1.0), False)
-    (turned,) = other_updates(frame, np.array([2.0, 8.0, 6.0, NAN]), again, by_problem=False)
+    (turned,) = other_updates(frame, np.array([2.0, 8.0, 6.0, NAN]), again, BATCH)
     assert (turned.actions, turned.flipped, turned.differs) == (3, 2, True)
     # Without a second scoring by its own coach it is not known what differs.
-    (unknown,) = other_updates(frame, np.array([2.0, 8.0, 6.0, NAN]), none, by_problem=False)
+    (unknown,) = other_updates(frame, np.array([2.0, 8.0, 6.0, NAN]), none, BATCH)
     assert (unknown.flipped, unknown.floor, unknown.differs) == (2, None, None)
 
 
@@ -294,16 +303,14 @@ def test_the_same_coach_asked_again_is_no_other_coach() -> None:
         advantage=[1.0] * len(codes),
     )
     again, third = (worth + rng.normal(0, 0.7, len(codes)) for _ in range(2))
-    found = list(other_updates(frame, third, again, by_problem=True))
+    found = list(other_updates(frame, third, again, CreditRule()))
     assert sum(update.flipped for update in found) > 0.1 * len(codes)
     assert [update.differs for update in found] == [False] * 5
-    excess = flips_beyond(frame, third, again, by_problem=True)
+    excess = flips_beyond(frame, third, again, CreditRule())
     assert excess is not None
     low, high = excess.interval()
     assert low <= 0 <= high
-    turned = flips_beyond(frame, 12 - third, again, by_problem=True)
+    turned = flips_beyond(frame, 12 - third, again, CreditRule())
     assert turned is not None
     assert turned.interval()[0] > 0.4
-    assert all(
-        update.differs for update in other_updates(frame, 12 - third, again, by_problem=True)
-    )
+    assert all(update.differs for update in other_updates(frame, 12 - third, again, CreditRule()))
