@@ -57,37 +57,42 @@ SELECT sum(({value}) * (
 
 
 def with_skill(
-    expected: Mapping[tuple[str, int, int, int], tuple[float, float]], where: str = "true"
+    expected: Mapping[tuple[str, int, int, int, int, int], tuple[float, float]],
+    where: str = "true",
 ) -> str:
     """The actions with an outcome, each with how hard its problem is expected to be.
 
     Args:
-        expected: By task type, level, episodes and right ones: the skill, and the chance of a right
-            episode, that these let one expect.
+        expected: By task type, level, first and last iteration of the quarter in which the problem
+            was first played, episodes and right ones: the skill, and the chance of a right episode,
+            that these let one expect.
         where: Which of the run's actions.
     """
     rows = ",\n        ".join(
-        f"({quoted(kind)}, {level}, {played}, {right}, {skill!r}::float8, {success!r}::float8)"
-        for (kind, level, played, right), (skill, success) in sorted(expected.items())
+        f"({quoted(kind)}, {', '.join(map(str, key))}, {skill!r}::float8, {success!r}::float8)"
+        for (kind, *key), (skill, success) in sorted(expected.items())
     )
     return f"""FROM (
-    WITH expected(task_type, level, played, won, skill, success) AS (VALUES
+    WITH expected(task_type, level, since, until, played, won, skill, success) AS (VALUES
         {rows}
     ), rows AS (
         SELECT *
         {TRAINED} AND success IS NOT NULL AND {where}
     ), problems AS (
-        SELECT problem_id, count(*) AS played, sum(success::int) AS won
-        FROM (SELECT DISTINCT episode_id, problem_id, success FROM rows) AS episodes
+        SELECT problem_id, count(*) AS played, sum(success::int) AS won,
+            min(iteration) AS first_iteration
+        FROM (SELECT DISTINCT episode_id, problem_id, iteration, success FROM rows) AS episodes
         GROUP BY problem_id
     )
-    SELECT rows.*, own.skill AS skill_own, others.skill AS skill_others,
+    SELECT rows.*, first_iteration, own.skill AS skill_own, others.skill AS skill_others,
         rows.success::int - others.success AS surprise
     FROM rows JOIN problems USING (problem_id)
     JOIN expected AS own ON own.task_type = rows.task_type AND own.level = rows.level
+        AND first_iteration BETWEEN own.since AND own.until
         AND own.played = problems.played AND own.won = problems.won
     JOIN expected AS others ON others.task_type = rows.task_type
         AND others.level = rows.level
+        AND first_iteration BETWEEN others.since AND others.until
         AND others.played = problems.played - 1
         AND others.won = problems.won - rows.success::int
 ) AS skilled

@@ -24,12 +24,10 @@ from mappa_core.audit.statistics.design import (
     split_design,
     whole_design,
 )
-from mappa_core.audit.statistics.layout import agent_turns
+from mappa_core.audit.statistics.layout import agent_turns, windows
 from mappa_core.audit.statistics.observational import Gap, Word
 from mappa_core.audit.statistics.regression import estimable
 from mappa_core.audit.statistics.sensitivity import unknown
-
-WINDOWS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +93,8 @@ def cell_contrasts(frame: Frame) -> Iterator[Contrast]:
         if _comparable(part):
             yield from _whole(part, name)
             yield from _split(part, name)
-    for first, last in windows(work.frame):
+    quarters = windows(work.frame.iteration)
+    for first, last in quarters if len(quarters) > 1 else ():
         inside = (frame.iteration >= first) & (frame.iteration <= last)
         part = Work.of(frame, inside, f"iteration BETWEEN {first} AND {last}")
         if _comparable(part):
@@ -127,15 +126,6 @@ def association_contrasts(frame: Frame) -> Iterator[Contrast]:
                 against=_UNITS.get(name) or _reference(work.frame, factor),
                 rows=work.scored,
             )
-
-
-def windows(frame: Frame) -> list[tuple[int, int]]:
-    """First and last of each quarter of the iterations; none where there is but one iteration."""
-    numbers = np.unique(frame.iteration)
-    if len(numbers) < 2:
-        return []
-    parts = np.array_split(numbers, min(WINDOWS, len(numbers)))
-    return [(int(part[0]), int(part[-1])) for part in parts]
 
 
 def _work(frame: Frame) -> Work | None:
@@ -242,6 +232,8 @@ def _reference(frame: Frame, factor: str) -> str:
     """The level, or the agent and turn, that the others are compared with."""
     if factor == "level":
         return f"level {frame.level[~np.isnan(frame.score)].min()}"
+    if factor == "window":
+        return "problems first played in iterations {} to {}".format(*windows(frame.iteration)[0])
     agent, turn = agent_turns(frame)[0]
     return f"{frame.agent.names[agent]}, turn {turn}"
 

@@ -1,9 +1,12 @@
 """The regression behind the audit's comparisons, and what its contrasts rest on.
 
-    score = difficulty + task type + agent x turn + length + tools + level + iteration
+    score = difficulty + task type + agent x turn + length + tools + level + quarter + iteration
 
 Difficulty is the own outcome and the expected skill on the problem (`difficulty`). Length counts as
 its distance from the mean of the task type: a type whose work is longer must not be paid for that.
+Time is the quarter of the run in which the problem was first played, which the expected skill is
+given too, and the iterations since then. A finer time would say more of a problem's difficulty than
+the skill knows, where problems come easiest first: neighbours in time would be alike.
 """
 
 from collections.abc import Iterator
@@ -14,7 +17,7 @@ import numpy as np
 
 from mappa_core.audit import sql
 from mappa_core.audit.frame import Floats, Frame, Ints, Mask
-from mappa_core.audit.statistics.difficulty import Difficulty, difficulty
+from mappa_core.audit.statistics.difficulty import Difficulty, Moves, difficulty
 from mappa_core.audit.statistics.layout import agent_turns, linked, scaled
 from mappa_core.audit.statistics.regression import (
     Estimate,
@@ -56,8 +59,8 @@ class Work:
         skills = difficulty(rows)
         names = rows.task_type.names
         table = {
-            (names[code], level, played, right): (found.skill, found.success)
-            for (code, level), stratum in skills.levels.items()
+            (names[code], level, *skills.windows[part], played, right): (found.skill, found.success)
+            for (code, level, part), stratum in skills.levels.items()
             for (name, played, right), found in skills.table.items()
             if name == stratum
         }
@@ -90,8 +93,8 @@ class Column:
     """(N,)."""
     sql: str
     measures_difficulty: bool = False
-    follows: Floats | None = None
-    """How far each value moves with its type's mean skill, which is estimated itself."""
+    follows: Moves | None = None
+    """How far each value moves with its type's mean skill and spread, which are estimated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,10 +153,10 @@ class Regression:
         return self.x[rows][:, used] @ (self.fitted.bread @ weights[used])
 
     def skill_variance(self, weights: Floats) -> float:
-        """Variance of a contrast that comes from not knowing the strata's mean skills.
+        """Variance of a contrast that comes from not knowing mean skills and spreads.
 
-        The contrast moves with a stratum's mean skill m by the sum over its rows of their weight
-        times the slope on the skill times d skill / d m.
+        The contrast moves with one of them by the sum over its rows of their weight times the slope
+        on the skill times how the skill moves.
         """
         moving = [
             (column.follows, slope)
@@ -162,11 +165,10 @@ class Regression:
         ]
         if not moving:
             return 0.0
-        scored, known = self.work.scored, self.work.skills.mean_variance
-        moved = np.sum([slope * follows[scored] for follows, slope in moving], axis=0)
-        codes, rows = self.work.skills.stratum[scored], self.row_weights(weights, scored)
-        by_stratum = np.bincount(codes, weights=moved * rows, minlength=len(known))
-        return float(known @ by_stratum**2)
+        scored = self.work.scored
+        skills, rows = self.work.skills.take(scored), self.row_weights(weights, scored)
+        moved = sum(slope * skills.moved(follows[scored] * rows) for follows, slope in moving)
+        return float(skills.variances @ moved**2)
 
     @cached_property
     def residuals(self) -> Floats:
@@ -258,8 +260,7 @@ def controls(work: Work) -> Iterator[Column]:
     )
     yield Column(name="tool:failed", values=frame.tool_failed.astype(float), sql=failed)
     yield from _levels(work)
-    values, expression = scaled(frame.iteration)
-    yield Column(name="iteration", values=values, sql=expression)
+    yield from _times(work)
     for agent, turn in agent_turns(frame)[1:]:
         name = frame.agent.names[agent]
         member = (frame.agent.codes == agent) & (frame.turn == turn)
@@ -275,7 +276,7 @@ def _levels(work: Work) -> Iterator[Column]:
     """
     frame = work.frame.take(work.scored)
     levels = np.unique(frame.level)
-    if len(levels) <= MOST_LEVELS and linked(frame):
+    if len(levels) <= MOST_LEVELS and linked(frame.task_type.codes, frame.level):
         for level in levels[1:].tolist():
             member = (work.frame.level == level).astype(float)
             yield Column(name=f"level:{level}", values=member, sql=f"(level = {level})::int")
@@ -283,6 +284,32 @@ def _levels(work: Work) -> Iterator[Column]:
         mean = float(work.frame.level.mean())
         centred = work.frame.level.astype(float) - mean
         yield Column(name="level", values=centred, sql=f"(level - {mean!r})")
+
+
+def _times(work: Work) -> Iterator[Column]:
+    """Yield the quarter in which problems were first played, and the iterations since then.
+
+    Where quarters do not link the types, a line through the iterations.
+    """
+    frame, skills, scored = work.frame, work.skills, work.scored
+    quarter = np.searchsorted([last for _, last in skills.windows], skills.first)
+    if not linked(frame.task_type.codes[scored], quarter[scored]):
+        values, expression = scaled(frame.iteration)
+        yield Column(name="iteration", values=values, sql=expression)
+        return
+    for number in np.unique(quarter[scored])[1:].tolist():
+        first, last = skills.windows[number]
+        yield Column(
+            name=f"window:problems first played in iterations {first} to {last}",
+            values=(quarter == number).astype(float),
+            sql=f"(first_iteration BETWEEN {first} AND {last})::int",
+        )
+    span = max(int(np.ptp(frame.iteration)), 1)
+    yield Column(
+        name="iteration",
+        values=(frame.iteration - skills.first) / span,
+        sql=f"((iteration - first_iteration) / {span}::float8)",
+    )
 
 
 def _length(work: Work) -> Column:

@@ -2,13 +2,21 @@
 
 import numpy as np
 
-from mappa_core.audit.frame import Floats, Frame
+from mappa_core.audit.frame import Floats, Frame, Ints
+
+WINDOWS = 4
 
 
-def linked(frame: Frame) -> bool:
-    """Whether each task type is linked with every other by levels that both have, or others do."""
-    table = np.zeros((len(frame.task_type.names), int(frame.level.max(initial=0)) + 1), dtype=bool)
-    table[frame.task_type.codes, frame.level] = True
+def windows(iteration: Ints) -> tuple[tuple[int, int], ...]:
+    """First and last of each quarter of the iterations."""
+    parts = np.array_split(numbers := np.unique(iteration), min(WINDOWS, max(len(numbers), 1)))
+    return tuple((int(part[0]), int(part[-1])) for part in parts if len(part))
+
+
+def linked(kind: Ints, group: Ints) -> bool:
+    """Whether each task type is linked with every other by groups that both have, or others do."""
+    table = np.zeros((int(kind.max(initial=0)) + 1, int(group.max(initial=0)) + 1), dtype=bool)
+    table[kind, group] = True
     table = table[table.any(axis=1)]
     reached = np.arange(len(table)) == 0
     for _ in table:

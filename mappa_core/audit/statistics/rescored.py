@@ -57,18 +57,18 @@ class Rescored:
 
 
 class Unsure:
-    """Draws how far each stratum's mean skill is off, the same wherever it is held constant."""
+    """Draws how far mean skills and spreads are off, the same wherever they are held constant."""
 
     def __init__(self, rng: np.random.Generator, runs: int, repeats: int = 1) -> None:
         self._rng, self._runs, self._repeats = rng, runs, repeats
         self._drawn: dict[int, Floats] = {}
 
     def errors(self, skills: Difficulty) -> Floats:
-        """(strata, S) in standard deviations of the normal."""
+        """(unknowns, S) of one run's strata and types."""
         key = id(skills.table)
         if key not in self._drawn:
-            drawn = self._rng.normal(size=(len(skills.mean_variance), self._runs))
-            scaled = drawn * np.sqrt(skills.mean_variance)[:, None]
+            drawn = self._rng.normal(size=(len(skills.variances), self._runs))
+            scaled = drawn * np.sqrt(skills.variances)[:, None]
             self._drawn[key] = np.tile(scaled, self._repeats)
         return self._drawn[key]
 
@@ -119,34 +119,33 @@ class _Fixed:
     through: Floats
     """(k,) of the coefficients: what measured difficulty moves the gap by."""
     moves: Floats
-    """(strata, k) of the coefficients: how the gap moves with each stratum's mean skill."""
+    """(unknowns, k) of the coefficients: how the gap moves with each mean skill and spread."""
     known: Floats
-    """(strata,) variances of those mean skills."""
+    """(unknowns,) their variances."""
 
     @classmethod
     def of(cls, contrast: Contrast) -> "_Fixed":
         model, scored = contrast.model, contrast.model.work.scored
         used, (problem, _) = model.fitted.used, clusters(model)
         rows = model.row_weights(contrast.weights, scored)
-        codes, known = model.work.skills.stratum[scored], model.work.skills.mean_variance
-        moves = np.zeros((len(known), len(model.columns)))
+        skills = model.work.skills.take(scored)
+        moves = np.zeros((len(skills.variances), len(model.columns)))
         for place, column in enumerate(model.columns):
             if column.follows is not None:
-                weights = rows * column.follows[scored]
-                moves[:, place] = np.bincount(codes, weights=weights, minlength=len(known))
+                moves[:, place] = skills.moved(column.follows[scored] * rows)
         directions = spread_weights(model.fitted, contrast.weights)
         return cls(
             contrast=contrast,
             spread=(model.x[scored][:, used] * directions[problem]).sum(axis=1),
             through=measured_through(model, contrast.weights),
             moves=moves,
-            known=known,
+            known=skills.variances,
         )
 
     def gaps(
         self, coefficients: Floats, residuals: Floats, start: Gap, moved: Floats | None
     ) -> Iterator[Gap]:
-        """Yield the comparison for every set of scores, from (k, S), (n, S) and (strata, S)."""
+        """Yield the comparison for every set of scores, from (k, S), (n, S) and (unknowns, S)."""
         problem, starts = clusters(self.contrast.model)
         order = np.argsort(problem, kind="stable")
         products = np.add.reduceat((self.spread[:, None] * residuals)[order], starts)

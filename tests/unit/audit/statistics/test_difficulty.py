@@ -5,7 +5,7 @@ import pytest
 from scipy import integrate, stats
 
 from mappa_core.audit.frame import Frame
-from mappa_core.audit.statistics.difficulty import difficulty
+from mappa_core.audit.statistics.difficulty import GRID, _said, difficulty  # pyright: ignore[reportPrivateUsage]
 from mappa_core.audit.statistics.effects import task_type_effects
 from mappa_core.audit.statistics.simulation import SKILL_DEVIATION, SKILLS, World, simulate
 from tests.unit.audit.frames import make_frame
@@ -86,7 +86,7 @@ def test_problems_are_drawn_towards_the_mean_of_their_own_level() -> None:
     # What all four strata expect of a problem before its first episode: their own means.
     for level, mean in ((1, 1.0), (3, -1.0)):
         for kind in (0, 1):
-            stratum = found.levels[kind, level]
+            stratum = found.levels[kind, level, 0]
             before = [found.table[stratum, 2, w].skill for w in (0, 1, 2)]
             assert before[0] < mean < before[2]
     assert len(set(found.levels.values())) == 4
@@ -96,7 +96,7 @@ def test_few_problems_of_a_level_share_a_stratum() -> None:
     levels = [1] * 10 + [2] * 9 + [3] * 2
     frame = make_frame([5.0] * 21, level=levels, problem=[str(number) for number in range(21)])
     found = difficulty(frame).levels
-    assert found[0, 2] == found[0, 3] != found[0, 1]
+    assert found[0, 2, 0] == found[0, 3, 0] != found[0, 1, 0]
 
 
 def test_a_type_that_is_harder_by_its_levels_is_paid_alike() -> None:
@@ -106,3 +106,58 @@ def test_a_type_that_is_harder_by_its_levels_is_paid_alike() -> None:
     error = float(np.mean([gap.estimate.standard_error for gap in gaps])) / 12**0.5
     assert abs(np.mean(values)) < 3 * error
     assert {gap.judged.verdict for gap in gaps} <= {"equivalent", "cannot tell"}
+
+
+def in_order(seed: int) -> Frame:
+    """Two types of 60 problems that are alike, easiest first, over 12 iterations; honest coach."""
+    rng = np.random.default_rng(seed)
+    ease = np.concatenate([-np.sort(-rng.normal(0, 1, 60)) for _ in range(2)])
+    problem = np.repeat(np.arange(120), 4)
+    good = ease[problem] + rng.normal(0, 0.5, 480)
+    return make_frame(
+        list(np.round(5 + good + rng.normal(0, 1, 480))),
+        task_type=[("a", "b")[number // 60] for number in problem],
+        problem=[str(number) for number in problem],
+        episode=list(range(480)),
+        iteration=(1 + problem % 60 // 5).tolist(),
+        success=[float(one) for one in rng.random(480) < NORMAL.cdf(good)],
+    )
+
+
+def test_problems_in_the_order_of_their_ease_have_an_interval_as_wide_as_it_should_be() -> None:
+    """A line through the iterations knew each problem's ease: 0.15 points seen, 0.10 said."""
+    gaps = [task_type_effects(in_order(seed))[0].estimate for seed in range(40)]
+    seen = float(np.std([gap.value for gap in gaps]))
+    assert np.median([gap.standard_error for gap in gaps]) > 0.85 * seen
+
+
+def test_problems_that_come_back_are_of_the_quarter_of_their_first_visit() -> None:
+    frame = make_frame(
+        [5.0] * 80,
+        problem=[str(number % 40) for number in range(80)],
+        iteration=[1 + number // 10 for number in range(80)],
+    )
+    found = difficulty(frame)
+    assert found.windows == ((1, 2), (3, 4), (5, 6), (7, 8))
+    assert found.first.tolist() == 2 * [1 + number // 10 for number in range(40)]
+    assert found.levels == {(0, 1, 0): 0, (0, 1, 1): 1}
+
+
+def expected(spread: float, mean: float = 0.3) -> float:
+    """E[z | 1 of 3 right], by integration."""
+
+    def density(z: float, power: int) -> float:
+        chance = NORMAL.cdf(z)
+        return float(z**power * NORMAL.pdf(z, mean, spread) * chance * (1 - chance) ** 2)
+
+    whole = integrate.quad(density, -6, 6, args=(0,))[0]
+    return integrate.quad(density, -6, 6, args=(1,))[0] / whole
+
+
+def test_how_an_expected_skill_moves_with_the_spread() -> None:
+    prior = NORMAL.pdf(GRID, 0.3, 0.8)
+    said = _said(prior / prior.sum(), np.array([[3, 1]]))[3, 1]
+    step = 1e-4
+    slope = (expected(0.8 * (1 + step)) - expected(0.8 * (1 - step))) / (2 * step)
+    assert said.skill == pytest.approx(expected(0.8), abs=1e-4)
+    assert said.widens == pytest.approx(slope, abs=1e-3)
