@@ -3,13 +3,14 @@
 Both follow the experiment where there is one, and otherwise the regression.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
 
 from mappa_core.audit import sql
-from mappa_core.audit.frame import Floats, Frame
+from mappa_core.audit.frame import Floats, Frame, Mask
 from mappa_core.audit.records import AuditedRun, CorrectionTerm, Figure, Stratum
 from mappa_core.audit.score_figures import measured
 from mappa_core.audit.statistics.debias import (
@@ -26,23 +27,22 @@ from mappa_core.audit.statistics.regression import Estimate
 from mappa_core.audit.statistics.trends import growth
 from mappa_core.audit.statistics.updates import update_shares
 
-Gap: TypeAlias = tuple[str, str, Stratum]
-"""Two task types and the episodes in which one is paid more."""
+Gap: TypeAlias = tuple[str, str, str]
+"""Two task types, and the episodes or the agent of whose work one is paid more."""
 
 
 def onset_figures(
     frame: Frame, effects: Sequence[Effect], experiment: Sequence[PairedEffect]
 ) -> Iterator[Figure]:
     """Since when, for every pair of types with a gap in some episodes."""
-    frame = frame.judged()
     names = frame.task_type.names
-    found_in = _biased(experiment) if experiment else _alarmed(effects)
-    for subject, against, stratum in _dated(found_in):
+    found_in = _biased(experiment) if experiment else dict.fromkeys(_alarmed(effects))
+    for (subject, against, stratum), size in _dated(found_in):
         code, other = names.index(subject), names.index(against)
         pair = frame.take(np.isin(frame.task_type.codes, (code, other)))
-        if stratum != "all":
-            pair = pair.take(pair.success == (stratum == "right"))
-        found = onset(gaps(pair, code))
+        counted = ~np.isnan(pair.score) & _inside(pair, stratum)
+        found = onset(gaps(pair, code, counted), size)
+        pair = pair.take(counted)
         if found is not None:
             yield Figure(
                 kind="onset",
@@ -78,24 +78,32 @@ def _alarmed(effects: Sequence[Effect]) -> list[Gap]:
     return [(e.subject, e.against, e.stratum) for e in effects if e.judged.verdict in ALARMS]
 
 
-def _biased(experiment: Sequence[PairedEffect]) -> list[Gap]:
-    """The favoured type first; an agent's bias is dated over all episodes."""
-    return [
-        (
-            *(each.types if each.estimate.value > 0 else (each.types[1], each.types[0])),
-            "right" if each.stratum == "right" else "wrong" if each.stratum == "wrong" else "all",
-        )
-        for each in experiment
-        if each.types is not None and each.verdict == "biased"
-    ]
+def _biased(experiment: Sequence[PairedEffect]) -> dict[Gap, Estimate | None]:
+    """The favoured type first, and how many points it gets more."""
+    found: dict[Gap, Estimate | None] = {}
+    for each in experiment:
+        if each.types is not None and each.verdict == "biased":
+            one, other = each.types if each.estimate.value > 0 else each.types[::-1]
+            size = replace(each.estimate, value=abs(each.estimate.value))
+            found[one, other, each.stratum] = size
+    return found
 
 
-def _dated(found_in: Sequence[Gap]) -> Iterator[Gap]:
-    """Yield pairs and episodes: right and wrong ones apart where they do not make one gap."""
-    for one, other, stratum in dict.fromkeys(found_in):
-        whole: Gap = (one, other, "all")
-        if stratum == "all" or whole not in found_in:
-            yield one, other, stratum
+def _dated(found_in: Mapping[Gap, Estimate | None]) -> Iterator[tuple[Gap, Estimate | None]]:
+    """Yield pairs and episodes: parts of them alone where they do not make one gap."""
+    for (one, other, stratum), size in found_in.items():
+        if stratum == "all" or (one, other, "all") not in found_in:
+            yield (one, other, stratum), size
+
+
+def _inside(frame: Frame, stratum: str) -> Mask:
+    """(N,) actions of right or wrong episodes, of an agent, or all that have an outcome."""
+    if stratum == "all":
+        return ~np.isnan(frame.success)
+    if stratum in ("right", "wrong"):
+        return frame.success == (stratum == "right")
+    agents = np.array([name == stratum for name in frame.agent.names])
+    return agents[frame.agent.codes] & ~np.isnan(frame.success)
 
 
 def _shares(run: AuditedRun, frame: Frame, bias: Floats, points: str) -> Iterator[Figure]:

@@ -1,4 +1,4 @@
-"""Onset, health, noise, agreement, policy and time machine, worked by hand."""
+"""Health, noise, agreement, policy and time machine, worked by hand."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,6 @@ from mappa_core.audit.statistics.agreement import (
 )
 from mappa_core.audit.statistics.health import health, missing
 from mappa_core.audit.statistics.noise import noise
-from mappa_core.audit.statistics.onset import Gaps, gaps, onset
 from mappa_core.audit.statistics.trends import growth
 from mappa_core.audit.statistics.updates import flips_beyond, other_updates, update_shares
 from mappa_core.audit.watch.history import RunningSums
@@ -42,43 +41,6 @@ def test_another_coach_beside_the_one_that_trained_by_hand() -> None:
     # One score for all: nothing to correlate with.
     assert (b.agent, b.correlation, b.difference.value) == ("b", None, 0)
     assert (everything.agent, everything.actions) == ("all", 6)
-
-
-def some_gaps(points: list[float], variance: float) -> Gaps:
-    return Gaps(
-        iterations=np.arange(1, len(points) + 1),
-        points=np.array(points),
-        variances=np.full(len(points), variance),
-    )
-
-
-def test_onset_by_hand() -> None:
-    found = onset(some_gaps([0, 0, 0, 1, 1, 1], 0.01))
-    assert found is not None
-    assert (found.iteration, found.earliest, found.latest) == (4, 4, 4)
-    assert found.size == pytest.approx(1.0)
-    # Starting at 3 instead: size 3/4, loss (3 * 1/16 + 9/16) / v = 0.75 / v <= 7.35 for v > 0.102.
-    unsure = onset(some_gaps([0, 0, 0, 1, 1, 1], 0.11))
-    assert unsure is not None
-    assert unsure.earliest < 4
-
-
-def test_the_onsets_confidence_set_covers() -> None:
-    rng, hits = np.random.default_rng(0), 0
-    for _ in range(300):
-        points = np.r_[np.zeros(6), np.ones(8)] + rng.normal(0, 0.5, 14)
-        found = onset(some_gaps(list(points), 0.25))
-        assert found is not None
-        hits += found.earliest <= 7 <= found.latest
-    assert hits >= 0.93 * 300
-
-
-def test_gaps_by_hand() -> None:
-    frame = make_frame([4, 6, 8, 8.2], task_type=["a", "a", "b", "b"], problem=["1", "2", "3", "4"])
-    found = gaps(frame, 1)
-    assert found.points == pytest.approx([3.1])
-    # Variances of two means of two: 2 / 2 and 0.02 / 2.
-    assert found.variances == pytest.approx([1.01])
 
 
 def test_health_by_hand() -> None:
