@@ -7,6 +7,8 @@ from typing import Literal, TypeAlias
 Promise: TypeAlias = Literal["level", "power"]
 LEVEL = 0.05
 POWER = 0.9
+STEADY = 0.03
+"""By which a rate may change with what is not known and still be told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,9 @@ To a coach that a change does not move, the scorings of one action under all cha
 order of them was as probable as the one there is. So an honest coach is this one with each action's
 scores dealt out at random, once what the changes seem to be worth is taken off; its noise, heaps,
 ceiling, missing scores and problems stay as they are, and nothing is modelled. A biased one gives
-more, as far as the scale goes, wherever the work is called by one type.
+more wherever the work is called by one type. Scores at the end of the scale hide how much of that
+shows: it is counted as far as the scale goes and as if it had no end, and where the two differ, the
+rate is `Unknowable`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mappa_core.audit.frame import Experiment, Floats, Ints, Mask
-from mappa_core.audit.statistics.counting import Rate, counted_rate
+from mappa_core.audit.statistics.counting import STEADY, Rate, Unknowable, counted_rate
 from mappa_core.audit.statistics.health import HIGHEST
 from mappa_core.audit.statistics.looks import spent
 from mappa_core.audit.statistics.paired import (
@@ -37,7 +39,7 @@ def finds_name(margin: float) -> str:
 
 def experiment_rates(
     experiment: Experiment, runs: int, margin: float, seed: int = 0, *, look: int = 1
-) -> tuple[Rate, ...]:
+) -> tuple[Rate | Unknowable, ...]:
     """How often such an experiment calls an honest coach biased, and one that favours a type.
 
     Args:
@@ -57,13 +59,24 @@ def experiment_rates(
     family = [_Fixed.of(each) for each in pairs]
     scores = _dealt(experiment, pairs, rng, runs)
     honest = sum(_said(family, scores, margin, look))
-    rates = [counted_rate(HONEST, honest, runs, "level")]
+    rates: list[Rate | Unknowable] = [counted_rate(HONEST, honest, runs, "level")]
     kinds = sorted({experiment.task_type.names[code] for code in experiment.task_type.present()})
     if len(kinds) > 1:
-        kinder = _kinder(scores, _called(experiment, kinds[1]), margin)
-        found = sum(_said(family, kinder, margin, look))
-        rates.append(counted_rate(finds_name(margin), found, runs, "power"))
+        favoured = _called(experiment, kinds[1])
+        kinder = (_kinder(scores, favoured, margin), scores + margin * favoured[:, None])
+        hits = [sum(_said(family, each, margin, look)) for each in kinder]
+        rates.append(_told(finds_name(margin), hits, runs))
     return tuple(rates)
+
+
+def _told(name: str, hits: Sequence[int], runs: int) -> Rate | Unknowable:
+    """The rate as far as the scale goes, if it is much the same where the scale has no end."""
+    low, high = min(hits) / runs, max(hits) / runs
+    # Of the same simulated runs: its error is that of the runs in which the two are not alike.
+    if high - low <= STEADY + ((high - low) / runs) ** 0.5:
+        return counted_rate(name, hits[0], runs, "power")
+    reason = f"{low:.0%} to {high:.0%}, as scores at the end of the scale hide what a bias gives"
+    return Unknowable(name=name, reason=reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

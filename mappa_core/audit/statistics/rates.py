@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mappa_core.audit.frame import Frame, Mask
-from mappa_core.audit.statistics.counting import Promise, Rate, Unknowable, counted_rate
+from mappa_core.audit.statistics.counting import STEADY, Promise, Rate, Unknowable, counted_rate
 from mappa_core.audit.statistics.observational import ALARMS
 from mappa_core.audit.statistics.resampled import HonestCoach
 from mappa_core.audit.statistics.rescored import Rescored, Unsure
@@ -27,8 +27,6 @@ SUSPECTED = "an honest coach is suspected"
 EITHER = "the gap that is there is the coach's, or difficulty that no outcome shows"
 HIDDEN_SHARE = 0.25
 """Of the margin, and of what measured difficulty moved a gap by, that could be hidden."""
-STEADY = 0.03
-"""By which a rate may change with what could be hidden and still be told."""
 
 
 def found_name(margin: float) -> str:

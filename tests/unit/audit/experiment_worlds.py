@@ -21,13 +21,15 @@ def make_experiment(
     agents: Sequence[str] = ("solver",),
     lost: float = 0.0,
     drift: float = 0.0,
+    level: float = 7.0,
 ) -> Experiment:
     """Whole-point scores of actions whose difficulty goes with their type; `drift` is what the
-    coach gives more today than when it trained, `lost` the share of scorings without a score."""
+    coach gives more today than when it trained, `lost` the share of scorings without a score,
+    `level` the mean quality of the first type's work, which is the easier one's."""
     kind = np.arange(problems) % len(types)
     problem = rng.integers(problems, size=actions)
     own, agent = kind[problem], rng.integers(len(agents), size=actions)
-    quality = 7.0 - 2.0 * own + rng.normal(0, 1.5, problems)[problem] + rng.normal(0, 1, actions)
+    quality = level - 2.0 * own + rng.normal(0, 1.5, problems)[problem] + rng.normal(0, 1, actions)
     success = (quality + rng.normal(0, 1.5, actions) > 6).astype(float)
 
     def scored(told: np.ndarray) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from mappa_core.audit.frame import Experiment
+from mappa_core.audit.statistics.counting import Rate, Unknowable
 from mappa_core.audit.statistics.experiment_rates import experiment_rates
 from mappa_core.audit.statistics.paired import experiment_effects, experiment_verdict
 from tests.unit.audit.experiment_worlds import make_experiment
@@ -17,13 +19,19 @@ def honest(told: np.ndarray, agent: np.ndarray, success: np.ndarray) -> np.ndarr
     return np.zeros(len(told))
 
 
+def told(experiment: Experiment, seed: int = 0) -> list[float]:
+    """The shares of both rates, which are known."""
+    rates = experiment_rates(experiment, 50, 0.5, seed)
+    shares = [rate.share for rate in rates if isinstance(rate, Rate)]
+    assert len(shares) == 2
+    return shares
+
+
 def test_answers_dealt_anew_are_wrong_as_often_as_experiments_are() -> None:
     """60 actions find half a point in about a third of experiments: where a rate is hardest."""
-    made = [make_experiment(RNG([s, 0]), honest, actions=60) for s in range(8)]
-    shares = np.mean(
-        [[r.share for r in experiment_rates(e, 50, 0.5, s)] for s, e in enumerate(made)], axis=0
-    )
-    biased = [make_experiment(RNG([s, 1]), kind_to_b, actions=60) for s in range(80)]
+    made = [make_experiment(RNG([s, 0]), honest, actions=60, level=5.5) for s in range(8)]
+    shares = np.mean([told(each, seed) for seed, each in enumerate(made)], axis=0)
+    biased = [make_experiment(RNG([s, 1]), kind_to_b, actions=60, level=5.5) for s in range(80)]
     found = np.mean([experiment_verdict(experiment_effects(e)) == "biased" for e in biased])
     assert shares[0] <= 0.08
     # Two standard errors of 80 experiments, and of eight printed rates, beside 3 points.
@@ -31,9 +39,17 @@ def test_answers_dealt_anew_are_wrong_as_often_as_experiments_are() -> None:
 
 
 def test_a_coach_that_favours_a_type_has_the_rates_of_an_honest_one() -> None:
-    rates = experiment_rates(make_experiment(RNG(1), kind_to_b, actions=200), 50, 0.5)
-    assert rates[0].share <= 0.1
-    assert rates[1].share >= 0.7
+    alarm, power = told(make_experiment(RNG(1), kind_to_b, actions=200, level=5.5))
+    assert alarm <= 0.1
+    assert power >= 0.7
+
+
+def test_a_power_that_the_end_of_the_scale_hides_is_not_told() -> None:
+    """Half of the easy type's work gets 10: what half a point more would show is not known."""
+    rates = experiment_rates(make_experiment(RNG(3), honest, actions=100, level=10.0), 50, 0.5)
+    assert isinstance(rates[0], Rate)
+    assert isinstance(rates[1], Unknowable)
+    assert "end of the scale" in rates[1].reason
 
 
 def test_nothing_asked_has_no_rates() -> None:
