@@ -29,6 +29,7 @@ def experiment_figures(effects: Sequence[PairedEffect]) -> Iterator[Figure]:
             problems=effect.problems,
             sql=effect.sql,
             detail={
+                "beyond": effect.beyond or None,
                 "rule": effect.rule,
                 "seen": "" if effect.seen else UNSEEN,
                 "missing": effect.missing,

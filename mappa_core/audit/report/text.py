@@ -84,11 +84,12 @@ def _compared(finding: Finding) -> str:
 
 
 def sensitivity(finding: Finding) -> str:
-    """Beside a gap that is there: what it would take to explain it away."""
-    value = finding.detail.get("sensitivity")
-    if finding.verdict not in ALARMS or not isinstance(value, float):
+    """Beside a gap that is there: what it exceeds, and what it would take to explain it away."""
+    beyond, value = finding.detail.get("beyond"), finding.detail.get("sensitivity")
+    if finding.verdict not in ALARMS or not beyond:
         return ""
-    return f" ({finding.detail['beyond']} exceeded; sensitivity value {value:.0%})"
+    explained = f"; sensitivity value {value:.0%}" if isinstance(value, float) else ""
+    return f" ({beyond} exceeded{explained})"
 
 
 def interval(finding: Finding) -> str:

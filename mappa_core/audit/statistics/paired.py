@@ -13,6 +13,7 @@ import numpy as np
 
 from mappa_core.audit.frame import Experiment, Floats, Ints
 from mappa_core.audit.statistics.looks import spent
+from mappa_core.audit.statistics.observational import Beyond
 from mappa_core.audit.statistics.pairs import TODAY, Pairs, Rule, all_pairs
 from mappa_core.audit.statistics.regression import Estimate, clustered_mean, p_value
 from mappa_core.audit.statistics.verdicts import (
@@ -59,6 +60,13 @@ class PairedEffect:
     def verdict(self) -> Verdict | Literal[""]:
         """Of the bias that the change shows, or empty where it may matter."""
         return "" if self.judged is None else self.judged.verdict
+
+    @property
+    def beyond(self) -> Beyond:
+        """Of a bias: what its interval lies beyond, missing pairs at their worst."""
+        if self.judged is None or self.judged.verdict != "biased":
+            return ""
+        return "margin" if self.judged.estimate.interval()[0] > self.judged.margin else "zero"
 
 
 def experiment_effects(

@@ -108,3 +108,17 @@ def test_what_the_coach_does_not_see_is_worth_nothing_exactly() -> None:
 def test_nothing_asked_is_no_effect() -> None:
     world = make_experiment(np.random.default_rng(7), honest, actions=0)
     assert experiment_effects(world) == ()
+
+
+def a_little(told: np.ndarray, agent: np.ndarray, success: np.ndarray) -> np.ndarray:
+    return 0.4 * (told == 0)
+
+
+def test_a_bias_says_whether_it_is_beyond_the_margin_or_beyond_zero_only() -> None:
+    rng = np.random.default_rng(8)
+    said = {}
+    for favour in (kind_to_a, a_little, honest):
+        effects = experiment_effects(make_experiment(rng, favour, actions=200, level=5.0))
+        (whole,) = [each for each in effects if each.types and each.stratum == "all"]
+        said[favour] = whole.beyond
+    assert list(said.values()) == ["margin", "zero", ""]
