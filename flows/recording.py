@@ -11,6 +11,7 @@ from mappa_core.app.config import TrainConfig
 from mappa_core.app.recording import Pace, choose, pace_of
 from mappa_core.app.services import Services
 from mappa_core.core.records.episodes import Phase
+from mappa_core.core.records.runs import IterationFigures
 
 
 class Recording:
@@ -25,13 +26,19 @@ class Recording:
     @asynccontextmanager
     async def watched(self, phase: Phase, iteration: int) -> AsyncGenerator[None]:
         """Remember how long the block took, which plays `iteration` and all that belongs to it."""
-        started = time.perf_counter()
+        before, started = await self._figures(phase, iteration), time.perf_counter()
         yield
-        seconds, store = time.perf_counter() - started, self._port.store
-        figures = await asyncio.to_thread(
-            store.figures.get_iteration_figures, self._run_id, phase, iteration
+        seconds = time.perf_counter() - started
+        pace = pace_of(before, await self._figures(phase, iteration), seconds)
+        # A resumed run walks through what is stored in no time, which is no pace.
+        if pace.episodes:
+            self._paces[phase] = pace
+
+    async def _figures(self, phase: Phase, iteration: int) -> IterationFigures:
+        figures = self._port.store.figures
+        return await asyncio.to_thread(
+            figures.get_iteration_figures, self._run_id, phase, iteration
         )
-        self._paces[phase] = pace_of(figures, seconds)
 
     def chosen(self, config: TrainConfig, phase: Phase) -> TrainConfig:
         """The configuration with what becomes a task run of the next `phase`."""

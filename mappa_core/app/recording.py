@@ -53,10 +53,17 @@ class Choice:
     because: str
 
 
-def pace_of(figures: IterationFigures, seconds: float) -> Pace:
-    """The pace of a phase whose rows are in the store."""
-    done = sum(agent.actions + agent.tool_calls for agent in figures.agents)
-    return Pace(episodes=figures.episodes, task_runs=done, seconds=seconds)
+def pace_of(before: IterationFigures, after: IterationFigures, seconds: float) -> Pace:
+    """The pace of a phase by its rows in the store; those that were there `before` took no time."""
+    return Pace(
+        episodes=after.episodes - before.episodes,
+        task_runs=_actions(after) - _actions(before),
+        seconds=seconds,
+    )
+
+
+def _actions(figures: IterationFigures) -> int:
+    return sum(agent.actions + agent.tool_calls for agent in figures.agents)
 
 
 def choose(config: TrainConfig, team: Team, pace: Pace | None, cores: int) -> Choice:

@@ -1,5 +1,7 @@
 """What Prefect records follows from what recording takes, and never costs a task run."""
 
+from dataclasses import replace
+
 import pytest
 
 from mappa_core.app.config import TrainConfig
@@ -124,19 +126,17 @@ def test_what_is_asked_for_by_name_is_done(granularity: str) -> None:
 
 
 def test_the_pace_counts_actions_programs_and_calls() -> None:
-    figures = IterationFigures(
-        phase="train",
-        iteration=1,
-        episodes=2,
-        failed=0,
-        successes=1,
-        agents=(
-            AgentFigures(
-                agent="solver", actions=3, unscored=0, mean_score=1.0, tokens=9, tool_calls=2
-            ),
-        ),
+    nothing = IterationFigures(
+        phase="train", iteration=1, episodes=0, failed=0, successes=0, agents=()
     )
-    assert pace_of(figures, 4.0) == Pace(episodes=2, task_runs=5, seconds=4.0)
+    solver = AgentFigures(
+        agent="solver", actions=3, unscored=0, mean_score=1.0, tokens=9, tool_calls=2
+    )
+    two = replace(nothing, episodes=2, agents=(solver,))
+    assert pace_of(nothing, two, 4.0) == Pace(episodes=2, task_runs=5, seconds=4.0)
+    # The rest of an iteration that was begun before.
+    four = replace(two, episodes=4, agents=(replace(solver, actions=7, tool_calls=3),))
+    assert pace_of(two, four, 4.0) == Pace(episodes=2, task_runs=5, seconds=4.0)
 
 
 def test_the_plan_says_from_which_pace_on_actions_are_recorded() -> None:

@@ -29,29 +29,69 @@ class Notices(LogProgress):
         self.told.append(message)
 
 
-def figures(_: object, phase: Phase, iteration: int) -> IterationFigures:
-    """Of the first held-out phase many actions; of training none, as where all were stored."""
-    agents = (BUSY,) if phase == "held_out" else ()
-    return IterationFigures(
-        phase=phase, iteration=iteration, episodes=2, failed=0, successes=1, agents=agents
+@dataclass
+class Played:
+    """The figures of a store in which phases are played, or were."""
+
+    rows: dict[tuple[Phase, int], IterationFigures] = field(
+        default_factory=dict[tuple[Phase, int], IterationFigures]
     )
+
+    def get_iteration_figures(self, _: object, phase: Phase, iteration: int) -> IterationFigures:
+        nothing = IterationFigures(
+            phase=phase, iteration=iteration, episodes=0, failed=0, successes=0, agents=()
+        )
+        return self.rows.get((phase, iteration), nothing)
+
+    def play(self, phase: Phase, iteration: int, *agents: AgentFigures) -> None:
+        self.rows[phase, iteration] = IterationFigures(
+            phase=phase, iteration=iteration, episodes=2, failed=0, successes=1, agents=agents
+        )
+
+
+def opened(played: Played) -> tuple[Recording, list[str]]:
+    """What chooses for a run of this store, and what it tells."""
+    notices, store = Notices(), SimpleNamespace(figures=played)
+    port = SimpleNamespace(team=load_team("mathchat", "small-1"), progress=notices, store=store)
+    return Recording(cast(Services, port), uuid4()), notices.told
 
 
 async def chosen(config: TrainConfig) -> tuple[list[str], list[str]]:
     """What becomes a task run before anything was played, after a fast phase, after free ones."""
-    notices, store = (
-        Notices(),
-        SimpleNamespace(figures=SimpleNamespace(get_iteration_figures=figures)),
-    )
-    port = SimpleNamespace(team=load_team("mathchat", "small-1"), progress=notices, store=store)
-    recording, found = Recording(cast(Services, port), uuid4()), list[str]()
-    phases: tuple[Phase, ...] = ("held_out", "train", "train")
-    for iteration, phase in enumerate(phases):
+    played, found = Played(), list[str]()
+    recording, told = opened(played)
+    # Many actions of the first held-out phase, of training none.
+    for iteration, (phase, agents) in enumerate(PHASES):
         found.append(recording.chosen(config, "train").rollout.granularity)
         async with recording.watched(phase, iteration):
+            played.play(phase, iteration, *agents)
             time.sleep(0.01)
     found.append(recording.chosen(config, "train").rollout.granularity)
-    return found, notices.told
+    return found, told
+
+
+PHASES: tuple[tuple[Phase, tuple[AgentFigures, ...]], ...] = (
+    ("held_out", (BUSY,)),
+    ("train", ()),
+    ("train", ()),
+)
+
+
+async def resumed(config: TrainConfig) -> list[str]:
+    """What becomes a task run after a slow phase, and after one that was stored before it."""
+    played, found = Played(), list[str]()
+    played.play("train", 2, BUSY)
+    recording, _ = opened(played)
+    async with recording.watched("train", 1):
+        played.play("train", 1)
+    found.append(recording.chosen(config, "train").rollout.granularity)
+    async with recording.watched("train", 2):
+        pass
+    return [*found, recording.chosen(config, "train").rollout.granularity]
+
+
+def test_what_a_resumed_run_walks_through_is_no_pace() -> None:
+    assert asyncio.run(resumed(TrainConfig())) == ["action", "action"]
 
 
 def test_the_choice_follows_the_pace_and_is_told_when_it_changes() -> None:
