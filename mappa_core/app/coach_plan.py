@@ -24,46 +24,47 @@ def weights_folder(model: str, models: Path) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def stored_bytes(folder: Path) -> int:
-    """Sum the weights in a folder."""
+def weights_bytes(model: str, models: Path) -> int:
+    """Sum a coach's weights as they are on disk, or will be; 0 where nothing says."""
+    folder = weights_folder(model, models)
+    if folder is None:
+        return PACKAGED[model].weights_bytes if model in PACKAGED else 0
     return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
 
 
 def coach_need(coach: CoachModelConfig, settings: Settings) -> str:
     """Say what a local coach takes of memory and disk, and whether its weights are there."""
-    folder = weights_folder(coach.model, settings.models)
-    if folder is None:
-        how = f"`mappa coach-model {coach.model}`" if coach.model in PACKAGED else "the first run"
-        size = PACKAGED[coach.model].needed_bytes / GB if coach.model in PACKAGED else None
-        disk = "" if size is None else f", which needs {size:.0f} GB of disk"
-        return f"weights are not there; {how} fetches them{disk}"
-    weights = stored_bytes(folder)
-    memory = _host_bytes(coach, folder)
+    folder, known = weights_folder(coach.model, settings.models), coach.model in PACKAGED
+    if folder is None and not known:
+        return "weights are not there; the first run fetches them"
     share = f"{coach.server.gpu_memory_utilization:.0%} of a GPU"
-    return (
-        f"weights are there ({weights / GB:.1f} GB in {folder}); its server takes {share}, or "
-        f"{memory / GB:.1f} GB of memory on a CPU"
-    )
+    memory = _host_bytes(coach, settings.models) / GB
+    takes = f"its server takes {share}, or {memory:.1f} GB of memory on a CPU"
+    if folder is None:
+        disk = PACKAGED[coach.model].needed_bytes / GB
+        how = f"`mappa coach-model {coach.model}` fetches them, which needs {disk:.0f} GB of disk"
+        return f"weights are not there; {how}; {takes}"
+    stored = weights_bytes(coach.model, settings.models) / GB
+    return f"weights are there ({stored:.1f} GB in {folder}); {takes}"
 
 
-def _host_bytes(coach: CoachModelConfig, folder: Path) -> float:
-    weights = stored_bytes(folder) * DTYPE_BYTES[coach.server.dtype] / STORED_BYTES
+def _host_bytes(coach: CoachModelConfig, models: Path) -> float:
+    stored = weights_bytes(coach.model, models)
+    weights = stored * DTYPE_BYTES[coach.server.dtype] / STORED_BYTES
     return PACKED * weights + coach.server.kv_cache_gib * 2**30 + PROCESS_BYTES
 
 
 def coach_items(config: CoachConfig, models: Path, gpu_bytes: float) -> Iterator[Item]:
     """List the servers of local coaches for a memory plan: they stay while agents learn.
 
-    `gpu_bytes` are the GPU's; 0 without one. On a CPU, where the weights are not there, only cache
-    and process are counted.
+    `gpu_bytes` are the GPU's; 0 without one. On a CPU, of a model that is neither there nor one of
+    `mappa coach-model`, only cache and process are counted.
     """
     servers = {(each.model, each.server): each for each in config.scoring if each.is_local}
     for coach in servers.values():
         what = f"the coach's server ({coach.model})"
-        folder = weights_folder(coach.model, models)
         for phase in PHASES:
             if coach.server.device == "cpu" or not gpu_bytes:
-                known = folder or Path("nowhere")
-                yield Item(phase, what, host_bytes=_host_bytes(coach, known))
+                yield Item(phase, what, host_bytes=_host_bytes(coach, models))
             else:
                 yield Item(phase, what, coach.server.gpu_memory_utilization * gpu_bytes)

@@ -15,6 +15,8 @@ class PackagedModel:
     parts: int
     version: str
     gguf_bytes: int
+    weights_bytes: int
+    """Of what it is converted to, in bfloat16."""
     sha256: str
     """Of the joined file, which is the publisher's own."""
 
@@ -41,6 +43,7 @@ PACKAGED: Mapping[str, PackagedModel] = MappingProxyType(
             parts=22,
             version="0.2.0",
             gguf_bytes=1_117_320_768,
+            weights_bytes=3_554_214_752,
             sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
         ),
         "qwen2.5-coder-0.5b-instruct": PackagedModel(
@@ -49,6 +52,7 @@ PACKAGED: Mapping[str, PackagedModel] = MappingProxyType(
             parts=6,
             version="0.9.0",
             gguf_bytes=491_400_064,
+            weights_bytes=1_260_000_000,
             sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
         ),
     }

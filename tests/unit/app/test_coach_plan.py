@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from mappa_core.app.coach_plan import coach_items, coach_need
+from mappa_core.app.config_files import load_config
+from mappa_core.app.memory import plan_memory
 from mappa_core.coach.config import CoachConfig
 from mappa_core.core.settings import Settings
 from mappa_core.train.memory_plan import GB
@@ -53,8 +55,24 @@ def test_a_server_on_a_gpu_keeps_its_share_and_coaches_of_one_model_share_it(
 def test_weights_that_are_not_there_are_said_with_how_they_are_had(settings: Settings) -> None:
     need = coach_need(local("qwen2.5-coder-1.5b-instruct"), settings)
     assert need.startswith("weights are not there; `mappa coach-model qwen2.5-coder-1.5b")
-    assert "needs 7 GB of disk" in need
+    assert "needs 7 GB of disk; its server takes 30% of a GPU, or 8.7 GB of memory" in need
     assert "the first run fetches them" in coach_need(local("Qwen/Qwen3-4B"), settings)
+
+
+def test_the_presets_plan_counts_its_coach_before_its_weights_are_fetched(
+    settings: Settings,
+) -> None:
+    config = load_config(PRESET)
+    before, *_ = plan_memory(config, settings, None, 23 * 2**30)
+    folder = settings.models / config.coach.model
+    folder.mkdir(parents=True)
+    with (folder / "model.safetensors").open("wb") as file:
+        file.truncate(3_554_214_752)
+    after, *_ = plan_memory(config, settings, None, 23 * 2**30)
+    assert before.host_bytes == after.host_bytes > 16 * GB
+
+
+PRESET = Path(__file__).parents[3] / "configs" / "quickstart_llm_coach.yaml"
 
 
 def test_a_rule_coach_takes_nothing(settings: Settings) -> None:

@@ -23,6 +23,7 @@ TINY = PackagedModel(
     parts=3,
     version="1.0",
     gguf_bytes=len(b"".join(PARTS)),
+    weights_bytes=0,
     sha256=sha256(b"".join(PARTS)).hexdigest(),
 )
 
