@@ -5,6 +5,8 @@ an episode is right    by a two-parameter logistic model of a policy that may le
 a coach                puts the answer's worth into ordered grades (Samejima 1969), each agent's
                        work by cut points of its own, with logistic noise
 or                     counts points on a list of twenty, each given with a chance (binomial)
+
+No code is shared, but who wrote it had read the audit: it is no stranger's world.
 """
 
 from dataclasses import dataclass
