@@ -20,6 +20,8 @@ from mappa_core.coach.rubrics import Rubric
 from mappa_core.core.records.episodes import Message, Turn
 from mappa_core.core.records.scores import CoachCase
 from mappa_core.core.records.tools import ToolResult
+from mappa_core.core.text import last_boxed, visible
+from mappa_core.grading.answers import verify
 
 MARKER_CHARACTERS = 8
 """Of 4 bits each. A fence costs a coach two markers, and a case has about six fences."""
@@ -46,7 +48,8 @@ WITH_OWN_SOLUTION = """\
 The case holds your own solution of the task, which you made before you saw any work on it. Compare
 the work with it. Where they differ, one of them is wrong: find out which."""
 
-SOLVING = "Work out the task's answer. Write the calculation with its result, and nothing else."
+SOLVING = """\
+Work out the task's answer. Write the calculation with its result in \\boxed{}, and nothing else."""
 
 ANSWERING = """\
 Answer with one JSON object and nothing else:
@@ -205,11 +208,34 @@ def _result_sections(case: CoachCase) -> Iterator[tuple[str, str, int]]:
             note = f"\n({omitted} bytes of it were not recorded)" if omitted else ""
             if text or omitted:
                 yield name, text + note, OUTPUT_CHARACTERS
+    if compared := beside_own(case):
+        yield "its answer beside your own", compared, OUTPUT_CHARACTERS
     if trail := file_trail(case):
         yield "files", "\n".join(trail), OUTPUT_CHARACTERS
     if case.facts:
         lines = "\n".join(f"{fact.name}: {fact.text}" for fact in case.facts)
         yield "what is known of its files and results", lines, OUTPUT_CHARACTERS
+
+
+def beside_own(case: CoachCase) -> str | None:
+    """Compare the answer that the action gives with the one of the coach's own solution.
+
+    None where either gives none. They are compared as an answer and the expected one are when an
+    episode is graded: a small model that reads both still overlooks that they differ.
+    """
+    own, given = last_boxed(case.own_solution or ""), _answer_of(case)
+    if own is None or given is None:
+        return None
+    same = "the same" if verify(given, own).success else "different answers"
+    return f"Its answer: {given}\nYour own: {own}\nThese are {same}."
+
+
+def _answer_of(case: CoachCase) -> str | None:
+    """What the action puts in a box, or the last line that its program printed."""
+    boxed = last_boxed(visible(case.text))
+    if boxed is not None or case.tool_result is None:
+        return boxed
+    return next(reversed(case.tool_result.stdout.strip().splitlines()), None)
 
 
 def _seen(messages: Sequence[Message]) -> Sequence[Message]:
