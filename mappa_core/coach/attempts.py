@@ -46,7 +46,8 @@ class RequestTemplate:
     @cached_property
     def prompt(self) -> CoachPrompt:
         """The case in words."""
-        user = case_text(self.case, self.marker)
+        brief = self._config.server.rationale_characters is not None
+        user = case_text(self.case, None if brief else self.marker)
         return CoachPrompt(system=self._system, user=user, marker=self.marker)
 
     @property

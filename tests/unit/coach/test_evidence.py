@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.coach.evidence import build_prompt, file_trail, kept, shown
+from mappa_core.coach.evidence import beside_own, build_prompt, case_text, file_trail, kept, shown
 from mappa_core.coach.rubrics import load_rubrics
 from mappa_core.core.records.episodes import Message, Outcome
 from mappa_core.core.records.scores import Fact
@@ -107,3 +108,30 @@ def test_whatever_is_shown_can_be_sent(text: str) -> None:
     assert "<<<" not in sent
     assert "<|" not in sent
     assert "\x00" not in sent
+
+
+@pytest.mark.parametrize(
+    ("text", "solution", "said"),
+    [
+        (r"So \boxed{26}.", "37 * 10 = 370", "Its answer: 26\nYour own: 370\nThese are different"),
+        (r"\boxed{370}", r"That is \boxed{370.0}.", "These are the same."),
+        ("A plan.", "37 * 10 = 370", None),
+        (r"\boxed{26}", "I cannot tell.", None),
+        (r"\boxed{26}", None, None),
+    ],
+)
+def test_an_answer_stands_beside_the_coachs_own(
+    text: str, solution: str | None, said: str | None
+) -> None:
+    case = replace(make_case(text), tool_result=None, own_solution=solution)
+    if said is None:
+        assert beside_own(case) is None
+        assert "beside your own" not in case_text(case, None)
+    else:
+        assert said in (beside_own(case) or "")
+        assert said in case_text(case, None)
+
+
+def test_what_a_program_printed_last_is_its_answer() -> None:
+    case = replace(make_case("10\n444\n", place="stdout"), own_solution="60 - 48 = 12")
+    assert beside_own(case) == "Its answer: 444\nYour own: 12\nThese are different answers."
