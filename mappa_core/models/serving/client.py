@@ -4,9 +4,11 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, NoReturn, cast
 
-import httpx
+import aiohttp
 
 from mappa_core.core.errors import EngineError
 
@@ -15,7 +17,24 @@ REPLY_SECONDS = 900.0
 tokens come, of this request or another one."""
 
 _CONNECT_SECONDS = 30.0
-_SERVER_ERROR = 500
+_HEALTH_SECONDS = 10.0
+_LINE_BYTES = 2**20
+"""Of one event, at most."""
+_GONE = (aiohttp.ClientError, TimeoutError, ConnectionError)
+"""What a client meets where no answer comes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What a server answered."""
+
+    status: int
+    """Of HTTP."""
+    body: bytes
+
+    def json(self) -> dict[str, Any]:
+        """Read the body as a JSON object."""
+        return cast("dict[str, Any]", json.loads(self.body))
 
 
 class ServerDied(Exception):
@@ -39,40 +58,34 @@ class VllmClient:
     def __init__(self, about: str) -> None:
         """Keep what every refusal says about the server: where it is, or where its log lies."""
         self._about = about
-        self._client: httpx.AsyncClient | None = None
+        self._address: tuple[str, str | None] | None = None
+        self._client: aiohttp.ClientSession | None = None
         self._heard = 0.0
         self._under_way = 0
 
     def connect(self, base_url: str, *, socket: str | None = None) -> None:
         """Be the client of the server at `base_url`, on a Unix socket where one is named."""
-        transport = httpx.AsyncHTTPTransport(
-            uds=socket,
-            # A connection kept alive may be closed by the server just as it is used again, which
-            # would look like a death; a new one costs little.
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
-        )
-        timeout = httpx.Timeout(REPLY_SECONDS, connect=_CONNECT_SECONDS)
-        self._client = httpx.AsyncClient(transport=transport, base_url=base_url, timeout=timeout)
+        self._address = base_url, socket
 
     async def disconnect(self) -> None:
         """Let the connections go; safe to call twice."""
         client = self._forgotten()
         if client is not None:
-            await client.aclose()
+            await client.close()
 
     async def healthy(self) -> bool:
         """Whether the server answers and its engine lives."""
         try:
-            response = await self._open_client().get("/health", timeout=10)
-        except httpx.TransportError:
+            reply = await self._asked("GET", "/health", seconds=_HEALTH_SECONDS)
+        except _GONE:
             return False
-        return response.is_success
+        return reply.status == HTTPStatus.OK
 
-    async def get(self, path: str) -> httpx.Response:
+    async def get(self, path: str) -> Reply:
         """Read `path`; raises as `post`."""
         return await self._answered("GET", path)
 
-    async def post(self, path: str, body: Mapping[str, object]) -> httpx.Response:
+    async def post(self, path: str, body: Mapping[str, object]) -> Reply:
         """Send `body` as JSON.
 
         Raises:
@@ -106,56 +119,86 @@ class VllmClient:
 
     async def _answered(
         self, method: str, path: str, body: Mapping[str, object] | None = None
-    ) -> httpx.Response:
+    ) -> Reply:
         try:
-            response = await self._open_client().request(method, path, json=body)
-        except httpx.TransportError as error:
+            reply = await self._asked(method, path, body, seconds=REPLY_SECONDS)
+        except _GONE as error:
             raise ServerDied(f"{type(error).__name__} at {path}") from error
-        if response.is_error:
-            await self._refused(path, response.status_code, response.text)
-        return response
+        if reply.status >= HTTPStatus.BAD_REQUEST:
+            await self._refused(path, reply.status, reply.body)
+        return reply
+
+    async def _asked(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, object] | None = None,
+        *,
+        seconds: float,
+    ) -> Reply:
+        timeout = aiohttp.ClientTimeout(total=seconds, connect=_CONNECT_SECONDS)
+        client = self._open_client()
+        async with client.request(method, path, json=body, timeout=timeout) as response:
+            return Reply(status=response.status, body=await response.read())
 
     async def _taken(self, path: str, body: Mapping[str, object]) -> list[dict[str, Any]]:
         events: list[dict[str, Any]] = []
         ended = False
+        # How long it may be silent is counted over all requests.
+        timeout = aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS)
         try:
-            client = self._open_client()
-            # How long it may be silent is counted over all requests.
-            timeout = httpx.Timeout(None, connect=_CONNECT_SECONDS)
-            async with client.stream("POST", path, json=body, timeout=timeout) as response:
-                if response.is_error:
-                    text = (await response.aread()).decode(errors="replace")
-                    await self._refused(path, response.status_code, text)
-                async for line in response.aiter_lines():
+            async with self._open_client().post(path, json=body, timeout=timeout) as response:
+                if response.status >= HTTPStatus.BAD_REQUEST:
+                    await self._refused(path, response.status, await response.read())
+                async for line in response.content:
                     self._heard = time.monotonic()
-                    ended = ended or line == "data: [DONE]"
-                    if line.startswith("data: {"):
-                        events.append(json.loads(line.removeprefix("data: ")))
-        except httpx.TransportError as error:
+                    ended = ended or line.strip() == b"data: [DONE]"
+                    if line.startswith(b"data: {"):
+                        events.append(json.loads(line.removeprefix(b"data: ")))
+        except _GONE as error:
             raise ServerDied(f"{type(error).__name__} at {path}") from error
         for event in events:
             if "error" in event:
-                await self._refused(path, 500, json.dumps(event["error"]))
+                await self._refused(path, 500, json.dumps(event["error"]).encode())
         if not ended:
             raise ServerDied(f"an answer that breaks off at {path}")
         return events
 
-    async def _refused(self, path: str, status: int, text: str) -> NoReturn:
-        if status >= _SERVER_ERROR and not await self.healthy():
+    async def _refused(self, path: str, status: int, body: bytes) -> NoReturn:
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR and not await self.healthy():
             raise ServerDied(f"HTTP {status} at {path}")
-        said = " ".join(text.split())[:300]
+        said = " ".join(body.decode(errors="replace").split())[:300]
         raise Refused(
             f"vLLM refused {path} with HTTP {status}: {said} ({self._about})",
             status=status,
             said=said,
         )
 
-    def _forgotten(self) -> httpx.AsyncClient | None:
+    def _forgotten(self) -> aiohttp.ClientSession | None:
         """Take the client away, which is left to be closed: from here on nothing is sent."""
-        client, self._client = self._client, None
+        client, self._client, self._address = self._client, None, None
         return client
 
-    def _open_client(self) -> httpx.AsyncClient:
-        if self._client is None:
+    def _open_client(self) -> aiohttp.ClientSession:
+        if self._address is None:
             raise EngineError(f"the vLLM server is not running: call start() first ({self._about})")
+        if self._client is None:
+            self._client = _opened(*self._address)
         return self._client
+
+
+def _opened(base_url: str, socket: str | None) -> aiohttp.ClientSession:
+    """Open a session in the running event loop, which is the one it is for."""
+    # A connection kept alive may be closed by the server just as it is used again, which would
+    # look like a death; a new one costs little.
+    connector = (
+        aiohttp.TCPConnector(limit=0, force_close=True)
+        if socket is None
+        else aiohttp.UnixConnector(socket, limit=0, force_close=True)
+    )
+    return aiohttp.ClientSession(
+        base_url,
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        read_bufsize=_LINE_BYTES,
+    )

@@ -92,7 +92,7 @@ class Server(VllmClient):
             if liveness is not None:
                 await asyncio.to_thread(_end, liveness)
             if client is not None:
-                await client.aclose()
+                await client.close()
         finally:
             if directory is not None:
                 shutil.rmtree(directory, ignore_errors=True)

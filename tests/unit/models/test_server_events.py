@@ -33,8 +33,10 @@ class Listening(Server):
     async def listening(self, directory: Path) -> AsyncGenerator[None]:
         self._open(directory)
         async with await asyncio.start_unix_server(self._reply, directory / "socket"):
-            yield
-            await self.stop()
+            try:
+                yield
+            finally:
+                await self.stop()
 
     async def _reply(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

@@ -127,7 +127,7 @@ class Endpoint:
     async def _missing_model(self) -> Sequence[str]:
         names = (self._setup.name, str(self._setup.model))
         try:
-            cards = _Cards.model_validate_json((await self._client.get("/v1/models")).content)
+            cards = _Cards.model_validate_json((await self._client.get("/v1/models")).body)
         except (Refused, ValidationError) as error:
             return (f"its /v1/models is not vLLM's ({' '.join(str(error).split())[:120]})",)
         bases = [card for card in cards.data if card.parent is None]

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from mappa_core.core.errors import EngineError
@@ -15,7 +14,7 @@ from mappa_core.core.records.episodes import (
     PolicyVersion,
     Sampling,
 )
-from mappa_core.models.serving.client import ServerDied
+from mappa_core.models.serving.client import Reply, ServerDied
 from mappa_core.models.serving.server import Server
 from mappa_core.rollout.config import EngineConfig
 from mappa_core.rollout.engines.vllm.managed_server import ManagedServer
@@ -55,7 +54,7 @@ class ServerInMemory:
     async def stop(self) -> None:
         self.running = False
 
-    async def post(self, path: str, body: Mapping[str, object]) -> httpx.Response:
+    async def post(self, path: str, body: Mapping[str, object]) -> Reply:
         self.paths.append(path)
         self.bodies.append(body)
         await self.hold.wait()
@@ -64,7 +63,7 @@ class ServerInMemory:
             self.running = False
         if not self.running:
             raise ServerDied("connection reset")
-        return httpx.Response(200)
+        return Reply(status=200, body=b"{}")
 
     async def events(self, path: str, body: Mapping[str, object]) -> list[dict[str, Any]]:
         assert body["stream"] is True
@@ -201,7 +200,7 @@ class ServerInPlace(ServerInMemory):
         await super().start(seconds)
         self.serving.weights = 0
 
-    async def post(self, path: str, body: Mapping[str, object]) -> httpx.Response:
+    async def post(self, path: str, body: Mapping[str, object]) -> Reply:
         response = await super().post(path, body)
         self.sampled.append(self.serving.weights)
         return response
