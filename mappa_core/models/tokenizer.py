@@ -11,6 +11,9 @@ messages give exactly the ids that `apply_chat_template` gives.
 import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -24,8 +27,27 @@ from mappa_core.core.text import THOUGHT_END, has_thought, opened_thought
 _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>")
 
 
+KEPT_PIECES = 4096
+"""Texts whose ids are remembered; the one that was not asked for longest is forgotten."""
+
 _Piece: TypeAlias = str | tuple[int, ...]
 """Text to tokenise, or ids: the template's own control token, or what an agent said as sampled."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """The place of a message's content."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Template:
+    """What the chat template makes of messages of some roles, whatever they say."""
+
+    parts: tuple[_Piece | _Content, ...]
+    thought: str
+    """That it opens before the reply."""
 
 
 class ChatTokenizer:
@@ -51,6 +73,9 @@ class ChatTokenizer:
         self._tokenizer: PreTrainedTokenizerBase = tokenizer
         self.chat_template = tokenizer.chat_template
         added = tokenizer.added_tokens_decoder.items()
+        # Most of a prompt is the same from episode to episode: its template and worked examples.
+        self._encode = lru_cache(KEPT_PIECES)(self._read)
+        self._templates: dict[tuple[tuple[str, ...], date], _Template] = {}
         self._controls = {token.content: number for number, token in added if token.special}
         self._control_pattern = _any_of(tokenizer, self._controls)
         # Tags of thoughts are read, so that they stay in the text where a model makes them special.
@@ -63,10 +88,8 @@ class ChatTokenizer:
         Raises:
             ConfigError: The model's chat template does not take these messages.
         """
-        contents = _placeholders(messages)
-        text = self._apply_template(messages, tuple(contents))
         ids: list[int] = []
-        for piece in _joined(self._pieces(text, contents)):
+        for piece in _joined(self._pieces(messages)):
             ids.extend(self._encode(piece) if isinstance(piece, str) else piece)
         return tuple(ids)
 
@@ -78,9 +101,26 @@ class ChatTokenizer:
         Raises:
             ConfigError: The model's chat template does not take these messages.
         """
-        contents = _placeholders(messages)
-        text = self._apply_template(messages, tuple(contents))
-        return opened_thought(text[max(text.index(name) + len(name) for name in contents) :])
+        return self._template_of(messages).thought
+
+    def _template_of(self, messages: Sequence[Message]) -> "_Template":
+        """The template around messages of these roles; made once a day, whose date it may name."""
+        key = (tuple(message.role for message in messages), datetime.now(UTC).astimezone().date())
+        if (known := self._templates.get(key)) is None:
+            known = self._templates[key] = self._read_template(messages)
+        return known
+
+    def _read_template(self, messages: Sequence[Message]) -> "_Template":
+        names = _placeholders(messages)
+        text = self._apply_template(messages, names)
+        parts: list[_Piece | _Content] = []
+        for part in re.split(f"({'|'.join(map(re.escape, names))})", text) if names else [text]:
+            if part in names:
+                parts.append(_Content(names.index(part)))
+            else:
+                parts.extend(self._template_pieces(part))
+        after = text[max(text.index(name) + len(name) for name in names) :] if names else text
+        return _Template(parts=tuple(parts), thought=opened_thought(after))
 
     def close_of_thought(self) -> tuple[int, ...]:
         """The ids that end a thought, the tag as the model itself would write it."""
@@ -119,16 +159,14 @@ class ChatTokenizer:
             )
         return text
 
-    def _pieces(self, text: str, contents: Mapping[str, Message]) -> Iterator[_Piece]:
-        parts = re.split(f"({'|'.join(map(re.escape, contents))})", text) if contents else [text]
-        for part in parts:
-            message = contents.get(part)
-            if message is None:
-                yield from self._template_pieces(part)
-            elif message.token_ids is None:
-                yield message.content
-            else:
-                yield self._without_end(message.token_ids)
+    def _pieces(self, messages: Sequence[Message]) -> Iterator[_Piece]:
+        for part in self._template_of(messages).parts:
+            if not isinstance(part, _Content):
+                yield part
+                continue
+            message = messages[part.index]
+            ids = message.token_ids
+            yield message.content if ids is None else self._without_end(ids)
 
     def _template_pieces(self, text: str) -> Iterator[_Piece]:
         for part in self._control_pattern.split(text):
@@ -140,14 +178,15 @@ class ChatTokenizer:
         ended = bool(token_ids) and token_ids[-1] in self.end_token_ids
         return token_ids[:-1] if ended else token_ids
 
-    def _encode(self, text: str) -> Sequence[int]:
-        return self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+    def _read(self, text: str) -> tuple[int, ...]:
+        read = self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        return tuple(read)
 
 
-def _placeholders(messages: Sequence[Message]) -> dict[str, Message]:
-    """The messages by what stands for their contents in the template: no content can know it."""
+def _placeholders(messages: Sequence[Message]) -> tuple[str, ...]:
+    """What stands for the messages' contents in the template: no content can know it."""
     nonce = secrets.token_hex(8)
-    return {f"[[{nonce}:{index}]]": message for index, message in enumerate(messages)}
+    return tuple(f"[[{nonce}:{index}]]" for index in range(len(messages)))
 
 
 def _joined(pieces: Iterable[_Piece]) -> Iterator[_Piece]:
