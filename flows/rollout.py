@@ -1,4 +1,4 @@
-"""Episodes: P problems x G episodes, concurrent, each a Prefect task run (or each action one).
+"""Episodes: P problems x G episodes, concurrent, task runs of Prefect (or their actions, or none).
 
 rollout ─┬─ episode ─▶ coach_score        scoring runs beside the episodes still playing
          ├─ episode ─▶ coach_score
@@ -6,7 +6,8 @@ rollout ─┬─ episode ─▶ coach_score        scoring runs beside the epis
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import ParamSpec, TypeVar
 from uuid import UUID
 
 from prefect import flow, task
@@ -17,6 +18,7 @@ from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import Services, services
 from mappa_core.coach.scoring import ScorePlan, score_episode
 from mappa_core.core.concurrency import in_thread, together
+from mappa_core.core.errors import OutsideError
 from mappa_core.core.records.episodes import (
     Action,
     Episode,
@@ -28,14 +30,17 @@ from mappa_core.core.records.episodes import (
 from mappa_core.core.records.scores import ScoreEntry
 from mappa_core.core.records.tools import ToolRequest, ToolResult
 from mappa_core.rollout.actions import DirectRunner, limits_of, sampling_of
-from mappa_core.rollout.episode import new_episode, play_episode
+from mappa_core.rollout.episode import EpisodeRecords, new_episode, play_episode
 from mappa_core.rollout.problems.drawing import problems_of_iteration
 from mappa_core.rollout.protocols import ActionRunner, ProblemSource
 from mappa_core.rollout.teams.base import duties_of
 from mappa_core.tracking.traces import Traces
 from mappa_core.train.update import policy_at
 
-RETRIES = 2
+P = ParamSpec("P")
+T = TypeVar("T")
+
+RETRIES, RETRY_SECONDS = 2, 2
 """Of a task that calls outside; repeated, it does only what the store lacks."""
 
 
@@ -64,18 +69,19 @@ class ActionTasks:
     task_run_name="episode {episode.problem.task_type} {label}",
     cache_policy=NO_CACHE,
     retries=RETRIES,
-    retry_delay_seconds=2,
+    retry_delay_seconds=RETRY_SECONDS,
     persist_result=False,
 )
 async def play(
     episode: Episode,
     label: str,  # noqa: ARG001 (names the task run)
     runner: ActionRunner,
+    records: EpisodeRecords,
 ) -> Episode:
     """Play one episode; what a crash or a retry left undone is done."""
     port = services()
     return await play_episode(
-        episode, team=port.team, store=port.store, runner=runner, files=port.files
+        episode, team=port.team, records=records, runner=runner, files=port.files
     )
 
 
@@ -84,7 +90,7 @@ async def play(
     task_run_name="score {label}",
     cache_policy=NO_CACHE,
     retries=RETRIES,
-    retry_delay_seconds=2,
+    retry_delay_seconds=RETRY_SECONDS,
     persist_result=False,
 )
 async def coach_score(
@@ -122,19 +128,38 @@ async def rollout(
         share=config.tracking.trace_share,
     )
     places = asyncio.Semaphore(config.rollout.concurrency)
+    records = EpisodeRecords(port.store)
+    playing, scoring = play, coach_score
+    if config.rollout.granularity == "rollout":
+        playing, scoring = repeated(play.fn), repeated(coach_score.fn)
 
     async def one(number: int, episode: Episode) -> None:
         label = f"{number + 1}/{len(episodes)}"
         async with places:
-            played = await play(episode, label, runner)
-        entries = () if plan is None else await coach_score(played, label, plan)
+            played = await playing(episode, label, runner, records)
+        entries = () if plan is None else await scoring(played, label, plan)
         port.progress.on_episode_ended(played, entries)
-        await in_thread(traces.show, played, entries)
+        if traces.has(played):
+            await in_thread(traces.show, played, entries)
 
     await together(one(number, episode) for number, episode in enumerate(episodes))
     if missing := await asyncio.to_thread(traces.check, episodes):
         port.progress.on_waiting(missing)
     return len(episodes)
+
+
+def repeated(work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    """`work`, done again as often as a task run would where something outside fails."""
+
+    async def done(*args: P.args, **kwargs: P.kwargs) -> T:
+        for _ in range(RETRIES):
+            try:
+                return await work(*args, **kwargs)
+            except OutsideError:
+                await asyncio.sleep(RETRY_SECONDS)
+        return await work(*args, **kwargs)
+
+    return done
 
 
 def _runner(

@@ -22,7 +22,7 @@ from mappa_core.core.records.scores import (
     Unscored,
 )
 from mappa_core.core.records.tools import ToolRequest, ToolResult
-from mappa_core.rollout.episode import play_episode
+from mappa_core.rollout.episode import EpisodeRecords, play_episode
 from mappa_core.rollout.teams.base import AgentSpec, Team
 from mappa_core.rollout.teams.prompts import PromptSet
 from mappa_core.store.store import Store
@@ -109,7 +109,7 @@ async def record(
         at_once: Episodes in flight, as `rollout.concurrency`.
     """
     places = asyncio.Semaphore(at_once)
-    given = iter(scores)
+    given, records = iter(scores), EpisodeRecords(store)
 
     async def one(whole: Episode, entries: Sequence[ScoreEntry]) -> None:
         begun = replace(whole, turns=(), stop_reason=None, outcome=None)
@@ -117,7 +117,7 @@ async def record(
             played = await play_episode(
                 begun,
                 team=ReplayedTeam(episode=whole),
-                store=store,
+                records=records,
                 runner=ReplayedActions(whole.turns),
             )
         await score_episode(played, plan=ScorePlan(coach=ReplayedCoach(entries)), store=store)

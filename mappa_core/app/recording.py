@@ -1,6 +1,7 @@
 """Decides what of a run Prefect records: its episodes, or each of their actions as well.
 
     rollout.granularity   an episode, its score, an update   an action; a program or a call
+    rollout               an update alone                    -
     episode               a task run each                    -
     action                a task run each                    a task run each
     auto                  a task run each                    the same, while that loses nothing and
@@ -49,7 +50,7 @@ class Pace:
 class Choice:
     """What becomes a task run, and why."""
 
-    granularity: Literal["episode", "action"]
+    granularity: Literal["rollout", "episode", "action"]
     because: str
 
 
@@ -96,6 +97,8 @@ def choose(config: TrainConfig, team: Team, pace: Pace | None, cores: int) -> Ch
 def plan_of_recording(config: TrainConfig, team: Team, cores: int) -> str:
     """Say before a run what becomes a task run of Prefect, in one sentence."""
     asked = config.rollout.granularity
+    if asked == "rollout":
+        return "Prefect records no episodes (rollout.granularity=rollout): the store has them"
     if asked != "auto":
         return f"Prefect records every {asked} (rollout.granularity={asked})"
     if lost := _lost(config, team):
@@ -120,13 +123,16 @@ def check_recorder_load(config: TrainConfig, team: Team) -> None:
     Raises:
         ConfigError: Too many; the message says how to have fewer.
     """
+    if config.rollout.granularity == "rollout":
+        return
     phase, task_runs = _largest(config, team, by_action=config.rollout.granularity == "action")
     if task_runs <= BURST_TASK_RUNS:
         return
     fewer = (
         "set rollout.granularity=auto"
         if config.rollout.granularity == "action"
-        else f"lower {'problems.held_out_size' if phase == 'evaluation' else 'rollout.problems'}"
+        else "set rollout.granularity=rollout, which leaves episodes to the store, or lower "
+        + ("problems.held_out_size" if phase == "evaluation" else "rollout.problems")
     )
     raise ConfigError(
         f"one {phase} would make up to {task_runs} Prefect task runs and its recorder loses some "

@@ -5,16 +5,22 @@ together   ─┬─ a ─▶ result
             └─ c
 all_ended   as `together`, and nothing is cancelled for another's failure
 in_thread  ──── cancelled ─▶ the thread ends first
+InOneGo    ─┬─ a ─▶ thread: [a]             what piles up meanwhile is done together
+            ├─ b ─▶ waits ─▶ thread: [b, c]
+            └─ c ─▶ waits ┘
 
 What outlives its run would write into it when another process may have it.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Generic, ParamSpec, TypeVar
+
+from mappa_core.core.errors import Unreachable
 
 P = ParamSpec("P")
 T = TypeVar("T")
+A = TypeVar("A")
 
 
 async def together(work: Iterable[Coroutine[object, object, T]]) -> list[T]:
@@ -73,3 +79,60 @@ async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
         return await asyncio.shield(thread)
     finally:
         await asyncio.gather(thread, return_exceptions=True)
+
+
+class InOneGo(Generic[A, T]):
+    """Does in a thread what callers ask for, all at once what piled up since it last began.
+
+    To be used from one event loop.
+    """
+
+    def __init__(self, work: Callable[[Sequence[A]], Sequence[T]]) -> None:
+        """Let `work` give a result for each thing it is asked for, or do none of them."""
+        self._work = work
+        self._waiting: dict[asyncio.Future[T], A] = {}
+        self._going: asyncio.Task[None] | None = None
+
+    async def __call__(self, asked: A) -> T:
+        """The result for `asked`; where this is cancelled, `asked` is left, or ends first.
+
+        Raises:
+            Exception: What `work` raises of it alone; of `Unreachable`, what it raises of all.
+        """
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._waiting[done] = asked
+        if self._going is None:
+            self._going = asyncio.ensure_future(self._go())
+        try:
+            return await asyncio.shield(done)
+        except asyncio.CancelledError:
+            if self._waiting.pop(done, None) is None:
+                await asyncio.gather(done, return_exceptions=True)
+            raise
+
+    async def _go(self) -> None:
+        going: dict[asyncio.Future[T], A] = {}
+        try:
+            while self._waiting:
+                going, self._waiting = self._waiting, {}
+                outcomes = await in_thread(self._outcomes, tuple(going.values()))
+                for done, outcome in zip(going, outcomes, strict=True):
+                    if isinstance(outcome, Exception):
+                        done.set_exception(outcome)
+                    else:
+                        done.set_result(outcome)
+        finally:
+            self._going = None
+            for done in (*going, *self._waiting):
+                done.cancel()
+
+    def _outcomes(self, asked: Sequence[A]) -> Sequence[T | Exception]:
+        try:
+            return self._work(asked)
+        except Unreachable as error:
+            return [error] * len(asked)
+        except Exception as error:  # noqa: BLE001 (its caller raises it)
+            if len(asked) == 1:
+                return [error]
+            # One of them is at fault, and only its caller should hear of it.
+            return [outcome for each in asked for outcome in self._outcomes((each,))]

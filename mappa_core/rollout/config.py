@@ -130,11 +130,11 @@ class RolloutConfig(Section):
         description="1: while agents learn from an iteration the next one is played, by policies "
         "one update older; 0: policies are always the newest.",
     )
-    granularity: Literal["auto", "episode", "action"] = Field(
+    granularity: Literal["auto", "rollout", "episode", "action"] = Field(
         default="auto",
         description="What becomes a Prefect task run: a whole episode, or each action, program and "
         "call as well; auto records actions while that takes at most 5 % of the time and Prefect "
-        "loses none.",
+        "loses none. rollout: none of them, for thousands of episodes; the store has them all.",
     )
 
     def tokens_of(self, agent: str) -> int:

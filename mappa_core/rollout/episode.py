@@ -5,11 +5,13 @@ Team ─▶ observation ─▶ ActionRunner.generate ─▶ what it asks for ─
 └──────────────────────────── stored as a row, and shown to the team ◀─────────────────────┘
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 from uuid import UUID
 
 from mappa_core.core import ids
-from mappa_core.core.concurrency import in_thread
+from mappa_core.core.concurrency import InOneGo, in_thread
 from mappa_core.core.errors import DiskFull, OutsideError, StoreError
 from mappa_core.core.file_trail import files_after
 from mappa_core.core.records.episodes import (
@@ -27,6 +29,8 @@ from mappa_core.rollout.protocols import ActionRunner
 from mappa_core.rollout.teams.base import Team
 from mappa_core.store.store import Store
 
+T = TypeVar("T")
+
 
 def new_episode(
     run_id: UUID, phase: Phase, iteration: int, problem: Problem, rollout: int
@@ -42,11 +46,37 @@ def new_episode(
     )
 
 
+class EpisodeRecords:
+    """Writes down the episodes that are played at once; those of one moment together."""
+
+    def __init__(self, store: Store) -> None:
+        """Write into `store`, from the event loop that this is used in."""
+        self.opened = InOneGo(store.episodes.open_episodes)
+        self._add_turns = InOneGo(_for_each(store.episodes.add_turns))
+        self._close = InOneGo(_for_each(store.episodes.close_episodes))
+
+    async def add_turn(self, episode: Episode, turn: Turn) -> None:
+        """Add a turn; raises `StoreError`, as the others."""
+        await self._add_turns((episode, turn))
+
+    async def close(self, episode: Episode) -> None:
+        """Write the end of an episode."""
+        await self._close(episode)
+
+
+def _for_each(work: Callable[[Sequence[T]], None]) -> Callable[[Sequence[T]], Sequence[None]]:
+    def done(asked: Sequence[T]) -> Sequence[None]:
+        work(asked)
+        return (None,) * len(asked)
+
+    return done
+
+
 async def play_episode(
     episode: Episode,
     *,
     team: Team,
-    store: Store,
+    records: EpisodeRecords,
     runner: ActionRunner,
     files: EpisodeFiles | None = None,
 ) -> Episode:
@@ -59,13 +89,13 @@ async def play_episode(
         StoreError: A turn or the end could not be written; played again it goes on from there.
         DiskFull: The same, or no room for the files of a turn: no episode would fare better.
     """
-    episode = await in_thread(store.episodes.open_episode, episode)
+    episode = await records.opened(episode)
     if episode.stop_reason is not None:
         return episode
     try:
         while (observation := team.next_observation(episode)) is not None:
             turn = await _turn(episode, observation, team, runner)
-            await in_thread(store.episodes.add_turn, episode, turn)
+            await records.add_turn(episode, turn)
             episode = episode.with_turn(turn)
         outcome = await in_thread(_judge, team, episode, files)
         closed = episode.closed(team.stop_reason(episode), outcome=outcome)
@@ -73,7 +103,7 @@ async def play_episode(
         raise
     except OutsideError as error:
         closed = episode.closed(StopReason.FAILED, error=str(error))
-    await in_thread(store.episodes.close_episode, closed)
+    await records.close(closed)
     return closed
 
 

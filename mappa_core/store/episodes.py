@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from sqlalchemy import Connection, func, select, update
+from sqlalchemy.dialects import postgresql
 
 from mappa_core.core import ids
 from mappa_core.core.errors import NotFound
@@ -23,7 +24,7 @@ from mappa_core.core.records.scores import ScoreEntry
 from mappa_core.core.records.tools import Artifact, ToolResult
 from mappa_core.store.database import Database, Repository, transaction
 from mappa_core.store.group_commit import GroupCommit
-from mappa_core.store.insert import Rows, insert, insert_new, merged
+from mappa_core.store.insert import Rows, insert, merged
 from mappa_core.store.lookup import find_one, id_is
 from mappa_core.store.mapping import Values, record_of, row_of
 from mappa_core.store.scores import TRAINS, score_rows
@@ -53,31 +54,46 @@ class Episodes(Repository):
         """Add problems that are not there yet."""
         insert(connection, {PROBLEM: [row_of(PROBLEM, problem) for problem in problems]})
 
-    @transaction
-    def open_episode(self, connection: Connection, episode: Episode) -> Episode:
+    def open_episode(self, episode: Episode) -> Episode:
         """Add an episode, or return it with what was recorded before a crash."""
-        # Its end has a statement of its own.
-        begun = row_of(
-            EPISODE, episode, problem_id=episode.problem.id, stop_reason=None, error=None
+        (opened,) = self.open_episodes((episode,))
+        return opened
+
+    @transaction
+    def open_episodes(
+        self, connection: Connection, episodes: Sequence[Episode]
+    ) -> tuple[Episode, ...]:
+        """Add episodes, all or none, or return them with what was recorded before a crash."""
+        # Their end has a statement of its own.
+        begun = [
+            row_of(EPISODE, each, problem_id=each.problem.id, stop_reason=None, error=None)
+            for each in episodes
+        ]
+        adding = postgresql.insert(EPISODE).on_conflict_do_nothing(index_elements=["id"])
+        new = set(connection.execute(adding.returning(EPISODE.c.id), begun).scalars())
+        return tuple(
+            each if each.id in new else _read(connection, str(each.id)) for each in episodes
         )
-        if insert_new(connection, EPISODE, [begun]):
-            return episode
-        return _read(connection, str(episode.id))
 
     def add_turn(self, episode: Episode, turn: Turn) -> None:
         """Add one turn: its action and what its code did."""
         self._group.write(_turn_rows(episode, turn))
 
-    @transaction
-    def close_episode(self, connection: Connection, episode: Episode) -> None:
+    def add_turns(self, turns: Sequence[tuple[Episode, Turn]]) -> None:
+        """Add turns of several episodes, all or none."""
+        self._group.write(merged([_turn_rows(episode, turn) for episode, turn in turns]))
+
+    def close_episode(self, episode: Episode) -> None:
         """Write the stop reason and the outcome of a finished episode; the first stays."""
-        closed = connection.execute(
-            update(EPISODE)
-            .where(EPISODE.c.id == episode.id, EPISODE.c.stop_reason.is_(None))
-            .values(stop_reason=episode.stop_reason, error=episode.error, closed_at=func.now())
-        )
-        if closed.rowcount and episode.outcome is not None:
-            insert(connection, {OUTCOME: [row_of(OUTCOME, episode.outcome, episode_id=episode.id)]})
+        self.close_episodes((episode,))
+
+    @transaction
+    def close_episodes(self, connection: Connection, episodes: Sequence[Episode]) -> None:
+        """The same of several, all or none."""
+        ended = [each for each in episodes if _close(connection, each) and each.outcome is not None]
+        outcomes = [row_of(OUTCOME, each.outcome, episode_id=each.id) for each in ended]
+        if outcomes:
+            insert(connection, {OUTCOME: outcomes})
 
     @transaction
     def add_episodes(
@@ -125,6 +141,16 @@ class Episodes(Repository):
             .order_by(columns.phase, columns.iteration, columns.problem_id, columns.rollout_index)
         )
         return tuple(record_of(EpisodeSummary, row) for row in connection.execute(query).mappings())
+
+
+def _close(connection: Connection, episode: Episode) -> bool:
+    """Write the end of an episode that has none; tell whether it had none."""
+    closed = connection.execute(
+        update(EPISODE)
+        .where(EPISODE.c.id == episode.id, EPISODE.c.stop_reason.is_(None))
+        .values(stop_reason=episode.stop_reason, error=episode.error, closed_at=func.now())
+    )
+    return closed.rowcount > 0
 
 
 def _episode_rows(episode: Episode) -> Rows:

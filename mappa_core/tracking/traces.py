@@ -23,9 +23,13 @@ class Traces:
     share: float
     """In [0, 1]."""
 
+    def has(self, episode: Episode) -> bool:
+        """Tell whether an episode is one of the share."""
+        return is_traced(episode, self.share)
+
     def show(self, episode: Episode, entries: Sequence[ScoreEntry]) -> None:
         """Show a finished episode and its scores, where it is one of the share."""
-        if is_traced(episode, self.share):
+        if self.has(episode):
             self.tracker.trace(self.tracker_run_id, episode, entries)
 
     def check(self, episodes: Sequence[Episode]) -> str | None:
@@ -35,7 +39,7 @@ class Traces:
             episodes: All of the iteration, at least one.
         """
         phase, iteration = episodes[0].phase, episodes[0].iteration
-        expected = sum(is_traced(episode, self.share) for episode in episodes)
+        expected = sum(self.has(episode) for episode in episodes)
         shown = self.tracker.traced(self.tracker_run_id, phase, iteration)
         self.tracker.log(
             self.tracker_run_id,

@@ -181,6 +181,21 @@ class TestEpisodes:
         store.episodes.close_episode(replace(episode, stop_reason=StopReason.FAILED, outcome=WRONG))
         assert store.episodes.get_episode(str(episode.id)) == episode
 
+    def test_those_of_one_moment_are_written_together_and_as_one_by_one(
+        self, store: Store, run: Run, play: Callable[..., Episode]
+    ) -> None:
+        played = play()
+        begun = [make_episode(run, make_problem(), rollout_index=index) for index in range(1, 40)]
+        turn = make_turn(make_policy(run, "solver"), 0)
+        opened = store.episodes.open_episodes((played, *begun))
+        assert opened == (played, *begun)
+        store.episodes.add_turns([(each, turn) for each in begun])
+        closed = [each.with_turn(turn).closed(StopReason.ANSWERED, outcome=RIGHT) for each in begun]
+        other = replace(played, stop_reason=StopReason.FAILED, outcome=WRONG)
+        store.episodes.close_episodes((other, *closed))
+        for each in (played, *closed):
+            assert store.episodes.get_episode(str(each.id)) == each
+
     def test_an_episode_of_an_unknown_problem_is_refused(self, store: Store, run: Run) -> None:
         with pytest.raises(StoreError, match="fk_episode_problem_id"):
             store.episodes.open_episode(make_episode(run, make_problem("Unheard of.")))

@@ -26,7 +26,7 @@ from tests.e2e.conftest import MakeServices
 from tests.fakes.tracking import MemoryRegistry, MemoryTracker
 
 
-@pytest.mark.parametrize("granularity", ["auto", "action"])
+@pytest.mark.parametrize("granularity", ["auto", "action", "rollout"])
 def test_everything_a_run_did_can_be_read_back(
     store: Store,
     make_services: MakeServices,

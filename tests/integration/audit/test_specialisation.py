@@ -42,7 +42,7 @@ from mappa_core.core.records.episodes import (
 from mappa_core.core.records.scores import CoachCase, CoachIdentity, CoachScore, ScoredAction
 from mappa_core.core.records.tools import Limits
 from mappa_core.models.tokenizer import ChatTokenizer
-from mappa_core.rollout.episode import new_episode, play_episode
+from mappa_core.rollout.episode import EpisodeRecords, new_episode, play_episode
 from mappa_core.store.store import Store
 from mappa_core.train.learners.torch_learner import TorchLearner
 from mappa_core.train.update import Correct, UpdateRequest, base_policy, policy_at, update_agent
@@ -154,7 +154,7 @@ class World:
                 episode = await play_episode(
                     new_episode(run_id, "train", iteration, problem, rollout),
                     team=Choosers(),
-                    store=self.store,
+                    records=EpisodeRecords(self.store),
                     runner=runner,
                 )
                 await score_episode(episode, plan=ScorePlan(coach=coach), store=self.store)

@@ -15,7 +15,7 @@ from mappa_core.core.errors import (
 )
 from mappa_core.core.records.episodes import Action, Episode, Observation, StopReason
 from mappa_core.core.records.tools import ToolRequest, ToolResult
-from mappa_core.rollout.episode import play_episode
+from mappa_core.rollout.episode import EpisodeRecords, play_episode
 from mappa_core.store.store import Store
 from tests.builders import (
     make_episode,
@@ -55,13 +55,17 @@ def play(store: Store, failing: str = "", error: OutsideError | None = None) -> 
             meet("execute")
             return make_tool_result()
 
+    async def played() -> Episode:
+        records = EpisodeRecords(store)
+        return await play_episode(EPISODE, team=Programmer(), records=records, runner=Failing())
+
     store.runs.add_run(RUN)
     store.policies.add_policy_version(POLICY)
     store.episodes.add_problems([EPISODE.problem])
     with pytest.MonkeyPatch.context() as patch:
         if hasattr(store.episodes, failing):
             patch.setattr(store.episodes, failing, lambda *_: meet(failing))
-        return asyncio.run(play_episode(EPISODE, team=Programmer(), store=store, runner=Failing()))
+        return asyncio.run(played())
 
 
 @pytest.mark.parametrize(
@@ -87,10 +91,10 @@ def test_a_failure_outside_ends_the_episode(
 @pytest.mark.parametrize(
     ("failing", "error"),
     [
-        ("add_turn", StoreError("Postgres refused")),
-        ("add_turn", DiskFull("Postgres has no space left")),
+        ("add_turns", StoreError("Postgres refused")),
+        ("add_turns", DiskFull("Postgres has no space left")),
         ("execute", DiskFull("no space left for the workspace")),
-        ("close_episode", StoreError("Postgres refused")),
+        ("close_episodes", StoreError("Postgres refused")),
     ],
 )
 def test_an_episode_that_cannot_be_written_is_played_again(

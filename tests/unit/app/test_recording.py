@@ -79,6 +79,14 @@ def test_a_larger_one_is_refused_with_what_to_change(config: TrainConfig, advice
         check_recorder_load(config, TEAM)
 
 
+def test_thousands_of_episodes_are_played_where_prefect_records_none() -> None:
+    rollout = RolloutConfig(problems=500, episodes_per_problem=4, concurrency=2000)
+    with pytest.raises(ConfigError, match=r"set rollout\.granularity=rollout"):
+        check_recorder_load(TrainConfig(rollout=rollout), TEAM)
+    alone = rollout.model_copy(update={"granularity": "rollout"})
+    check_recorder_load(TrainConfig(rollout=alone), TEAM)
+
+
 @pytest.mark.parametrize(
     ("share", "granularity"), [(MOST_SHARE - 0.001, "action"), (MOST_SHARE + 0.001, "episode")]
 )
@@ -117,7 +125,7 @@ def test_nothing_is_recorded_that_would_be_lost_or_fill_the_disk(
     assert because in choice.because
 
 
-@pytest.mark.parametrize("granularity", ["episode", "action"])
+@pytest.mark.parametrize("granularity", ["rollout", "episode", "action"])
 def test_what_is_asked_for_by_name_is_done(granularity: str) -> None:
     rollout = RolloutConfig.model_validate({"granularity": granularity})
     asked = TrainConfig(rollout=rollout)

@@ -1,11 +1,13 @@
 """Nothing that was begun outlives the caller that waits for it."""
 
 import asyncio
+from collections.abc import Sequence
 from threading import Event
 
 import pytest
 
-from mappa_core.core.concurrency import in_thread, together
+from mappa_core.core.concurrency import InOneGo, in_thread, together
+from mappa_core.core.errors import StoreError, Unreachable
 
 
 class Work:
@@ -95,3 +97,70 @@ def test_what_a_thread_raises_is_raised_even_what_a_future_cannot_hold() -> None
     with pytest.raises(RuntimeError, match="StopIteration"):
         asyncio.run(asyncio.wait_for(in_thread(next, iter(())), timeout=60))
     assert asyncio.run(in_thread(int, "12", base=3)) == 5
+
+
+class Ledger:
+    """Counts what it is given at once; refuses 13, and everything while it is away."""
+
+    def __init__(self) -> None:
+        self.goes: list[tuple[int, ...]] = []
+        self.away = False
+        self.open = Event()
+        self.open.set()
+
+    def double(self, asked: Sequence[int]) -> Sequence[int]:
+        self.open.wait(5)
+        if self.away:
+            raise Unreachable("away")
+        if 13 in asked:
+            raise StoreError("13 is refused")
+        self.goes.append(tuple(asked))
+        return [2 * each for each in asked]
+
+
+async def asked_of(ledger: Ledger, *numbers: int) -> list[int | BaseException]:
+    in_one_go = InOneGo(ledger.double)
+    return await asyncio.gather(*map(in_one_go, numbers), return_exceptions=True)
+
+
+def test_what_piles_up_is_done_in_one_go() -> None:
+    ledger = Ledger()
+    assert asyncio.run(asked_of(ledger, *range(20, 99))) == [*range(40, 198, 2)]
+    assert ledger.goes == [tuple(range(20, 99))]
+
+
+def test_only_the_one_at_fault_hears_of_it() -> None:
+    ledger = Ledger()
+    one, fault, other = asyncio.run(asked_of(ledger, 1, 13, 2))
+    assert (one, other) == (2, 4)
+    assert isinstance(fault, StoreError)
+
+
+def test_an_outage_is_heard_of_by_all_without_a_try_for_each() -> None:
+    ledger = Ledger()
+    ledger.away = True
+    outcomes = asyncio.run(asked_of(ledger, 1, 2))
+    assert [str(outcome) for outcome in outcomes] == ["away", "away"]
+
+
+def test_a_cancelled_call_ends_with_its_go_or_is_left() -> None:
+    ledger = Ledger()
+
+    async def body() -> None:
+        in_one_go = InOneGo(ledger.double)
+        ledger.open.clear()
+        begun = asyncio.ensure_future(in_one_go(1))
+        await asyncio.sleep(0.05)
+        waiting, other = asyncio.ensure_future(in_one_go(2)), asyncio.ensure_future(in_one_go(3))
+        await asyncio.sleep(0)
+        begun.cancel()
+        waiting.cancel()
+        await asyncio.sleep(0.05)
+        assert waiting.cancelled()
+        assert not begun.done()
+        ledger.open.set()
+        assert await other == 6
+        assert begun.cancelled()
+
+    asyncio.run(body())
+    assert ledger.goes == [(1,), (3,)]

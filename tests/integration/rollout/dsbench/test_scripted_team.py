@@ -19,7 +19,7 @@ from mappa_core.core.file_trail import files_after, who_failed
 from mappa_core.core.records.episodes import Action, Episode, Observation, StopReason
 from mappa_core.core.records.scores import CoachScore
 from mappa_core.core.records.tools import Limits, ToolStatus
-from mappa_core.rollout.episode import new_episode, play_episode
+from mappa_core.rollout.episode import EpisodeRecords, new_episode, play_episode
 from mappa_core.rollout.episode_files import EpisodeFiles
 from mappa_core.rollout.problems.tabular import bundled_task
 from mappa_core.rollout.problems.tabular_recipes import RECIPES
@@ -149,7 +149,7 @@ class Stage:
 
         runner = ScriptedRunner(act=act, sandbox=self.sandbox, limits=LIMITS, files=files)
         played = await play_episode(
-            episode, team=TEAM, store=self.store, runner=runner, files=files
+            episode, team=TEAM, records=EpisodeRecords(self.store), runner=runner, files=files
         )
         plan = ScorePlan(coach=RuleCoach("dsbench"), duties=DUTIES)
         entries = await score_episode(played, plan=plan, store=self.store)

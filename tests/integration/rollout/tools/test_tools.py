@@ -20,7 +20,7 @@ from mappa_core.core.records.episodes import Action, Episode, Observation, StopR
 from mappa_core.core.records.scores import CoachScore, LabelVisibility
 from mappa_core.core.records.tools import Limits, ToolStatus
 from mappa_core.core.settings import Settings
-from mappa_core.rollout.episode import play_episode
+from mappa_core.rollout.episode import EpisodeRecords, play_episode
 from mappa_core.rollout.protocols import Toolbox
 from mappa_core.rollout.teams import load_team
 from mappa_core.rollout.teams.base import Team
@@ -78,7 +78,7 @@ async def play_script(
     limits = Limits(wall_seconds=10)
     runner = ScriptedRunner(act=act, sandbox=NoPython(), limits=limits, toolbox=toolbox)
     episode = make_episode(RUN, PROBLEM, rollout_index=number)
-    return await play_episode(episode, team=team, store=store, runner=runner)
+    return await play_episode(episode, team=team, records=EpisodeRecords(store), runner=runner)
 
 
 def test_calls_are_rows_that_store_show_and_coach_understand(
