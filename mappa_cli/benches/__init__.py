@@ -2,6 +2,7 @@
 
 rollout         generated tokens/s of whole rollouts over plain vLLM's, on the same requests
 orchestration   share of the wall time in which engine, sandbox, coach and learner all rest
+many-episodes   what 2,000 episodes at once cost the process that plays them
 learner         tokens/s and memory of one update over TRL's
 store           a million actions written and asked for
 coach           the model coach over the bare client and the ideal
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 Bench: TypeAlias = "Callable[[Sequence[str], Settings], BenchReport]"
 NAMES = (
-    *("rollout", "orchestration", "learner", "store", "coach", "sandbox", "audit"),
-    *("audit-worlds", "estimators", "families", "quickstart"),
+    *("rollout", "orchestration", "many-episodes", "learner", "store", "coach", "sandbox"),
+    *("audit", "audit-worlds", "estimators", "families", "quickstart"),
 )
 """Each is a module here with a function `bench_NAME` of overrides and settings, `-` being `_`."""
 
