@@ -1,7 +1,7 @@
 """`mappa bench many-episodes`: what one process pays for thousands of episodes that only wait.
 
     rollout of a real run ─▶ HTTP ─▶ 2 stub engines, in processes of their own, 200 ms an answer
-      tokens, team, grading, store as ever; Prefect has the flow, no task runs (granularity=rollout);
+      tokens, team, grading, store as ever; Prefect has the flow and no task runs;
       programs are answered without being run; no coach, no traces
 
 cost      seconds of a core for each request, all threads of this process, Prefect's client too
