@@ -32,9 +32,10 @@ def tell(kind: str, name: UUID) -> None:
 
 
 class TellingEpisodes(Episodes):
-    def add_turn(self, episode: Episode, turn: Turn) -> None:
-        super().add_turn(episode, turn)
-        tell("action", ids.action_id(episode.id, turn.index))
+    def add_turns(self, turns: Sequence[tuple[Episode, Turn]]) -> None:
+        super().add_turns(turns)
+        for episode, turn in turns:
+            tell("action", ids.action_id(episode.id, turn.index))
 
 
 class TellingScores(Scores):

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -18,11 +18,12 @@ EPISODES = 3
 
 
 def counted(calls: Counter[str], repository: object, name: str) -> Callable[..., object]:
+    """The method of that name, with what it is asked for counted."""
     method = getattr(repository, name)
 
-    def call(*arguments: object) -> object:
-        calls[name] += 1
-        return method(*arguments)
+    def call(asked: Sequence[object]) -> object:
+        calls[name] += len(asked)
+        return method(asked)
 
     return call
 
@@ -52,7 +53,7 @@ def test_every_turn_and_every_score_waits_for_a_commit(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = Counter[str]()
-    for name in ("open_episode", "add_turn", "close_episode", "add_episodes"):
+    for name in ("open_episodes", "add_turns", "close_episodes", "add_episodes"):
         monkeypatch.setattr(store.episodes, name, counted(calls, store.episodes, name))
     monkeypatch.setattr(store.scores, "add_scores", counted(calls, store.scores, "add_scores"))
     material = Material()
@@ -60,8 +61,8 @@ def test_every_turn_and_every_score_waits_for_a_commit(
     asyncio.run(record(store, *material.episodes(run, 0, EPISODES), at_once=2))
     actions = EPISODES * len(AGENTS)
     assert calls == {
-        "open_episode": EPISODES,
-        "add_turn": actions,
-        "close_episode": EPISODES,
+        "open_episodes": EPISODES,
+        "add_turns": actions,
+        "close_episodes": EPISODES,
         "add_scores": actions,
     }

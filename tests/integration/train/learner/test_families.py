@@ -63,7 +63,8 @@ def test_every_family_is_read_as_it_reads_itself(family: str) -> None:
     assert reading.way == ("padded" if family in PADDED else "tree")
     with torch.no_grad():
         expected = torch.cat([one_by_one(plain, one) for one in given()])
-        torch.testing.assert_close(read(reading, given()), expected, atol=2e-5, rtol=0)
+        # float32 rounds otherwise with other CPUs' kernels: 6e-6 of a log-prob was seen.
+        torch.testing.assert_close(read(reading, given()), expected, atol=2e-5, rtol=1e-5)
 
 
 TREES = ("llama", "mistral", "gemma2", "gpt_oss", "granite", "cohere2", "phi", "deepseek_v3")
