@@ -3,10 +3,10 @@
 To a coach that a change does not move, the scorings of one action under all changes are alike: any
 order of them was as probable as the one there is. So an honest coach is this one with each action's
 scores dealt out at random, once what the changes seem to be worth is taken off; its noise, heaps,
-ceiling, missing scores and problems stay as they are, and nothing is modelled. A biased one gives
-more wherever the work is called by one type. Scores at the end of the scale hide how much of that
-shows: it is counted as far as the scale goes and as if it had no end, and where the two differ, the
-rate is `Unknowable`.
+ceiling, missing scores and problems stay as they are, and nothing is modelled. A biased one feels
+more wherever the work is called by one type, and gives what it shows of that (`heaps`, which
+models what is felt). Scores at the end of the scale hide how much shows: it is counted as far as
+the scale goes and as if it had no end, and where the two differ, the rate is `Unknowable`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ import numpy as np
 
 from mappa_core.audit.frame import Experiment, Floats, Ints, Mask
 from mappa_core.audit.statistics.counting import STEADY, Rate, Unknowable, counted_rate
-from mappa_core.audit.statistics.health import HIGHEST
+from mappa_core.audit.statistics.heaps import shown
 from mappa_core.audit.statistics.looks import spent
 from mappa_core.audit.statistics.paired import (
     ALIKE,
@@ -57,14 +57,17 @@ def experiment_rates(
         return ()
     rng = np.random.default_rng(seed)
     family = [_Fixed.of(each) for each in pairs]
-    scores = _dealt(experiment, pairs, rng, runs)
+    rows, dealt = _dealing(experiment, pairs, rng, runs)
+    scores = _put(_fair(experiment, pairs), rows, dealt, runs)
     honest = sum(_said(family, scores, margin, look))
     rates: list[Rate | Unknowable] = [counted_rate(HONEST, honest, runs, "level")]
     kinds = sorted({experiment.task_type.names[code] for code in experiment.task_type.present()})
     if len(kinds) > 1:
-        favoured = _called(experiment, kinds[1])
-        kinder = (_kinder(scores, favoured, margin), scores + margin * favoured[:, None])
-        hits = [sum(_said(family, each, margin, look)) for each in kinder]
+        favoured = _called(experiment, kinds[1])[:, None]
+        hits = [
+            sum(_said(family, scores + favoured * more, margin, look))
+            for more in _more(experiment, (rows, dealt), margin, rng)
+        ]
         rates.append(_told(finds_name(margin), hits, runs))
     return tuple(rates)
 
@@ -138,24 +141,45 @@ def _said(family: Sequence[_Fixed], scores: Floats, margin: float, look: int) ->
         yield called_biased(effects, margin, spent(look))
 
 
-def _dealt(
-    experiment: Experiment, pairs: Sequence[Pairs], rng: np.random.Generator, runs: int
-) -> Floats:
-    """(M, S) the scores with each action's dealt out anew; missing ones stay where they are."""
+def _fair(experiment: Experiment, pairs: Sequence[Pairs]) -> Floats:
+    """(M,) the scores without what the changes seem to be worth."""
     scores = experiment.score.copy()
     for each in pairs:
         if each.stratum == "all":
             changed = each.one != each.other
             worth = each.sign * np.nanmean(each.difference)
             scores[each.one[changed]] -= worth[changed]
+    return scores
+
+
+def _dealing(
+    experiment: Experiment, pairs: Sequence[Pairs], rng: np.random.Generator, runs: int
+) -> tuple[Ints, Ints]:
+    """(n,) the scored rows, and (n, S) from which row of the same action each gets its score."""
     asked = np.unique(np.concatenate([rows for each in pairs for rows in (each.one, each.other)]))
-    rows = asked[(asked >= 0) & ~np.isnan(scores[asked])]
+    rows = asked[(asked >= 0) & ~np.isnan(experiment.score[asked])]
     rows = rows[np.argsort(experiment.action.codes[rows], kind="stable")]
     action = experiment.action.codes[rows][:, None]
-    order = np.argsort(action + rng.random((len(rows), runs)), axis=0)
-    dealt = np.repeat(scores[:, None], runs, axis=1)
-    dealt[rows] = scores[rows][order]
-    return dealt
+    return rows, np.argsort(action + rng.random((len(rows), runs)), axis=0)
+
+
+def _put(scores: Floats, rows: Ints, dealt: Ints, runs: int) -> Floats:
+    """(M, S) the scores with each action's dealt out anew; missing ones stay where they are."""
+    found = np.repeat(scores[:, None], runs, axis=1)
+    found[rows] = scores[rows][dealt]
+    return found
+
+
+def _more(
+    experiment: Experiment, dealing: tuple[Ints, Ints], points: float, rng: np.random.Generator
+) -> Iterator[Floats]:
+    """Yield (M, S) what a kind coach adds to each score: as far as the scale goes, and without."""
+    rows, dealt = dealing
+    actions = np.unique(experiment.action.codes[rows], return_inverse=True)[1]
+    for more in shown(experiment.score[rows], actions, points, rng, dealt.shape[1]):
+        found = np.zeros((len(experiment), dealt.shape[1]))
+        found[rows] = np.take_along_axis(more, dealt, axis=0)
+        yield found
 
 
 def _called(experiment: Experiment, name: str) -> Mask:
@@ -164,9 +188,3 @@ def _called(experiment: Experiment, name: str) -> Mask:
     changes = np.array(experiment.change.names)[experiment.change.codes]
     own, told = types[experiment.task_type.codes], put[experiment.put.codes]
     return np.where(changes == "task type", told, own) == name
-
-
-def _kinder(scores: Floats, favoured: Mask, points: float) -> Floats:
-    """(M, S) the scores of a coach that gives so many points more, as far as the scale goes."""
-    more = np.minimum(points, np.maximum(HIGHEST - scores, 0.0))
-    return scores + more * favoured[:, None]

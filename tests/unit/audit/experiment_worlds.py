@@ -22,10 +22,13 @@ def make_experiment(
     lost: float = 0.0,
     drift: float = 0.0,
     level: float = 7.0,
+    heaps: Sequence[float] = tuple(range(11)),
 ) -> Experiment:
-    """Whole-point scores of actions whose difficulty goes with their type; `drift` is what the
-    coach gives more today than when it trained, `lost` the share of scorings without a score,
-    `level` the mean quality of the first type's work, which is the easier one's."""
+    """Scores of actions whose difficulty goes with their type; `drift` is what the coach gives
+    more today than when it trained, `lost` the share of scorings without a score, `level` the mean
+    quality of the first type's work, which is the easier one's, and `heaps` all scores there are.
+    """
+    given = np.array(heaps)
     kind = np.arange(problems) % len(types)
     problem = rng.integers(problems, size=actions)
     own, agent = kind[problem], rng.integers(len(agents), size=actions)
@@ -34,7 +37,8 @@ def make_experiment(
 
     def scored(told: np.ndarray) -> np.ndarray:
         raw = quality + favour(told, agent, success) + rng.normal(0, noise, actions)
-        return np.where(rng.random(actions) < lost, np.nan, np.round(raw).clip(0, 10))
+        nearest = given[np.abs(raw[:, None] - given).argmin(axis=1)]
+        return np.where(rng.random(actions) < lost, np.nan, nearest)
 
     asked = [("as it was", own, ""), ("again", own, "")]
     asked += [("task type", (own + k) % len(types), None) for k in range(1, len(types))]

@@ -1,12 +1,15 @@
 """The rates beside an experiment, against experiments made apart from them."""
 
+from collections.abc import Sequence
+
 import numpy as np
+import pytest
 
 from mappa_core.audit.frame import Experiment
 from mappa_core.audit.statistics.counting import Rate, Unknowable
 from mappa_core.audit.statistics.experiment_rates import experiment_rates
 from mappa_core.audit.statistics.paired import experiment_effects, experiment_verdict
-from tests.unit.audit.experiment_worlds import make_experiment
+from tests.unit.audit.experiment_worlds import Told, make_experiment
 
 RNG = np.random.default_rng
 
@@ -27,15 +30,23 @@ def told(experiment: Experiment, seed: int = 0) -> list[float]:
     return shares
 
 
-def test_answers_dealt_anew_are_wrong_as_often_as_experiments_are() -> None:
-    """60 actions find half a point in about a third of experiments: where a rate is hardest."""
-    made = [make_experiment(RNG([s, 0]), honest, actions=60, level=5.5) for s in range(8)]
-    shares = np.mean([told(each, seed) for seed, each in enumerate(made)], axis=0)
-    biased = [make_experiment(RNG([s, 1]), kind_to_b, actions=60, level=5.5) for s in range(80)]
+@pytest.mark.parametrize(
+    ("heaps", "actions", "level"), [(range(11), 60, 5.5), ((0, 5, 7, 10), 120, 4.5)]
+)
+def test_answers_dealt_anew_are_wrong_as_often_as_experiments_are(
+    heaps: Sequence[int], actions: int, level: float
+) -> None:
+    """So many actions find half a point in a third or half of experiments: the hardest rates."""
+
+    def made(seed: list[int], favour: Told) -> Experiment:
+        return make_experiment(RNG(seed), favour, actions=actions, level=level, heaps=heaps)
+
+    shares = np.mean([told(made([s, 0], honest), s) for s in range(20)], axis=0)
+    biased = [made([s, 1], kind_to_b) for s in range(300)]
     found = np.mean([experiment_verdict(experiment_effects(e)) == "biased" for e in biased])
     assert shares[0] <= 0.08
-    # Two standard errors of 80 experiments, and of eight printed rates, beside 3 points.
-    assert abs(shares[1] - found) <= 0.03 + 2 * 0.065
+    # Two standard errors of 300 experiments, and of twenty printed rates, beside 3 points.
+    assert abs(shares[1] - found) <= 0.03 + 2 * 0.035
 
 
 def test_a_coach_that_favours_a_type_has_the_rates_of_an_honest_one() -> None:
