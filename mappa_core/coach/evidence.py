@@ -125,6 +125,7 @@ def case_text(case: CoachCase, marker: str | None) -> str:
         (
             shown(head),
             *_fenced(marker, _action_sections(case)),
+            *(() if case.text.strip() else ("The agent wrote nothing.",)),
             _ended(case.tool_result),
             *_fenced(marker, _result_sections(case)),
             *_truth(case),

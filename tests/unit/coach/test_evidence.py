@@ -135,3 +135,9 @@ def test_an_answer_stands_beside_the_coachs_own(
 def test_what_a_program_printed_last_is_its_answer() -> None:
     case = replace(make_case("10\n444\n", place="stdout"), own_solution="60 - 48 = 12")
     assert beside_own(case) == "Its answer: 444\nYour own: 12\nThese are different answers."
+
+
+@pytest.mark.parametrize(("text", "said"), [("", True), (" \n", True), ("A plan.", False)])
+def test_a_coach_is_told_where_an_agent_wrote_nothing(text: str, *, said: bool) -> None:
+    case = replace(make_case(text), own_solution="60 - 48 = 12")
+    assert ("The agent wrote nothing." in case_text(case, None)) == said
