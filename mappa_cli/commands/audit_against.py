@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from mappa_cli.commands.rescore import RescoreRequest
     from mappa_core.audit.other_coach import Against
     from mappa_core.audit.statistics.regression import Estimate
+    from mappa_core.core.records.scores import CoachIdentity
 
 
 def other_coach(request: "RescoreRequest", database: str | None, *, as_json: bool) -> None:
     """Print each update as the other coach would have made it.
 
-    A stored scorer may be named by its beginning; with `database`, no coach is asked.
+    A stored scorer may be named by its beginning; with `database`, no coach is asked. With changes
+    of the configuration it is the coach that they make.
 
     Raises:
         NotFound: No such run, several such coaches, or none whose scores could be had.
@@ -36,8 +38,9 @@ def other_coach(request: "RescoreRequest", database: str | None, *, as_json: boo
     wanted = Scorer(name=request.coach.replace(":", " ").strip(), rubric=request.rubric)
     with opened_audit(Settings(), database) as store:
         missing = wanted.missing(store, request.run)
-    if missing and database is None:
-        _score_again(request)
+    if (missing or request.changes) and database is None:
+        coach = _score_again(request)
+        wanted = Scorer(name=f"{coach.coach} {coach.model} ", rubric=coach.rubric_version)
     with opened_audit(Settings(), database) as store:
         found = updates_under(store, request.run, wanted)
     beyond = found.beyond
@@ -76,8 +79,8 @@ def _ends(estimate: "Estimate") -> tuple[float, float]:
     return estimate.interval()
 
 
-def _score_again(request: "RescoreRequest") -> None:
-    """As `mappa rescore`, on all of the run's training actions."""
+def _score_again(request: "RescoreRequest") -> "CoachIdentity":
+    """As `mappa rescore`, on all of the run's training actions; who has scored them now."""
     from mappa_cli.commands.rescore import rescored_run
     from mappa_core.coach.config import RULE
     from mappa_core.coach.provider_table import PROVIDERS
@@ -88,4 +91,4 @@ def _score_again(request: "RescoreRequest") -> None:
             f"no stored second coach is called {request.coach}: name one, or one to ask, as "
             "backend:model"
         )
-    asyncio.run(rescored_run(request))
+    return asyncio.run(rescored_run(request)).coach

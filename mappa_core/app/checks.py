@@ -237,7 +237,7 @@ def check_correction(
     if (correction.coach, correction.rubric_sha256) != (identity.coach, identity.rubric_sha256):
         raise ConfigError(
             f"the correction {config.correction} is for the coach {correction.coach} and another "
-            "rubric than this run's: estimate one on a run of this coach"
+            "rubric, or way of asking by it, than this run's: estimate one on a run of this coach"
         )
 
 

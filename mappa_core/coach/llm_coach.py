@@ -9,7 +9,6 @@ from weakref import WeakValueDictionary
 from mappa_core.coach.attempts import Attempts, RequestTemplate, SolvingTemplate
 from mappa_core.coach.budget import Budget, Cost, Usage, cost, estimated_tokens
 from mappa_core.coach.config import CoachModelConfig
-from mappa_core.coach.evidence import system_text
 from mappa_core.coach.pacing import CallLimit, Clock, Rates, retrying
 from mappa_core.coach.providers.provider import (
     Final,
@@ -21,6 +20,7 @@ from mappa_core.coach.providers.provider import (
 )
 from mappa_core.coach.replies import read_reply
 from mappa_core.coach.rubrics import RubricSet
+from mappa_core.coach.told import scorer_rubric, told
 from mappa_core.core.records.scores import (
     CoachCase,
     CoachIdentity,
@@ -55,15 +55,8 @@ class LlmCoach:
         self._provider, self._rubrics = provider, rubrics
         self._config, self._budget = config, budget
         self._clock = clock or Clock()
-        self._systems = {
-            agent: system_text(
-                rubric,
-                correction=config.correction,
-                brief=config.server.rationale_characters,
-                own_solution=config.own_solution,
-            )
-            for agent, rubric in rubrics.rubrics.items()
-        }
+        self._systems = {agent: told(rubric, config) for agent, rubric in rubrics.rubrics.items()}
+        self._judged_by = scorer_rubric(rubrics, config)
         self._calls = CallLimit(config.calls_at_once)
         self._at_hand = asyncio.Semaphore(CASES_PER_CALL * config.calls_at_once)
         self._rates = Rates(config.requests_per_minute, config.tokens_per_minute)
@@ -75,12 +68,13 @@ class LlmCoach:
     @property
     def identity(self) -> CoachIdentity:
         """Which model is asked; each score names the model's version as it answered."""
+        version, sha256 = self._judged_by
         return CoachIdentity(
             coach=self._config.backend,
             model=self._config.model,
             model_version=self._config.model,
-            rubric_version=self._rubrics.name,
-            rubric_sha256=self._rubrics.sha256,
+            rubric_version=version,
+            rubric_sha256=sha256,
         )
 
     @property

@@ -8,7 +8,6 @@ from importlib import import_module
 from mappa_core.coach import providers
 from mappa_core.coach.budget import Budget
 from mappa_core.coach.config import RULE, CoachConfig, CoachModelConfig
-from mappa_core.coach.evidence import system_text
 from mappa_core.coach.llm_coach import LlmCoach
 from mappa_core.coach.protocols import Coach
 from mappa_core.coach.provider_table import PROVIDERS
@@ -16,6 +15,7 @@ from mappa_core.coach.providers.provider import Provider
 from mappa_core.coach.rubrics import RubricSet, load_rubrics, renamed_rubrics, reversed_rubrics
 from mappa_core.coach.rules import load_rules
 from mappa_core.coach.rules.coach import RuleCoach
+from mappa_core.coach.told import DIGITS, told, way_of_asking
 from mappa_core.core import ids
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
@@ -102,16 +102,10 @@ def judged_by(config: CoachModelConfig, team: CoachedTeam) -> dict[str, str]:
     rubrics = coach_rubrics(config, team)
     if rubrics is None:
         return {"rules": f"{team.rules} {load_rules(team.rules).version}"}
-    told = {
-        agent: system_text(
-            rubrics.rubrics[agent],
-            correction=config.correction,
-            brief=config.server.rationale_characters,
-            own_solution=config.own_solution,
-        )
-        for agent in team.agents
+    words = {agent: told(rubrics.rubrics[agent], config) for agent in team.agents}
+    return {f"rubrics.{agent}": ids.fingerprint(text) for agent, text in words.items()} | {
+        "asking": way_of_asking(config)[:DIGITS]
     }
-    return {f"rubrics.{agent}": ids.fingerprint(text) for agent, text in told.items()}
 
 
 def open_coaches(

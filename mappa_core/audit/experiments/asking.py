@@ -151,7 +151,8 @@ def _check_same(trainer: tuple[str, str], identity: CoachIdentity, run_id: UUID)
         raise ConfigError(
             f"run {run_id} was scored by coach {trainer[0]} with rubric {trainer[1][:12]}, and its "
             f"configuration now gives {identity.coach} with {identity.rubric_sha256[:12]}: put "
-            "that rubric back, for an experiment on another coach says nothing about this run"
+            "rubric and options of that coach back, for an experiment on another one says nothing "
+            "about this run"
         )
 
 

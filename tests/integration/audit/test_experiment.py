@@ -174,7 +174,7 @@ def biased(effects: dict[str, PairedEffect]) -> dict[str, float]:
 
 def test_another_rubric_than_the_run_had_is_refused(mappa: Mappa, store: Store) -> None:
     play(store, lambda episode: store.scores.add_scores([make_score(episode, 0, 5.0)]))
-    with pytest.raises(ConfigError, match="put that rubric back"):
+    with pytest.raises(ConfigError, match="put rubric and options of that coach back"):
         mappa("--experiment", "10")
 
 

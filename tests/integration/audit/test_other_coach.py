@@ -79,6 +79,13 @@ def test_a_coach_without_stored_scores_is_asked_first(
     assert f"of {ACTIONS} advantages change sign" in table
     assert "had its own coach been asked again, is not known" in table
 
+    # The same model and rubric, asked otherwise: another scorer, and each is known by its name.
+    solved = mappa(*other, "--set", "coach.own_solution=true", "--yes", "--json")
+    name = json.loads(solved.stdout)["coach"]
+    assert name.startswith(f"{said['coach']}+")
+    kept = mappa(*other, "--json")
+    assert (kept.exit_code, json.loads(kept.stdout)) == (0, said)
+
 
 def test_a_name_that_is_no_coach_is_refused(mappa: Mappa) -> None:
     with pytest.raises(ConfigError, match="no stored second coach is called grok"):

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from mappa_cli.provider_stub.script import Question, judgement
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import with_overrides
+from mappa_core.coach import evidence
 from mappa_core.coach.budget import Budget
 from mappa_core.coach.case import case_of
 from mappa_core.coach.config import BudgetConfig, CoachConfig
@@ -47,8 +49,9 @@ RUBRICS = load_rubrics("mathchat", "paper-1")
 PlayEpisode = Callable[..., Episode]
 
 
-def make_coach(provider: ScriptedProvider, model: str = "first") -> LlmCoach:
-    config = CoachConfig(backend="gemini", model=model, deadline_seconds=5)
+def make_coach(provider: ScriptedProvider, model: str = "first", **options: Any) -> LlmCoach:
+    known = {"backend": "gemini", "model": model, "deadline_seconds": 5}
+    config = CoachConfig.model_validate(known | options)
     return LlmCoach(provider, RUBRICS, config, Budget(BudgetConfig()), clock=TestClock().clock())
 
 
@@ -243,6 +246,53 @@ def test_a_changed_rubric_is_another_scorer(store: Store, run: Run, play: PlayEp
     other = ScorePlan(coach=coach, trains=False)
     assert plan_rescoring(store, run, plan, RUBRICS, config, None).count == 0
     assert plan_rescoring(store, run, other, changed, config, None).count == 3
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"own_solution": True},
+        {"correction": True},
+        {"server": {"rationale_characters": 200}},
+        {"temperature": 0.3},
+        {"thinking_budget": 0},
+    ],
+)
+def test_a_coach_that_is_asked_otherwise_is_another_scorer(
+    store: Store, run: Run, play: PlayEpisode, option: dict[str, Any]
+) -> None:
+    episode = play()
+    config = CoachConfig(backend="gemini", model="first")
+    coaches = make_coach(ScriptedProvider()), make_coach(ScriptedProvider(), **option)
+    for coach in coaches:
+        plan = ScorePlan(coach=coach, trains=False)
+        job = plan_rescoring(store, run, plan, RUBRICS, config, None)
+        assert job.count == 3
+        asyncio.run(rescore(store, plan, job, lambda actions: None))
+    stored = Counter(
+        (entry.identity.rubric_version, entry.identity.rubric_sha256)
+        for entry in store.scores.scores_of_episode(episode.id)
+    )
+    (plain, sha256), (asked, other) = stored
+    assert (plain, sha256, set(stored.values())) == (RUBRICS.name, RUBRICS.sha256, {3})
+    assert asked.startswith(f"{plain}+")
+    assert other != sha256
+    # What does not reach a judgement leaves it the same scorer.
+    cut = make_coach(ScriptedProvider(), max_output_tokens=4096, concurrency=1)
+    plan = ScorePlan(coach=cut, trains=False)
+    assert plan_rescoring(store, run, plan, RUBRICS, config, None).count == 0
+
+
+@pytest.mark.parametrize("words", ["INSTRUCTIONS", "ANSWERING"])
+def test_a_coach_that_is_told_other_words_is_another_scorer(
+    words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = make_coach(ScriptedProvider()).identity
+    told = f"Be kind. {getattr(evidence, words)}"
+    monkeypatch.setattr(evidence, words, told)
+    after = make_coach(ScriptedProvider()).identity
+    assert before.rubric_sha256 != after.rubric_sha256
+    assert before.rubric_version != after.rubric_version
 
 
 def by_id(entries: Sequence[ScoreEntry]) -> list[ScoreEntry]:
