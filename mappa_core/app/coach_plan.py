@@ -6,7 +6,9 @@ from pathlib import Path
 from mappa_core.coach.config import CoachConfig, CoachModelConfig
 from mappa_core.core.settings import Settings
 from mappa_core.models.package_table import PACKAGED
+from mappa_core.models.serving.command import gpu_cache_bytes
 from mappa_core.train.memory_items import GB, Item, Phase
+from mappa_core.train.memory_plan import STEP_BYTES
 
 DTYPE_BYTES = {"bfloat16": 2, "float32": 4}
 STORED_BYTES = 2
@@ -37,9 +39,8 @@ def coach_need(coach: CoachModelConfig, settings: Settings) -> str:
     folder, known = weights_folder(coach.model, settings.models), coach.model in PACKAGED
     if folder is None and not known:
         return "weights are not there; the first run fetches them"
-    share = f"{coach.server.gpu_memory_utilization:.0%} of a GPU"
-    memory = _host_bytes(coach, settings.models) / GB
-    takes = f"its server takes {share}, or {memory:.1f} GB of memory on a CPU"
+    gpu, cpu = _gpu_bytes(coach, settings.models, 0) / GB, _host_bytes(coach, settings.models) / GB
+    takes = f"its server takes {gpu:.1f} GB of a GPU, or {cpu:.1f} GB of memory on a CPU"
     if folder is None:
         disk = PACKAGED[coach.model].needed_bytes / GB
         how = f"`mappa coach-model {coach.model}` fetches them, which needs {disk:.0f} GB of disk"
@@ -49,16 +50,29 @@ def coach_need(coach: CoachModelConfig, settings: Settings) -> str:
 
 
 def _host_bytes(coach: CoachModelConfig, models: Path) -> float:
-    stored = weights_bytes(coach.model, models)
-    weights = stored * DTYPE_BYTES[coach.server.dtype] / STORED_BYTES
-    return PACKED * weights + coach.server.kv_cache_gib * 2**30 + PROCESS_BYTES
+    loaded = PACKED * _loaded_bytes(coach, models)
+    return loaded + coach.server.kv_cache_gib * 2**30 + PROCESS_BYTES
+
+
+def _gpu_bytes(coach: CoachModelConfig, models: Path, gpu_bytes: float) -> float:
+    """Its weights, cache and a step; where nothing says its weights, the share kept free."""
+    loaded, server = _loaded_bytes(coach, models), coach.server
+    if not loaded:
+        return server.gpu_memory_utilization * gpu_bytes
+    folder = weights_folder(coach.model, models) or models / coach.model
+    cache = gpu_cache_bytes(folder, server.max_model_length, server.kv_cache_gib, server.dtype)
+    return loaded + cache + STEP_BYTES
+
+
+def _loaded_bytes(coach: CoachModelConfig, models: Path) -> float:
+    return weights_bytes(coach.model, models) * DTYPE_BYTES[coach.server.dtype] / STORED_BYTES
 
 
 def coach_items(config: CoachConfig, models: Path, gpu_bytes: float) -> Iterator[Item]:
     """List the servers of local coaches for a memory plan: they stay while agents learn.
 
-    `gpu_bytes` are the GPU's; 0 without one. On a CPU, of a model that is neither there nor one of
-    `mappa coach-model`, only cache and process are counted.
+    `gpu_bytes` are the GPU's; 0 without one. Of a model that is neither there nor one of
+    `mappa coach-model`, all but the weights is counted on a CPU, and its share on a GPU.
     """
     servers = {(each.model, each.server): each for each in config.scoring if each.is_local}
     for coach in servers.values():
@@ -67,4 +81,4 @@ def coach_items(config: CoachConfig, models: Path, gpu_bytes: float) -> Iterator
             if coach.server.device == "cpu" or not gpu_bytes:
                 yield Item(phase, what, host_bytes=_host_bytes(coach, models))
             else:
-                yield Item(phase, what, coach.server.gpu_memory_utilization * gpu_bytes)
+                yield Item(phase, what, _gpu_bytes(coach, models, gpu_bytes))

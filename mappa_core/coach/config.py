@@ -57,8 +57,14 @@ class ServerConfig(Section):
     max_model_length: Positive = Field(
         default=8192, description="Prompt plus sampled tokens, at most."
     )
-    kv_cache_gib: float = Field(default=1.0, gt=0, description="Key-value cache on a CPU.")
-    gpu_memory_utilization: Fraction = Field(default=0.3, description="Share of a GPU it may take.")
+    kv_cache_gib: float = Field(
+        default=1.0,
+        gt=0,
+        description="Key-value cache; on a GPU at least that of one longest sequence.",
+    )
+    gpu_memory_utilization: Fraction = Field(
+        default=0.3, description="Share of a GPU that must be free when it starts."
+    )
     calls: Positive = Field(
         default=8, description="Computed at once, at most; others wait here and not in the server."
     )

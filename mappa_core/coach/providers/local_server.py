@@ -22,7 +22,7 @@ from mappa_core.core.settings import Settings
 from mappa_core.core.text import counted
 from mappa_core.models.device import resolve_device
 from mappa_core.models.resolve import resolve_model
-from mappa_core.models.serving.command import cpu_arguments, environment
+from mappa_core.models.serving.command import cpu_arguments, environment, gpu_cache_bytes
 from mappa_core.models.serving.fork_server import ForkServer, open_fork_server
 from mappa_core.models.serving.server import Server
 
@@ -45,8 +45,15 @@ def arguments(model: Path, name: str, config: ServerConfig, device: str) -> tupl
     )
     if device == "cpu":
         return (*common, *cpu_arguments(config.max_model_length, config.kv_cache_gib, config.calls))
-    share = f"{config.gpu_memory_utilization:.3f}"
-    return (*common, "--gpu-memory-utilization", share, "--max-num-seqs", str(config.calls))
+    cache = gpu_cache_bytes(model, config.max_model_length, config.kv_cache_gib, config.dtype)
+    return (
+        *common,
+        # So much must be free when it starts. Its cache is said: what it would measure beside
+        # engines that load, or in a restart beside engines that play, is theirs as well.
+        *("--gpu-memory-utilization", f"{config.gpu_memory_utilization:.3f}"),
+        *("--kv-cache-memory-bytes", str(cache)),
+        *("--max-num-seqs", str(config.calls)),
+    )
 
 
 class CoachServer:

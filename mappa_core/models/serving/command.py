@@ -1,7 +1,11 @@
 """What every vLLM server of ours is started with, with the reason for each flag."""
 
+import json
 import os
 from collections.abc import Mapping
+from pathlib import Path
+
+from mappa_core.models.shape import shape_of
 
 _KEPT_VARIABLES = frozenset(
     (
@@ -24,6 +28,8 @@ _CPU_VARIABLES = {
     # cost each server seconds at its first request, and a machine without g++ the run.
     "TORCH_COMPILE_DISABLE": "1",
 }
+_SPARE_TOKENS = 256
+"""A cache is whole blocks, and one of them is the server's own."""
 _PREFILL_TOKENS = 2048
 """In one step on a CPU: more prompts at once cost memory and gain nothing on few cores."""
 
@@ -51,6 +57,20 @@ def cpu_arguments(longest: int, kv_cache_gib: float, sequences: int) -> tuple[st
         # on shared memory while the other one computes.
         *("--distributed-executor-backend", "uni"),
     )
+
+
+def gpu_cache_bytes(model: Path, longest: int, kv_cache_gib: float, dtype: str) -> int:
+    """Measure a cache as wished, but for one longest sequence at least: a server needs that.
+
+    Of weights whose shape nothing says it is as wished.
+    """
+    wished = int(kv_cache_gib * 2**30)
+    try:
+        shape = shape_of(json.loads((model / "config.json").read_text()))
+    except (OSError, KeyError, ValueError):
+        return wished
+    of_token = shape.cache_bytes_per_token * (2 if dtype == "float32" else 1)
+    return max(wished, of_token * (longest + _SPARE_TOKENS))
 
 
 def environment(

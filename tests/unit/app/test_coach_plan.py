@@ -43,19 +43,20 @@ def test_a_server_on_a_cpu_holds_its_weights_twice_beside_the_cache(
     assert "8.6 GB of memory on a CPU" in coach_need(config, settings)
 
 
-def test_a_server_on_a_gpu_keeps_its_share_and_coaches_of_one_model_share_it(
+def test_a_server_on_a_gpu_holds_weights_and_cache_and_coaches_of_one_model_share_it(
     weights: str, settings: Settings
 ) -> None:
-    one = {"backend": "local", "model": weights, "server": {"gpu_memory_utilization": 0.25}}
+    one = {"backend": "local", "model": weights, "server": {"kv_cache_gib": 4}}
     config = CoachConfig.model_validate(one | {"second": one | {"share": 0.5}})
     items = list(coach_items(config, settings.models, 80 * GB))
-    assert [item.gpu_bytes for item in items] == [20 * GB, 20 * GB]
+    expected = 3 * GB + 4 * 2**30 + 1.5 * GB
+    assert [item.gpu_bytes for item in items] == [expected, expected]
 
 
 def test_weights_that_are_not_there_are_said_with_how_they_are_had(settings: Settings) -> None:
     need = coach_need(local("qwen2.5-coder-1.5b-instruct"), settings)
     assert need.startswith("weights are not there; `mappa coach-model qwen2.5-coder-1.5b")
-    assert "needs 7 GB of disk; its server takes 30% of a GPU, or 8.7 GB of memory" in need
+    assert "needs 7 GB of disk; its server takes 6.1 GB of a GPU, or 8.7 GB of memory" in need
     assert "the first run fetches them" in coach_need(local("Qwen/Qwen3-4B"), settings)
 
 

@@ -121,6 +121,22 @@ def test_the_server_caches_prefixes_and_lets_no_white_space_run() -> None:
     on_gpu = arguments(Path("/weights"), "judge", config, "cuda")
     assert "--enforce-eager" not in on_gpu
     assert flag(on_gpu, "--gpu-memory-utilization") == "0.300"
+    assert flag(on_gpu, "--kv-cache-memory-bytes") == str(2**29)
+
+
+def test_a_cache_on_a_gpu_holds_one_longest_sequence(tmp_path: Path) -> None:
+    """A GiB holds 7281 tokens of Qwen3-8B, and vLLM starts with no less than one sequence."""
+    sizes = {"num_hidden_layers": 36, "hidden_size": 4096, "num_attention_heads": 32}
+    sizes |= {"num_key_value_heads": 8, "head_dim": 128}
+    sizes |= {"intermediate_size": 12_288, "vocab_size": 151_936}
+    (tmp_path / "config.json").write_text(json.dumps(sizes))
+    cache = int(
+        flag(arguments(tmp_path, "judge", ServerConfig(), "cuda"), "--kv-cache-memory-bytes")
+    )
+    of_token = 2 * 2 * 36 * 8 * 128
+    assert cache // of_token in range(8192 + 32, 8192 + 512)
+    wide = ServerConfig(kv_cache_gib=8)
+    assert flag(arguments(tmp_path, "judge", wide, "cuda"), "--kv-cache-memory-bytes") == str(2**33)
 
 
 def test_coaches_of_one_model_share_a_server_and_the_last_one_stops_it() -> None:
