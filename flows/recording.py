@@ -21,7 +21,8 @@ class Recording:
         self._port, self._run_id = port, run_id
         self._cores = len(os.sched_getaffinity(0))
         self._paces: dict[Phase, Pace] = {}
-        self._told = ""
+        self._told: str | None = None
+        """What is known to be recorded; empty for episodes until an iteration says more."""
 
     @asynccontextmanager
     async def watched(self, phase: Phase, iteration: int) -> AsyncGenerator[None]:
@@ -43,11 +44,13 @@ class Recording:
     def chosen(self, config: TrainConfig, phase: Phase) -> TrainConfig:
         """The configuration with what becomes a task run of the next `phase`."""
         # Where there is no other: held-out episodes, neither scored nor learned from, are faster.
-        pace = self._paces.get(phase, self._paces.get("held_out"))
-        choice = choose(config, self._port.team, pace, self._cores)
+        own = self._paces.get(phase)
+        pace, of_faster = own or self._paces.get("held_out"), own is None
+        choice = choose(config, self._port.team, pace, self._cores, of_faster=of_faster)
         asked = config.rollout.granularity == "auto" and phase == "train"
-        if asked and choice.granularity != self._told:
-            self._told = choice.granularity
+        known = choice.granularity if own or choice.granularity == "action" else ""
+        if asked and known != self._told:
+            self._told = known
             self._port.progress.on_notice(
                 f"Prefect records every {choice.granularity} from here on: {choice.because}"
             )

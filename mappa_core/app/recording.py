@@ -8,7 +8,9 @@
                                                              takes at most 5 % of the time
 
 What it takes is forecast from what was played before: the actions of the last phase and how long it
-took. Before anything was, episodes alone are recorded.
+took. Before anything was, episodes alone are recorded. Held-out episodes, neither scored nor
+learned from, are faster than those of training: where even they are slow enough, so is the first
+iteration, and where they are not, that is no forecast of it.
 """
 
 from collections.abc import Mapping
@@ -67,7 +69,9 @@ def _actions(figures: IterationFigures) -> int:
     return sum(agent.actions + agent.tool_calls for agent in figures.agents)
 
 
-def choose(config: TrainConfig, team: Team, pace: Pace | None, cores: int) -> Choice:
+def choose(
+    config: TrainConfig, team: Team, pace: Pace | None, cores: int, *, of_faster: bool = False
+) -> Choice:
     """Choose what becomes a task run of the next phase.
 
     Args:
@@ -75,6 +79,7 @@ def choose(config: TrainConfig, team: Team, pace: Pace | None, cores: int) -> Ch
         team: Who plays.
         pace: Of a phase like the next one; None where nothing was played yet.
         cores: That the run and Prefect's server share.
+        of_faster: `pace` is of held-out episodes, and the next phase trains.
     """
     asked = config.rollout.granularity
     if asked != "auto":
@@ -87,6 +92,12 @@ def choose(config: TrainConfig, team: Team, pace: Pace | None, cores: int) -> Ch
     because = f"recording actions takes {share:.1%} of the time"
     if share <= MOST_SHARE:
         return Choice(granularity="action", because=because)
+    if of_faster:
+        because = (
+            f"held-out episodes are too fast for their actions ({share:.1%} of the time), and how "
+            "slow training is shows after an iteration of it"
+        )
+        return Choice(granularity="episode", because=because)
     return Choice(
         granularity="episode",
         because=f"{because}, above {MOST_SHARE:.0%}; rollout.granularity=action does it all the "

@@ -103,6 +103,28 @@ def test_the_choice_follows_the_pace_and_is_told_when_it_changes() -> None:
     ]
 
 
+async def told_after_held_out() -> tuple[list[str], list[str]]:
+    """What is told after fast held-out episodes, and after as fast an iteration."""
+    played = Played()
+    recording, told = opened(played)
+    phases: tuple[Phase, ...] = ("held_out", "train")
+    for phase in phases:
+        async with recording.watched(phase, 1):
+            played.play(phase, 1, BUSY)
+        recording.chosen(TrainConfig(), "train")
+    choice = recording.chosen(TrainConfig(), "train").rollout.granularity
+    return told, [choice]
+
+
+def test_held_out_episodes_that_are_too_fast_are_no_forecast_of_training() -> None:
+    told, choice = asyncio.run(told_after_held_out())
+    first, then = told
+    assert choice == ["episode"]
+    assert "recording actions takes" not in first
+    assert "shows after an iteration" in first
+    assert "above 5%" in then
+
+
 def test_what_was_asked_for_by_name_stays_and_is_not_told() -> None:
     config = TrainConfig(rollout=RolloutConfig(granularity="episode"))
     assert asyncio.run(chosen(config)) == (["episode"] * 4, [])
