@@ -1,7 +1,8 @@
 """Who may do what in the store: three roles of Postgres, granted to logins by those who run it.
 
 owner            whoever migrates: the tables are its own
-mappa_run        plays, scores and trains: adds rows, ends runs and episodes, changes no score
+mappa_run        plays, scores and trains: adds rows, ends runs and episodes, changes no score; it
+                 makes the experiment that a person asks for in between, and asks again in it
 mappa_auditor    reads, and writes what audits and labellers find
 
 Roles belong to the server, so that another MAPPA or its administrator may have made them already.
@@ -11,8 +12,10 @@ from sqlalchemy import Connection, text
 
 RUN, AUDITOR = "mappa_run", "mappa_auditor"
 _GRANTED = text(
-    "SELECT has_table_privilege(oid, 'mappa.run', 'SELECT') FROM pg_roles WHERE rolname = :run"
+    "SELECT has_table_privilege(oid, 'mappa.experiment_score', 'INSERT') "
+    "FROM pg_roles WHERE rolname = :run"
 )
+"""The right that came last: a database of the newest revision may be without it."""
 _CREATE = """
 DO $$
 BEGIN
@@ -33,12 +36,14 @@ GRANT USAGE ON SCHEMA mappa, audit TO mappa_run, mappa_auditor;
 GRANT SELECT ON ALL TABLES IN SCHEMA mappa, audit TO mappa_run, mappa_auditor;
 
 GRANT INSERT ON ALL TABLES IN SCHEMA mappa TO mappa_run;
-REVOKE INSERT ON mappa.alembic_version, mappa.human_label, mappa.experiment_score FROM mappa_run;
+REVOKE INSERT ON mappa.alembic_version, mappa.human_label FROM mappa_run;
 GRANT UPDATE (status, error, ended_at, provenance, prefect_flow_run_id, mlflow_run_id)
     ON mappa.run TO mappa_run;
 GRANT UPDATE (stop_reason, error, closed_at) ON mappa.episode TO mappa_run;
 GRANT UPDATE (attributes) ON mappa.problem TO mappa_run;
 GRANT UPDATE (trained) ON mappa.coach_score TO mappa_run;
+GRANT UPDATE (model_version, unseen, score, unscored_reason)
+    ON mappa.experiment_score TO mappa_run;
 GRANT UPDATE (registered_model, model_version) ON mappa.checkpoint TO mappa_run;
 GRANT DELETE ON mappa.audit_finding TO mappa_run;
 
@@ -60,7 +65,7 @@ def create(connection: Connection) -> None:
 
 
 def are_granted(connection: Connection) -> bool:
-    """Whether the role of runs may use the tables."""
+    """Whether the role of runs may do all that it needs."""
     return bool(connection.execute(_GRANTED, {"run": RUN}).scalar())
 
 

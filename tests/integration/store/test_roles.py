@@ -94,6 +94,10 @@ def test_a_worker_plays_scores_trains_audits_and_ends_a_run(database_url: str) -
     audit = AuditStore(store.database)
     audit_run(audit, RUN.name, 0.5, record=True, simulations=0)
     audit_run(audit, RUN.name, 0.5, record=True, simulations=0)
+    # What a person who is asked in between may choose.
+    for answer in (replace(ASKED, unscored_reason="timeout"), replace(ASKED, score=4.0)):
+        audit.add_experiment([answer])
+    assert audit.experiment_scores(RUN.id) == (replace(ASKED, score=4.0),)
     with store.runs.claim_run(RUN.id):
         store.runs.set_status(RUN.id, RunStatus.COMPLETED)
     assert store.runs.get_run(RUN.name).status is RunStatus.COMPLETED
@@ -115,7 +119,8 @@ def test_a_worker_plays_scores_trains_audits_and_ends_a_run(database_url: str) -
         "DELETE FROM mappa.run",
         "UPDATE mappa.run SET config = '{}'",
         "INSERT INTO mappa.human_label SELECT FROM mappa.human_label",
-        "INSERT INTO mappa.experiment_score SELECT FROM mappa.experiment_score",
+        "UPDATE mappa.experiment_score SET action_id = action_id",
+        "DELETE FROM mappa.experiment_score",
         "UPDATE mappa.alembic_version SET version_num = '0001'",
         "CREATE ROLE mine",
     ],
@@ -158,6 +163,16 @@ def test_an_auditor_reads_a_run_and_writes_audit_and_labels(filled_url: str) -> 
 )
 def test_an_auditor_writes_nothing_else(filled_url: str, statement: str) -> None:
     assert refused(filled_url, "an_auditor", statement)
+
+
+def test_a_right_that_came_later_is_given_to_a_database_of_the_newest_revision(
+    database_url: str,
+) -> None:
+    execute(database_url, "REVOKE INSERT ON mappa.experiment_score FROM mappa_run")
+    schema.upgrade(database_url)
+    with psycopg.connect(for_psql(database_url)) as connection:
+        query = "SELECT has_table_privilege('a_worker', 'mappa.experiment_score', 'INSERT')"
+        assert connection.execute(query).fetchone() == (True,)
 
 
 def test_an_owner_that_may_make_no_roles_is_told_who_may(postgres: EmbeddedPostgres) -> None:
