@@ -45,11 +45,14 @@ def run_bench(name: str, overrides: Sequence[str], settings: Settings) -> "Bench
     return cast("Bench", getattr(module, f"bench_{module_name}"))(overrides, settings)
 
 
-def no_options(name: str, overrides: Sequence[str]) -> None:
-    """Refuse options where there are none.
+def bench_options(name: str, overrides: Sequence[str], **known: str) -> dict[str, str]:
+    """The options of a bench: those that are `known`, with their values where none is given.
 
     Raises:
-        ConfigError: There are some.
+        ConfigError: It has no such option.
     """
-    if overrides:
-        raise ConfigError(f"bench {name} takes no options")
+    given = {key: value for key, _, value in (each.partition("=") for each in overrides)}
+    if unknown := sorted(given.keys() - known):
+        choice = f"choose from {', '.join(known)}" if known else "it takes none"
+        raise ConfigError(f"bench {name} has no option {unknown[0]}: {choice}")
+    return known | given

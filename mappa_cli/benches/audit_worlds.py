@@ -19,6 +19,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from mappa_cli.benches import bench_options
 from mappa_cli.benches.report import BenchReport, Figure, aimed
 from mappa_core.audit.stress.catalogue import biased_worlds, honest_worlds
 from mappa_core.audit.stress.trial import (
@@ -73,11 +74,10 @@ class _Asked:
 
 
 def _options(overrides: Sequence[str]) -> _Asked:
-    options = {name: value for name, _, value in (each.partition("=") for each in overrides)}
-    runs, actions = options.pop("runs", RUNS), options.pop("actions", ACTIONS)
-    only, by = options.pop("only", ""), options.pop("by", "")
-    numbers = all(each.isdigit() and int(each) for each in (runs, actions))
-    if options or not numbers or by not in ("", *WAYS):
+    given = bench_options("audit-worlds", overrides, runs=RUNS, actions=ACTIONS, only="", by="")
+    runs, actions, only, by = given.values()
+    numbers = all(each.isdecimal() and int(each) for each in (runs, actions))
+    if not numbers or by not in ("", *WAYS):
         raise ConfigError(
             "bench audit-worlds takes runs=NUMBER and actions=NUMBER, at least 1, only=WORDS and "
             f"by={' or by='.join(WAYS)}"

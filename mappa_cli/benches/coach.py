@@ -21,7 +21,7 @@ import tracemalloc
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
-from mappa_cli.benches import no_options
+from mappa_cli.benches import bench_options
 from mappa_cli.benches.coach_faults import FAULT_SHARE, FAULTS, under_faults
 from mappa_cli.benches.coach_peers import bare_client, google_genai, seconds_of
 from mappa_cli.benches.report import BenchReport, Figure, aimed
@@ -66,7 +66,7 @@ def bench_coach(overrides: Sequence[str], settings: Settings) -> BenchReport:  #
     Raises:
         ConfigError: There are options.
     """
-    no_options("coach", overrides)
+    bench_options("coach", overrides)
     return asyncio.run(_measured())
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from mappa_cli.benches import bench_options
 from mappa_cli.benches.report import BenchReport, Figure
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
@@ -68,18 +69,16 @@ def bench_estimators(overrides: Sequence[str], _: Settings) -> BenchReport:
 
 
 def _options(overrides: Sequence[str]) -> tuple[tuple[str, ...], int]:
-    names, episodes = tuple(team.name for team in (*TEAMS, *LEFT_OUT)), EPISODES
-    for name, _, value in (override.partition("=") for override in overrides):
-        if name == "teams" and set(value.split(",")) <= set(names):
-            names = tuple(value.split(","))
-        elif name == "episodes" and value.isdecimal() and int(value) >= FEWEST_EPISODES:
-            episodes = int(value)
-        else:
-            raise ConfigError(
-                f"bench estimators takes teams= some of {', '.join(names)}, and episodes= a number "
-                f"of at least {FEWEST_EPISODES}"
-            )
-    return names, episodes
+    known = [team.name for team in (*TEAMS, *LEFT_OUT)]
+    given = bench_options("estimators", overrides, teams=",".join(known), episodes=str(EPISODES))
+    names, episodes = given["teams"].split(","), given["episodes"]
+    enough = episodes.isdecimal() and int(episodes) >= FEWEST_EPISODES
+    if not enough or not set(names) <= set(known):
+        raise ConfigError(
+            f"bench estimators takes teams= some of {', '.join(known)}, and episodes= a number "
+            f"of at least {FEWEST_EPISODES}"
+        )
+    return tuple(names), int(episodes)
 
 
 def _figures(verdicts: Sequence[Verdict]) -> Iterator[Figure]:

@@ -13,6 +13,7 @@ window. Three figures:
 import math
 from collections.abc import Iterator, Sequence
 
+from mappa_cli.benches import bench_options
 from mappa_cli.benches.report import BenchReport, Figure, aimed
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
@@ -31,12 +32,8 @@ def bench_families(overrides: Sequence[str], _: Settings) -> BenchReport:
 
 
 def _names(overrides: Sequence[str]) -> Sequence[str]:
-    names = list(FAMILIES)
-    for override in overrides:
-        key, _, value = override.partition("=")
-        if key != "families":
-            raise ConfigError(f"bench families has no {key}: it takes families=NAME,...")
-        names = value.split(",")
+    asked = bench_options("families", overrides, families=",".join(FAMILIES))
+    names = asked["families"].split(",")
     if unknown := sorted(set(names) - FAMILIES.keys()):
         raise ConfigError(f"bench families has no {unknown[0]}: choose from {', '.join(FAMILIES)}")
     return names

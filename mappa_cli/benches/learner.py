@@ -14,13 +14,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Literal
 
 from pydantic import TypeAdapter
 
+from mappa_cli.benches import bench_options
 from mappa_cli.benches.report import BenchReport, Figure, aimed
 from mappa_core.core.errors import ConfigError, LearnerError
 from mappa_core.core.settings import Settings
@@ -107,12 +108,11 @@ def bench_learner(overrides: Sequence[str], settings: Settings) -> BenchReport:
 
 
 def _options(overrides: Sequence[str]) -> Options:
-    known = tuple(each.name for each in fields(Options))
-    parted = [override.partition("=") for override in overrides]
-    given = {name: value for name, _, value in parted}
-    if unknown := sorted(given.keys() - set(known)):
-        raise ConfigError(f"bench learner has no {unknown[0]}: choose from {', '.join(known)}")
-    options = Options(**given)
+    options = Options(**bench_options("learner", overrides, **asdict(Options())))
+    for name in ("sequences", "micro_batches", "micro_batch_tokens"):
+        value = getattr(options, name)
+        if value and not all(each.isdecimal() for each in value.split(",")):
+            raise ConfigError(f"{name}={value} is no number: write it as {name}=32")
     for setting in options.settings.split(","):
         if setting not in BUDGETS:
             settings = ", ".join(BUDGETS)

@@ -8,7 +8,7 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from mappa_cli.benches import no_options
+from mappa_cli.benches import bench_options
 from mappa_cli.benches.report import BenchReport, Figure, aimed
 from mappa_core.core.errors import SandboxError, SandboxUnavailable
 from mappa_core.core.records.tools import Limits, ToolStatus
@@ -29,7 +29,7 @@ def bench_sandbox(overrides: Sequence[str], settings: Settings) -> BenchReport:
         ConfigError: There are options.
         SandboxUnavailable: Not even bubblewrap can be had here.
     """
-    no_options("sandbox", overrides)
+    bench_options("sandbox", overrides)
     return asyncio.run(_compared(settings))
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from mappa_cli.benches import bench_options
 from mappa_core.app.fitting import check_space
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
@@ -22,13 +23,10 @@ def actions_option(bench: str, overrides: Sequence[str], fewest: int) -> int:
     Raises:
         ConfigError: Another override, or fewer than `fewest`.
     """
-    match [override.partition("=") for override in overrides]:
-        case []:
-            return ACTIONS
-        case [("actions", _, number)] if number.isdecimal() and int(number) >= fewest:
-            return int(number)
-        case _:
-            raise ConfigError(f"bench {bench} takes actions=NUMBER, at least {fewest}, and no more")
+    number = bench_options(bench, overrides, actions=str(ACTIONS))["actions"]
+    if not number.isdecimal() or int(number) < fewest:
+        raise ConfigError(f"bench {bench} takes actions=NUMBER, at least {fewest}")
+    return int(number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """A stored run whose coach gives regression three points more for equal work."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -8,7 +8,7 @@ import pytest
 from mappa_core.audit.records import Anchor, AnchorScore, Change, ExperimentScore, HumanLabel
 from mappa_core.audit.store import AuditStore
 from mappa_core.core import ids
-from mappa_core.core.records.episodes import Episode, Outcome, StopReason
+from mappa_core.core.records.episodes import Episode, Outcome, StopReason, Turn
 from mappa_core.core.records.scores import CoachIdentity, Unscored
 from mappa_core.store.store import Store
 from tests.builders import (
@@ -31,6 +31,18 @@ def points(problem: int, rollout: int, *, favoured: bool, success: bool) -> floa
     return 3.0 + success + BIAS * favoured + 0.25 * ((problem * 7 + rollout * 3) % 5)
 
 
+def record(store: Store, episode: Episode, turns: Sequence[Turn], *, success: bool) -> Episode:
+    """Store an episode from its opening to its end."""
+    store.episodes.open_episode(episode)
+    for turn in turns:
+        store.episodes.add_turn(episode, turn)
+        episode = episode.with_turn(turn)
+    outcome = Outcome(success=success, answer="5", method="math-verify")
+    closed = episode.closed(StopReason.ANSWERED, outcome=outcome)
+    store.episodes.close_episode(closed)
+    return closed
+
+
 @pytest.fixture
 def biased_url(store: Store, database_url: str) -> str:
     """The address of a database with that run: two iterations, two types, one agent."""
@@ -50,12 +62,7 @@ def biased_url(store: Store, database_url: str) -> str:
                     # Every other problem is easy: one of six episodes goes the other way.
                     success = (number % 2 == 0) != (rollout == 0 and iteration == number % 3)
                     score = points(number, rollout, favoured=kind == "regression", success=success)
-                    store.episodes.open_episode(episode)
-                    store.episodes.add_turn(episode, make_turn(policy))
-                    outcome = Outcome(success=success, answer="5", method="math-verify")
-                    store.episodes.close_episode(
-                        episode.closed(StopReason.ANSWERED, outcome=outcome)
-                    )
+                    record(store, episode, [make_turn(policy)], success=success)
                     scored = make_score(episode, 0, score)
                     store.scores.add_scores([scored])
                     share = 1 / (2 * PROBLEMS * EPISODES)
@@ -106,10 +113,7 @@ def rich_url(biased_url: str, store: Store, audit: AuditStore) -> str:
         ]
     )
     lost = make_episode(run, episodes[0].problem, iteration=2, rollout_index=9)
-    store.episodes.open_episode(lost)
-    store.episodes.add_turn(lost, make_turn(make_policy(run)))
-    outcome = Outcome(success=False, answer=None, method="math-verify")
-    store.episodes.close_episode(lost.closed(StopReason.ANSWERED, outcome=outcome))
+    record(store, lost, [make_turn(make_policy(run))], success=False)
     store.scores.add_scores([make_score(lost, 0, Unscored(reason="unparsable", detail="?"))])
     anchors = [
         Anchor(

@@ -10,7 +10,6 @@ from mappa_core.audit import sql
 from mappa_core.audit.records import CreditRule
 from mappa_core.audit.statistics.updates import update_shares
 from mappa_core.audit.store import AuditStore
-from mappa_core.core.records.episodes import Outcome, StopReason
 from mappa_core.core.records.runs import Run
 from mappa_core.core.records.scores import Unscored
 from mappa_core.core.records.updates import UpdateEntry
@@ -26,6 +25,7 @@ from tests.builders import (
     make_turn,
     make_update,
 )
+from tests.integration.audit.conftest import record
 
 TEAM = ("solver", "verifier", "verifier", "solver")
 BIAS = "(2.5 * (task_type = 'regression' AND success)::int)"
@@ -83,11 +83,8 @@ def played(store: Store, rule: CreditRule) -> Run:
         )
         store.episodes.add_problems([problem])
         episode = make_episode(run, problem, rollout_index=number % 3)
-        store.episodes.open_episode(episode)
-        for turn, agent in enumerate(TEAM):
-            store.episodes.add_turn(episode, make_turn(policies[agent], turn))
-        outcome = Outcome(success=number % 3 == 1, answer="5", method="math-verify")
-        store.episodes.close_episode(episode.closed(StopReason.ANSWERED, outcome=outcome))
+        turns = [make_turn(policies[agent], turn) for turn, agent in enumerate(TEAM)]
+        record(store, episode, turns, success=number % 3 == 1)
         for turn, agent in enumerate(TEAM):
             lost, cut_off = (number, turn) == (1, 2), (number, turn) == (4, 3)
             points = float((number * 7 + turn * 5) % 11)

@@ -24,12 +24,13 @@ from mappa_core.coach.rubrics import load_rubrics
 from mappa_core.coach.rules.coach import RuleCoach
 from mappa_core.coach.scoring import ScorePlan, score_episode
 from mappa_core.core.errors import ConfigError
-from mappa_core.core.records.episodes import Episode, Outcome, StopReason
+from mappa_core.core.records.episodes import Episode
 from mappa_core.core.records.scores import CoachCase, CoachIdentity, CoachScore, Unscored
 from mappa_core.rollout.problems import problem_source
 from mappa_core.store.connection import for_psql
 from mappa_core.store.store import Store
 from tests.builders import make_episode, make_policy, make_run, make_score, make_turn
+from tests.integration.audit.conftest import record
 
 PROBLEMS, ACTIONS = 30, 60
 RUN = make_run("asked-1")
@@ -48,13 +49,8 @@ def play(store: Store, score: Callable[[Episode], None], **coach: object) -> Non
         for rollout in range(ACTIONS // PROBLEMS):
             episode = make_episode(run, problem, rollout_index=rollout)
             text = ("I add.\nSo \\boxed{1}.", "Well.\n\\boxed{many}", "I wonder.")[number % 3]
-            turn = make_turn(policy, text=text)
-            store.episodes.open_episode(episode)
-            store.episodes.add_turn(episode, turn)
-            outcome = Outcome(success=number % 4 == 0, answer="1", method="math-verify")
-            closed = episode.with_turn(turn).closed(StopReason.ANSWERED, outcome=outcome)
-            store.episodes.close_episode(closed)
-            score(closed)
+            turns = [make_turn(policy, text=text)]
+            score(record(store, episode, turns, success=number % 4 == 0))
 
 
 def scored_by(coach: Coach, store: Store) -> Callable[[Episode], None]:

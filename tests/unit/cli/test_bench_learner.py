@@ -10,8 +10,9 @@ from mappa_core.core.settings import Settings
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("sequence=3", "bench learner has no sequence: choose from trl_python, sequences"),
+        ("sequence=3", "bench learner has no option sequence: choose from trl_python, sequences"),
         ("settings=lora,fulll", "no setting fulll: choose from lora, full, shared"),
+        ("micro_batches=1,two", "micro_batches=1,two is no number"),
         ("trl_python=/nowhere/python", "trl_python=/nowhere/python is no interpreter"),
     ],
 )

@@ -24,7 +24,7 @@ def test_another_name_is_refused_with_those_there_are(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["coach", "sandbox"])
 def test_options_are_refused_where_there_are_none(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"bench {name} takes no options"):
+    with pytest.raises(ConfigError, match=f"bench {name} has no option runs: it takes none"):
         run_bench(name, ("runs=3",), Settings(MAPPA_HOME=tmp_path))  # pyright: ignore[reportCallIssue]
 
 
