@@ -44,13 +44,15 @@ def doctor(
     if plan is not None:
         config, settings = load_config(plan, ()), Settings()
         plans = _plans(config, settings, gpus)
-        fits = all(each.fits for each in plans)
+        shortage = _host_shortage(plans, gpus)
+        fits = all(each.fits for each in plans) and not shortage
         if as_json:
             typer.echo(json.dumps({"fits": fits, "plans": [_with_totals(each) for each in plans]}))
         else:
             for each in plans:
                 _print_plan(each)
             lines = (
+                *filter(None, [shortage]),
                 *coach_keys(config.coach, settings),
                 *local_coaches(config.coach, settings),
                 recording(config),
@@ -73,6 +75,14 @@ def _plans(config: TrainConfig, settings: Settings, gpus: int | None) -> "tuple[
 
     host = machine_bytes() if gpus is None else None
     return plan_memory(config, settings, gpu_bytes(), host, gpus or len(visible_gpus()) or 1)
+
+
+def _host_shortage(plans: "Sequence[MemoryPlan]", gpus: int | None) -> str:
+    """What this machine's CPU lacks for plans of the GPUs that are here; empty for other ones."""
+    from mappa_core.app.fitting import gpu_bytes, host_shortage, machine_bytes
+
+    here = gpus is None and gpu_bytes() is not None
+    return host_shortage(plans, machine_bytes()) if here else ""
 
 
 def _with_totals(planned: "MemoryPlan") -> dict[str, object]:

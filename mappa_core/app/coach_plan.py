@@ -7,7 +7,7 @@ from mappa_core.coach.config import CoachConfig, CoachModelConfig
 from mappa_core.core.settings import Settings
 from mappa_core.models.package_table import PACKAGED
 from mappa_core.models.serving.command import gpu_cache_bytes
-from mappa_core.train.memory_items import GB, Item, Phase
+from mappa_core.train.memory_items import GB, PHASES, Item
 from mappa_core.train.memory_plan import STEP_BYTES
 
 DTYPE_BYTES = {"bfloat16": 2, "float32": 4}
@@ -17,7 +17,6 @@ PACKED = 2
 """A CPU's kernels hold weights a second time, packed: 8.2 GB were measured of 3.6 GB and a GiB."""
 PROCESS_BYTES = 0.5 * GB
 """Of one server beside weights and cache: vLLM and torch."""
-PHASES: tuple[Phase, ...] = ("rollout", "update")
 
 
 def weights_folder(model: str, models: Path) -> Path | None:

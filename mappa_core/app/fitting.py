@@ -1,6 +1,6 @@
 """Refuses, before anything is written, a run that memory or disk of this machine do not hold.
 
-    memory   the plan of `mappa doctor --plan`, on this machine's GPU or CPU
+    memory   the plan of `mappa doctor --plan`, on this machine's GPU and CPU, or CPU alone
     disk     checkpoints, registered files and served weights, by the configuration
 
 What is refused can be started all the same by name: `mappa train --despite memory`. A run whose
@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -29,6 +30,7 @@ from mappa_core.core.errors import ConfigError, DiskFull
 from mappa_core.core.settings import Settings
 from mappa_core.models.shape import ModelShape
 from mappa_core.rollout.engines.base import serves_whole_models
+from mappa_core.train.memory_items import PHASES
 from mappa_core.train.memory_plan import GB, MemoryPlan
 
 Despite = Literal["memory", "disk"]
@@ -69,7 +71,10 @@ def check_fits(
     except ConfigError:
         shape = None
     if shape is not None and "memory" not in despite:
-        check_memory(memory_plan(config, settings, shape, agents))
+        plans = memory_plan(config, settings, shape, agents)
+        check_memory(plans)
+        if shortage := host_shortage(plans, machine_bytes()):
+            raise ConfigError(shortage)
     if "disk" not in despite:
         need = SPARE_BYTES if shape is None else disk_need(config, shape, agents).total
         check_space(settings.home, need)
@@ -136,6 +141,21 @@ def check_memory(plans: Sequence[MemoryPlan]) -> None:
     )
 
 
+def host_shortage(plans: Sequence[MemoryPlan], there: float) -> str:
+    """Say what the CPU's memory lacks for a run on GPUs, in one line; empty where it holds all."""
+    needed = max(
+        sum(plan.host_peak(phase) * max(1, len(plan.gpus)) for plan in plans) for phase in PHASES
+    )
+    if needed <= there:
+        return ""
+    return (
+        f"by the memory plan this run needs {needed / GB:.1f} GB of the CPU's {there / GB:.1f} "
+        "beside its GPU: see `mappa doctor --plan`, leave off engine.colocate or "
+        "learner.deepspeed.offload where the GPU has room, or start it all the same with --despite "
+        "memory"
+    )
+
+
 def _spreading(short: MemoryPlan) -> str:
     """Name the keys that spread over more GPUs what one of several does not hold."""
     if short.cached_tokens < short.longest or short.peak("rollout") > short.gpu_bytes:
@@ -183,9 +203,13 @@ def gpu_bytes() -> int | None:
     return None if answer is None else min(map(int, answer.split())) * 2**20
 
 
-def machine_bytes() -> int:
-    """Read the memory of this machine."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+def machine_bytes(cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Read the memory of this machine, or what of it this container may take."""
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for limit in (cgroups / "memory.max", cgroups / "memory" / "memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):
+            there = min(there, int(limit.read_text()))
+    return there
 
 
 def printed(*command: str) -> str | None:

@@ -10,6 +10,7 @@ COLLECTIVE_BYTES = 0.5 * GB
 """Of NCCL's buffers on a GPU that works with others; an allowance, which no GPU has confirmed."""
 
 Phase = Literal["rollout", "update"]
+PHASES: tuple[Phase, ...] = ("rollout", "update")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from mappa_core.models.shape import ModelShape
 from mappa_core.train.config import LearnerConfig
 from mappa_core.train.learner_memory import LOGIT_ROWS, LearnerNeeds
-from mappa_core.train.memory_items import COLLECTIVE_BYTES, CONTEXT_BYTES, GB, Item, Phase
+from mappa_core.train.memory_items import COLLECTIVE_BYTES, CONTEXT_BYTES, GB, PHASES, Item, Phase
 
 STEP_BYTES = 1.5 * GB
 """A server's activations of one step, apart from weights and cache."""
@@ -97,7 +97,7 @@ class MemoryPlan:
     @property
     def host_bytes(self) -> float:
         """Sum the bytes in the CPU's memory, at most."""
-        return max(self.host_peak("rollout"), self.host_peak("update"))
+        return max(map(self.host_peak, PHASES))
 
     def host_peak(self, phase: Phase) -> float:
         """Sum the bytes in the CPU's memory in one phase."""

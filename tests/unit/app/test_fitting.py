@@ -1,5 +1,6 @@
 """A run that memory or disk do not hold is refused by name before anything is written."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from mappa_core.app.fitting import (
     check_memory,
     check_space,
     disk_need,
+    host_shortage,
+    machine_bytes,
     memory_plan,
 )
 from mappa_core.app.memory import planned
@@ -49,6 +52,26 @@ def test_a_gpus_plan_says_what_is_short() -> None:
     longer = load_config(CONFIGS / "mathchat_paper.yaml", ["engine.max_model_length=60000"])
     with pytest.raises(ConfigError, match=r"a cache for 60,000 tokens and has one for 54,626"):
         check_memory([planned(longer, QWEN3_4B, 3, 80 * GB)])
+
+
+def test_a_run_on_a_gpu_needs_the_cpus_memory_too() -> None:
+    paper = load_config(CONFIGS / "mathchat_paper.yaml")
+    plans = [planned(paper, QWEN3_4B, 3, 80 * GB)]
+    assert host_shortage(plans, 96 * GB) == ""
+    assert "needs 88.5 GB of the CPU's 64.0 beside its GPU" in host_shortage(plans, 64 * GB)
+    twice = [replace(plans[0], gpus=("0", "1"))]
+    assert "needs 177.0 GB of the CPU's 96.0" in host_shortage(twice, 96 * GB)
+
+
+@pytest.mark.parametrize("name", ["memory.max", "memory/memory.limit_in_bytes"])
+def test_a_container_has_the_memory_that_it_may_take(tmp_path: Path, name: str) -> None:
+    (tmp_path / "memory").mkdir()
+    limit = tmp_path / name
+    for unlimited in ("max\n", f"{2**63 - 4096}\n"):
+        limit.write_text(unlimited)
+        assert machine_bytes(tmp_path) == machine_bytes(tmp_path / "none")
+    limit.write_text(f"{2**30}\n")
+    assert machine_bytes(tmp_path) == 2**30
 
 
 def test_a_run_in_parts_has_no_plan(tmp_path: Path) -> None:
