@@ -52,6 +52,11 @@ def has_thought(text: str) -> bool:
 
 def ends_in_thought(text: str) -> bool:
     """Whether `text` stops inside a thought that nothing closes."""
+    return open_thoughts(text) > 0
+
+
+def open_thoughts(text: str) -> int:
+    """How many tags would close the thought that `text` stops in; they nest."""
     return _read_thoughts(text)[1]
 
 
@@ -67,8 +72,8 @@ def continued(thought: str, reply: str) -> str:
     return reply if again and not again[1] else thought + reply
 
 
-def _read_thoughts(text: str) -> tuple[str, bool]:
-    """The visible part, and whether a thought is open at the end."""
+def _read_thoughts(text: str) -> tuple[str, int]:
+    """The visible part, and how many thoughts are open at the end."""
     kept: list[str] = []
     depth = position = 0
     for tag in _THINK_TAG.finditer(text):
@@ -83,7 +88,7 @@ def _read_thoughts(text: str) -> tuple[str, bool]:
         position = tag.end()
     if depth == 0:
         kept.append(text[position:])
-    return "".join(kept).strip(), depth > 0
+    return "".join(kept).strip(), depth
 
 
 def last_program(text: str) -> str | None:

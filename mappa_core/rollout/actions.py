@@ -36,7 +36,7 @@ from mappa_core.core.records.tools import (
     ToolResult,
     ToolStatus,
 )
-from mappa_core.core.text import continued, ends_in_thought
+from mappa_core.core.text import continued, ends_in_thought, open_thoughts
 from mappa_core.rollout.config import RolloutConfig, SandboxConfig
 from mappa_core.rollout.episode_files import EpisodeFiles
 from mappa_core.rollout.protocols import Engine, Sandbox, Toolbox
@@ -151,7 +151,7 @@ class DirectRunner(ToolRunner):
         if begun.finish_reason is not FinishReason.LENGTH or len(begun.token_ids) < limit:
             return begun, None
         text = continued(thought, self.tokenizer.decode(begun.token_ids))
-        closing = self.tokenizer.close_of_thought() if ends_in_thought(text) else ()
+        closing = self.tokenizer.close_of_thought() * open_thoughts(text)
         before = (*begun.token_ids, *closing)
         prompt = (*request.prompt_token_ids, *before)
         if len(before) >= most or len(prompt) >= self.longest:

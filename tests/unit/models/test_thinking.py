@@ -250,6 +250,19 @@ def test_a_thought_at_its_limit_is_closed_and_the_answer_is_sampled_behind_it(
     assert last_boxed(action.text) == "12"
 
 
+def test_a_thought_that_names_the_tag_is_closed_as_well(
+    model: Path, named: tuple[str, ChatTokenizer]
+) -> None:
+    name, chat = named
+    words = f"{'' if OPENS[name] else '<think>'}So I <think> of 11, then"
+    limit = len(ids_of(model, words)) - 1
+    limited = LIMITED.model_copy(update={"thought_tokens": limit})
+    then = "so \\boxed{12}"
+    action, _ = played(model, chat, words, FinishReason.STOP, limited, then=then)
+    assert action.given == (limit, limit + 2 * len(chat.close_of_thought()))
+    assert visible(action.text) == then
+
+
 def test_a_reply_that_thinks_no_longer_goes_on_as_if_nothing_had_been(
     model: Path, named: tuple[str, ChatTokenizer]
 ) -> None:
