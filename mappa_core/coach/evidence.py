@@ -227,14 +227,18 @@ def _result_sections(case: CoachCase) -> Iterator[tuple[str, str, int]]:
 
 
 def beside_own(case: CoachCase) -> str | None:
-    """Compare the answer that the action gives with the one of the coach's own solution.
+    r"""Compare the answer that the action gives with the one of the coach's own solution.
 
-    None where either gives none. They are compared as an answer and the expected one are when an
-    episode is graded: a small model that reads both still overlooks that they differ.
+    None where the solution gives none, or the action gives none and need not. They are compared as
+    an answer and the expected one are when an episode is graded: a small model that reads both
+    still overlooks that they differ, or that `\box{12}` is no box.
     """
     own, given = _result_of(case.own_solution or ""), _answer_of(case)
-    if own is None or given is None:
+    if own is None:
         return None
+    if given is None:
+        lacking = _lacking(case)
+        return lacking and f"It gives no answer: {lacking}.\nYour own: {own}"
     same = "the same" if verify(given, own).success else "different answers"
     return f"Its answer: {given}\nYour own: {own}\nThese are {same}."
 
@@ -251,6 +255,15 @@ def _answer_of(case: CoachCase) -> str | None:
     if boxed is not None or case.tool_result is None:
         return boxed
     return next(reversed(case.tool_result.stdout.strip().splitlines()), None)
+
+
+def _lacking(case: CoachCase) -> str | None:
+    """Say where an action without an answer should have one; None where none was asked of it."""
+    if case.tool_result is not None:
+        return "its program printed none"
+    if any(r"\boxed" in message.content for message in case.messages):
+        return r"nothing stands in \boxed{}"
+    return None
 
 
 def _seen(messages: Sequence[Message]) -> Sequence[Message]:

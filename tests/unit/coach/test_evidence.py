@@ -141,3 +141,16 @@ def test_what_a_program_printed_last_is_its_answer() -> None:
 def test_a_coach_is_told_where_an_agent_wrote_nothing(text: str, *, said: bool) -> None:
     case = replace(make_case(text), own_solution="60 - 48 = 12")
     assert ("The agent wrote nothing." in case_text(case, None)) == said
+
+
+def test_an_answer_that_is_owed_and_missing_is_named() -> None:
+    boxing = Message(role="assistant", content=r"The answer is \boxed{41}.")
+    told = Message(role="user", content="What is 60 - 48?")
+    case = replace(
+        make_case(r"The answer is \box{12}."), tool_result=None, own_solution="60 - 48 = 12"
+    )
+    assert beside_own(replace(case, messages=(told,))) is None
+    owed = replace(case, messages=(boxing, told))
+    assert beside_own(owed) == "It gives no answer: nothing stands in \\boxed{}.\nYour own: 12"
+    silent = replace(make_case("", place="stdout"), text="print()", own_solution="60 - 48 = 12")
+    assert beside_own(silent) == "It gives no answer: its program printed none.\nYour own: 12"
