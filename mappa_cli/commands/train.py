@@ -159,10 +159,12 @@ def _resumed(name: str, overrides: Sequence[str]) -> tuple[TrainConfig, str]:
 
 
 def _print_forecast(config: TrainConfig, settings: Settings, like: str | None) -> None:
-    """What the coaches will take, on stderr, so that stdout stays the configuration."""
-    if config.coach.backend == config.coach.second.backend == RULE:
-        typer.echo("coach: the rule coach costs nothing", err=True)
-        return
+    """What the coaches will take, on stderr, so that stdout stays the configuration.
+
+    Raises:
+        ConfigError: The rule coach is to score what it cannot read.
+    """
+    from mappa_core.app.checks import check_reading
     from mappa_core.app.forecast import forecast_run, habits_of
     from mappa_core.coach.forecast import lines
     from mappa_core.rollout.problems import problem_source
@@ -179,6 +181,11 @@ def _print_forecast(config: TrainConfig, settings: Settings, like: str | None) -
         problems = problem_source(config.problems)
     except ConfigError as error:
         typer.echo(f"coach: no forecast without the problems: {error}", err=True)
+        return
+    backends = {coach.backend for coach in config.coach.scoring}
+    check_reading(backends, team, problems)
+    if backends == {RULE}:
+        typer.echo("coach: the rule coach costs nothing", err=True)
         return
     for line in lines(forecast_run(config, team, problems, habits)):
         typer.echo(line, err=True)

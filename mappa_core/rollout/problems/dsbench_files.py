@@ -120,6 +120,11 @@ def _usable(names: Sequence[str], task: Callable[[str], Task], *, skip: bool) ->
             tasks[name] = task(name)
         except ConfigError as error:
             refused[name] = str(error)
+    if refused and not tasks:
+        raise ConfigError(
+            f"none of {counted(len(refused), 'task')} can be played, the first because "
+            f"{next(iter(refused.values()))}: see problems.folder"
+        )
     if refused:
         named = "; ".join(refused.values())
         if not skip:

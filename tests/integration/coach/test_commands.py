@@ -143,6 +143,23 @@ def test_a_dry_run_says_what_the_coach_will_cost(
         assert (code, err.count("\n")) == (2, 1)
 
 
+def test_a_dry_run_refuses_what_the_rule_coach_cannot_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [tmp_path / name for name in ("train.json", "held_out.json")]
+    for number, file in enumerate(files):
+        problem = {"prompt": f"Find the bases $b > {number}$ of $17_b$.", "answer": "70"}
+        file.write_text(json.dumps([problem]))
+    asked = ("train", "--dry-run", "problems.source=json", "rollout.problems=1")
+    asked += (f"problems.train_files=[{files[0]}]", f"problems.held_out_files=[{files[1]}]")
+    model = ("coach.backend=gemini", "coach.model=m")
+    for coaches in ((), (*model, "coach.second.share=0.5")):
+        code, _, err = mappa(monkeypatch, capsys, *asked, *coaches)
+        assert (code, err.count("\n")) == (2, 1)
+        assert "the rule coach cannot read 1 of 1 problems" in err
+    assert mappa(monkeypatch, capsys, *asked, *model)[0] == 0
+
+
 def test_a_dry_run_needs_neither_the_problem_files_nor_a_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

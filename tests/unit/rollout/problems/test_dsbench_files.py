@@ -200,6 +200,19 @@ def test_all_that_is_unusable_is_named_in_one_line_and_skipped_on_request(
         layout.source(["stranger", "d"], ["c"], skip_unusable=True)
 
 
+@pytest.mark.parametrize("skip", [True, False])
+def test_where_nothing_is_usable_one_reason_is_enough(
+    layout: Layout, caplog: pytest.LogCaptureFixture, skip: bool
+):
+    with pytest.raises(ConfigError) as refused:
+        layout.source([f"stranger-{n}" for n in range(70)], ["alien"], skip_unusable=skip)
+    assert str(refused.value) == (
+        "none of 71 tasks can be played, the first because task stranger-0 has no cleaned prompt: "
+        "add one, or take its line out of the problem file: see problems.folder"
+    )
+    assert caplog.records == []
+
+
 METRICS_PLAYED = (
     ("roc_auc", "classification", ("0", "1", "0", "1"), ("0.2", "0.9", "0.7", "0.6")),
     ("accuracy", "classification", ("oak", "elm", "oak", "ash"), ("oak", "elm", "oak", "oak")),
