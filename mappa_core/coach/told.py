@@ -18,7 +18,7 @@ from mappa_core.core.records.tools import ToolResult, ToolStatus
 
 SAMPLED = ("temperature", "thinking_budget", "reasoning_effort")
 """Keys of the configuration that a judgement depends on, beside the words."""
-PLAIN = "7dcf1d5bd52a01d05abb4cddbfd55a7e76bb621caa7bec525101a86c9989328b"
+PLAIN = "4c8ea4cc02063149dc7c60852c48ff008a1d9f752c161a90891e1b76a5555d41"
 """Of the words and settings whose scorers go by the rubric alone, as all did once. It never
 changes: a coach that is told anything else by now is another scorer."""
 DIGITS = 8
@@ -33,31 +33,32 @@ _RUBRIC = Rubric(
     bands=(Band(lowest=0, highest=10, means="any"),),
     task_types={"sum": TaskType(metric="accuracy", scale=(Step(bound=0.5, cap=5),), otherwise=1)},
 )
+_RESULT = ToolResult(
+    code="print(3)",
+    status=ToolStatus.OK,
+    exit_code=0,
+    stdout="3\n",
+    stderr="",
+    stdout_omitted_bytes=0,
+    stderr_omitted_bytes=0,
+    seconds=0.1,
+    cpu_seconds=None,
+    peak_memory_bytes=None,
+    tier="",
+)
 _CASE = CoachCase(
     statement="What is 1 + 1?",
     agent="agent",
-    messages=(Message(role="user", content="What is 1 + 1?"),),
+    messages=(Message(role="user", content=r"What is 1 + 1? Answer in \boxed{}."),),
     text=r"\boxed{3}",
-    tool_result=ToolResult(
-        code="print(3)",
-        status=ToolStatus.OK,
-        exit_code=0,
-        stdout="3\n",
-        stderr="",
-        stdout_omitted_bytes=0,
-        stderr_omitted_bytes=0,
-        seconds=0.1,
-        cpu_seconds=None,
-        peak_memory_bytes=None,
-        tier="",
-    ),
+    tool_result=_RESULT,
     earlier=(),
     task_type="sum",
     facts=(Fact(name="accuracy", text="0.5"),),
     outcome=Outcome(success=False, answer="3", method="math-verify"),
     expected_answer="2",
 )
-"""An example: what is said beside its texts is said of every case."""
+"""An example: what is said beside its texts is said of other cases, too."""
 
 
 def told(rubric: Rubric, config: CoachModelConfig) -> str:
@@ -87,7 +88,11 @@ def way_of_asking(config: CoachModelConfig) -> str:
 
 def _words(config: CoachModelConfig) -> Iterator[str]:
     solved = replace(_CASE, own_solution="1 + 1 = 2") if config.own_solution else _CASE
-    for case in (solved, replace(solved, text="I wait.", tool_result=None)):
+    for case in (
+        solved,
+        replace(solved, text="I wait.", tool_result=None),
+        replace(solved, text="", tool_result=replace(_RESULT, stdout="")),
+    ):
         request = RequestTemplate(case, told(_RUBRIC, config), config).request("it was cut")
         yield from (request.system, request.prompt)
     if config.own_solution:

@@ -295,6 +295,17 @@ def test_a_coach_that_is_told_other_words_is_another_scorer(
     assert before.rubric_version != after.rubric_version
 
 
+def test_words_that_only_some_cases_hold_are_told_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    def identities() -> tuple[CoachIdentity, ...]:
+        options: tuple[dict[str, Any], ...] = ({}, {"own_solution": True})
+        return tuple(make_coach(ScriptedProvider(), **each).identity for each in options)
+
+    before = identities()
+    monkeypatch.setattr(evidence, "_lacking", str)
+    after = identities()
+    assert (before[0] == after[0], before[1] == after[1]) == (True, False)
+
+
 def by_id(entries: Sequence[ScoreEntry]) -> list[ScoreEntry]:
     return sorted(entries, key=lambda entry: entry.id)
 
