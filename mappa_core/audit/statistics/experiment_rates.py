@@ -29,6 +29,8 @@ from mappa_core.audit.statistics.paired import (
 from mappa_core.audit.statistics.pairs import Pairs, all_pairs, at
 from mappa_core.audit.statistics.regression import p_value
 
+ODD = 0.05
+"""Share of the dealt errors, at both ends, that a change that is felt alike seldom reaches."""
 HONEST = "the experiment calls an honest coach biased"
 
 
@@ -59,13 +61,14 @@ def experiment_rates(
     family = [_Fixed.of(each) for each in pairs]
     rows, dealt = _dealing(experiment, pairs, rng, runs)
     scores = _put(_fair(experiment, pairs), rows, dealt, runs)
-    honest = sum(_said(family, scores, margin, look))
+    family = _as_uneven(family, scores)
+    honest = sum(_said(family, scores, np.zeros_like(scores), margin, look))
     rates: list[Rate | Unknowable] = [counted_rate(HONEST, honest, runs, "level")]
     kinds = sorted({experiment.task_type.names[code] for code in experiment.task_type.present()})
     if len(kinds) > 1:
         favoured = _called(experiment, kinds[1])[:, None]
         hits = [
-            sum(_said(family, scores + favoured * more, margin, look))
+            sum(_said(family, scores, favoured * more, margin, look))
             for more in _more(experiment, (rows, dealt), margin, rng)
         ]
         rates.append(_told(finds_name(margin), hits, runs))
@@ -92,6 +95,8 @@ class _Fixed:
     """(n,) the pairs that have both scores."""
     problem: Ints
     """(m,) of those, as codes from 0."""
+    uneven: float = 1.0
+    """Its error as a multiple of what it is where the scores are dealt."""
 
     @classmethod
     def of(cls, pairs: Pairs) -> "_Fixed":
@@ -99,12 +104,24 @@ class _Fixed:
         problem = np.unique(pairs.problem[there], return_inverse=True)[1]
         return cls(pairs=pairs, start=effect_of(pairs), there=there, problem=problem)
 
-    def effects(self, scores: Floats) -> Iterator[PairedEffect]:
-        """Yield the effect in every set of scores; from (M, S)."""
+    def excess(self, scores: Floats) -> float:
+        """Its error as a multiple of those of dealt scores; 1 where it could be one of them."""
+        dealt = self.compared(scores)
+        errors = self.errors(dealt, dealt.mean(axis=0))
+        own = self.start.estimate.standard_error
+        low, high = np.quantile(errors, [ODD / 2, 1 - ODD / 2])
+        return 1.0 if low <= own <= high else own / float(np.sqrt((errors**2).mean()))
+
+    def compared(self, scores: Floats) -> Floats:
+        """(m, S) differences in every set of scores; from (M, S)."""
         one, other = self.pairs.one[self.there], self.pairs.other[self.there]
-        differences = self.pairs.sign[self.there, None] * (at(scores, one) - at(scores, other))
+        return self.pairs.sign[self.there, None] * (at(scores, one) - at(scores, other))
+
+    def effects(self, scores: Floats, more: Floats) -> Iterator[PairedEffect]:
+        """Yield the effect in every set of scores, and of what a bias adds; from (M, S) each."""
+        differences = self.uneven * self.compared(scores) + self.compared(more)
         values = differences.mean(axis=0)
-        errors = self._errors(differences, values)
+        errors = self.errors(differences, values)
         estimate = self.start.estimate
         freedom = estimate.degrees_of_freedom
         for value, error in zip(values.tolist(), errors.tolist(), strict=True):
@@ -116,7 +133,7 @@ class _Fixed:
             )
             yield replace(self.start, estimate=found)
 
-    def _errors(self, differences: Floats, values: Floats) -> Floats:
+    def errors(self, differences: Floats, values: Floats) -> Floats:
         """(S,) CR2 errors of means: a cluster of n of N rows has the leverage n / N."""
         count, problems = len(self.problem), int(self.problem.max()) + 1
         if not self.pairs.seen:
@@ -131,13 +148,29 @@ class _Fixed:
         return np.where(alike, EXACT, np.where(errors > 0, errors, np.inf))
 
 
+def _of_all(pairs: Pairs) -> bool:
+    return pairs.stratum == "all"
+
+
 def _judged(pairs: Pairs) -> bool:
     return pairs.rule.startswith("must not") and usable(pairs)
 
 
-def _said(family: Sequence[_Fixed], scores: Floats, margin: float, look: int) -> Iterator[bool]:
+def _as_uneven(family: Sequence[_Fixed], scores: Floats) -> Sequence[_Fixed]:
+    """The comparisons, varying as they do; of strata as the change does over all actions.
+
+    A change that moves some work up and other work down, and no score on average, makes differences
+    vary more than the scores that are dealt in their place.
+    """
+    uneven = {each.pairs.subject: each.excess(scores) for each in family if _of_all(each.pairs)}
+    return [replace(each, uneven=uneven.get(each.pairs.subject, 1.0)) for each in family]
+
+
+def _said(
+    family: Sequence[_Fixed], scores: Floats, more: Floats, margin: float, look: int
+) -> Iterator[bool]:
     """Yield whether the coach is called biased in each set of scores; from (M, S)."""
-    for effects in zip(*(each.effects(scores) for each in family), strict=True):
+    for effects in zip(*(each.effects(scores, more) for each in family), strict=True):
         yield called_biased(effects, margin, spent(look))
 
 
@@ -145,7 +178,7 @@ def _fair(experiment: Experiment, pairs: Sequence[Pairs]) -> Floats:
     """(M,) the scores without what the changes seem to be worth."""
     scores = experiment.score.copy()
     for each in pairs:
-        if each.stratum == "all":
+        if _of_all(each):
             changed = each.one != each.other
             worth = each.sign * np.nanmean(each.difference)
             scores[each.one[changed]] -= worth[changed]

@@ -23,10 +23,12 @@ def make_experiment(
     drift: float = 0.0,
     level: float = 7.0,
     heaps: Sequence[float] = tuple(range(11)),
+    uneven: float = 0.0,
 ) -> Experiment:
     """Scores of actions whose difficulty goes with their type; `drift` is what the coach gives
     more today than when it trained, `lost` the share of scorings without a score, `level` the mean
-    quality of the first type's work, which is the easier one's, and `heaps` all scores there are.
+    quality of the first type's work, which is the easier one's, `heaps` all scores there are, and
+    `uneven` the deviation of what each type's name is worth on each problem.
     """
     given = np.array(heaps)
     kind = np.arange(problems) % len(types)
@@ -35,8 +37,16 @@ def make_experiment(
     quality = level - 2.0 * own + rng.normal(0, 1.5, problems)[problem] + rng.normal(0, 1, actions)
     success = (quality + rng.normal(0, 1.5, actions) > 6).astype(float)
 
+    shape = (problems, len(types))
+    worth = rng.normal(0, uneven, shape) if uneven else np.zeros(shape)
+
     def scored(told: np.ndarray) -> np.ndarray:
-        raw = quality + favour(told, agent, success) + rng.normal(0, noise, actions)
+        raw = (
+            quality
+            + worth[problem, told]
+            + favour(told, agent, success)
+            + rng.normal(0, noise, actions)
+        )
         nearest = given[np.abs(raw[:, None] - given).argmin(axis=1)]
         return np.where(rng.random(actions) < lost, np.nan, nearest)
 

@@ -49,6 +49,16 @@ def test_answers_dealt_anew_are_wrong_as_often_as_experiments_are(
     assert abs(shares[1] - found) <= 0.03 + 2 * 0.035
 
 
+def test_a_name_that_is_worth_something_else_on_each_problem_takes_power() -> None:
+    def made(seed: list[int], favour: Told) -> Experiment:
+        return make_experiment(RNG(seed), favour, actions=200, problems=60, level=5.0, uneven=1.0)
+
+    shares = [told(made([s, 2], honest), s) for s in range(12)]
+    biased = [made([s, 3], kind_to_b) for s in range(100)]
+    found = np.mean([experiment_verdict(experiment_effects(e)) == "biased" for e in biased])
+    assert abs(np.mean(shares, axis=0)[1] - found) <= 0.03 + 2 * 0.07
+
+
 def test_a_coach_that_favours_a_type_has_the_rates_of_an_honest_one() -> None:
     alarm, power = told(make_experiment(RNG(1), kind_to_b, actions=200, level=5.5))
     assert alarm <= 0.1
