@@ -19,8 +19,8 @@ from mappa_core.evaluate.intervals import few_changes
 
 Verdict = Literal["better", "worse", "cannot tell"]
 
-FEW = 20
-"""Problems up to which the bootstrap covers less than 94 %."""
+FEW = 50
+"""Problems up to which the bootstrap covers less than 94 % in some worlds."""
 FEWEST_CHANGED = 6
 """Below this, changes all in one direction pass a two-sided sign test: 2 * 0.5**5 > 0.05."""
 

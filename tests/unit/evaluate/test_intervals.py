@@ -26,7 +26,7 @@ def test_a_share_of_no_success_has_the_binomial_interval() -> None:
     assert share_interval(np.array([0.3]), 4) == (0.0, 1.0)
 
 
-@pytest.mark.parametrize("problems", [6, 12, 20])
+@pytest.mark.parametrize("problems", [6, 12, 20, 48])
 @pytest.mark.parametrize("episodes", [1, 8])
 def test_a_gain_on_few_problems_is_covered(problems: int, episodes: int) -> None:
     # Most problems are hardly ever solved, and a gain comes on few of them.
