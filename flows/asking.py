@@ -1,11 +1,15 @@
 """Asks a person what to do about a coach that the audit of a run under way does not acquit.
 
-every so many iterations: audit ─▶ a verdict of ask_on ─▶ the run is paused, with a form on its page
+every so many iterations: audit ─▶ a verdict of ask_on ─▶ a question that is paused, with a form
     ├─ go on        as before
     ├─ experiment   the coach is asked again about stored actions; if that does not clear it, the
     │               form comes back
     ├─ debias       what an experiment found is taken off from here on
     └─ stop         the run ends, and can be resumed
+
+The question is a flow run of its own, under the training run, which stays running: a paused run
+gives its deployment's place away, and Prefect ends it minutes later, when it cannot renew its lease
+on that place.
 
 An answer is kept as a finding of the kind `answer`, so that a resumed run does what was said and
 does not ask again. Engines and learner stay open meanwhile.
@@ -16,6 +20,7 @@ from dataclasses import dataclass
 from typing import Literal
 from uuid import uuid4
 
+from prefect import flow
 from prefect.artifacts import acreate_markdown_artifact
 from prefect.events import emit_event
 from prefect.exceptions import FlowPauseTimeout
@@ -51,7 +56,7 @@ POLL_SECONDS = 2
 
 
 class Answer(RunInput):
-    """The form on the page of the paused run."""
+    """The form on the page of the paused question."""
 
     decision: Literal["go on", "experiment", "debias", "stop"] = Field(
         description="go on: as before. experiment: ask the coach again about stored actions with "
@@ -59,6 +64,23 @@ class Answer(RunInput):
         "scores of the iterations to come what an experiment found. stop: end the run; it can be "
         "resumed."
     )
+
+
+@flow(name="question", flow_run_name="question after iteration {iteration}", persist_result=False)
+async def question(iteration: int, words: str, seconds: int) -> str:
+    """Wait for a person's decision about a run; `words` stand above the form.
+
+    Raises:
+        FlowPauseTimeout: There was none in so many seconds.
+    """
+    answer = await apause_flow_run(
+        wait_for_input=Answer.with_initial_data(description=words),
+        timeout=seconds,
+        poll_interval=POLL_SECONDS,
+        # A key that a retried run has used before would count as answered.
+        key=f"audit-{iteration}-{uuid4().hex}",
+    )
+    return answer.decision
 
 
 async def asked(port: Services, run: Run, iteration: int, config: TrainConfig) -> TrainConfig:
@@ -188,29 +210,23 @@ class Question:
         event = f"mappa.audit.{verdict.replace(' ', '_')}"
         emit_event(event, resource=resource, payload=payload)
         self.port.progress.on_waiting(
-            f"the audit of iteration {self.iteration} says {verdict}; the run is paused until its "
-            "page in Prefect (Resume) says go on, experiment, debias or stop"
+            f"the audit of iteration {self.iteration} says {verdict}; the run waits until the page "
+            f"of `question after iteration {self.iteration}` in Prefect (Resume) says go on, "
+            "experiment, debias or stop"
         )
 
     async def _answered(self, audited: RunAudit, before: str) -> str:
         """Wait for a person's decision; `before` says what became of the last one."""
-        form = Answer.with_initial_data(description=_words(self.iteration, audited, before))
+        words = _words(self.iteration, audited, before)
         hours, name = self.config.audit.ask_hours, self.run.name
         try:
-            answer = await apause_flow_run(
-                wait_for_input=form,
-                timeout=max(1, round(hours * 3600)),
-                poll_interval=POLL_SECONDS,
-                # A key that a retried run has used before would count as answered.
-                key=f"audit-{self.iteration}-{uuid4().hex}",
-            )
+            return await question(self.iteration, words, max(1, round(hours * 3600)))
         except FlowPauseTimeout:
             raise CoachError(
                 f"the audit says {audited.result.verdict}, and there was no answer in {hours:g} "
                 f"hours (audit.ask_hours): see `mappa audit {name}`; `mappa train --resume {name}` "
                 "asks again"
             ) from None
-        return answer.decision
 
 
 def _words(iteration: int, audited: RunAudit, before: str) -> str:

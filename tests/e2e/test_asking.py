@@ -1,4 +1,4 @@
-"""A person is asked in between: the run is paused with a form until they have answered."""
+"""A person is asked in between: a question is paused with a form until they have answered."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ import pytest
 from prefect import get_client
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.filters import FlowRunFilter
-from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.exceptions import PrefectHTTPStatusError
 
 from flows.train import train
@@ -134,11 +134,22 @@ async def _answer(training: asyncio.Task[Comparison], before: Sequence[str], dec
                 said = await _said(flow_run, client)
                 # The run is paused a moment before its form is there.
                 if said is not None and said not in before:
+                    await _check_that_the_run_keeps_its_place(flow_run, client)
                     refused = await client.resume_flow_run(flow_run.id, {"decision": "perhaps"})
                     assert "'perhaps' is not one of" in str(refused.details)
                     await client.resume_flow_run(flow_run.id, {"decision": decision})
                     return said
             await asyncio.sleep(0.2)
+
+
+async def _check_that_the_run_keeps_its_place(asked: FlowRun, client: PrefectClient) -> None:
+    """Prefect takes a deployment's place from a run that is paused, and soon ends it for that."""
+    assert asked.parent_task_run_id is not None
+    task_run = await client.read_task_run(asked.parent_task_run_id)
+    assert task_run.flow_run_id is not None
+    run = await client.read_flow_run(task_run.flow_run_id)
+    assert run.state is not None
+    assert (run.name, run.state.type) == ("train toy", StateType.RUNNING)
 
 
 async def _said(asked: FlowRun, client: PrefectClient) -> str | None:
