@@ -18,6 +18,8 @@ USUAL = 0.02
 """Share of the scorings that makes a score one that a coach is used to give."""
 MOST = 0.9
 """Share of the scorings that have such a score, if the coach has any."""
+NEAR = 1.0
+"""Points between neighbouring scores up to which a bias shows as it is."""
 WARM_UP = 50
 PRIOR = 4
 """Scores that the guess of a variance, a quarter, counts as."""
@@ -49,9 +51,12 @@ def shown(
     bounds = np.concatenate([[-np.inf], ends, [np.inf]])
     felt = np.array(list(_felt(scores, actions, (bounds[cell], bounds[cell + 1]), rng, draws))).T
     raised = np.searchsorted(ends, felt + points)
-    more = usual[raised] - usual[cell][:, None]
-    unending = np.where(raised == len(ends), np.maximum(more, points), more)
-    return more, unending
+    jumps = usual[raised] - usual[cell][:, None]
+    beyond = np.where(raised == len(ends), np.maximum(jumps, points), jumps)
+    # Where the next score is near, it moves by the points on average, heaped or not.
+    near = (np.append(np.diff(usual), 0.0)[cell] <= NEAR)[:, None]
+    room = np.minimum(points, HIGHEST - scores)[:, None]
+    return np.where(near, room, jumps), np.where(near, points, beyond)
 
 
 def _felt(

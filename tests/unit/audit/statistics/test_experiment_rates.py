@@ -31,7 +31,7 @@ def told(experiment: Experiment, seed: int = 0) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("heaps", "actions", "level"), [(range(11), 60, 5.5), ((0, 5, 7, 10), 120, 4.5)]
+    ("heaps", "actions", "level"), [(range(11), 60, 4.5), ((0, 5, 7, 10), 120, 4.5)]
 )
 def test_answers_dealt_anew_are_wrong_as_often_as_experiments_are(
     heaps: Sequence[int], actions: int, level: float

@@ -17,7 +17,7 @@ def given(felt: np.ndarray, heaps: np.ndarray) -> np.ndarray:
     return heaps[np.abs(felt[:, None] - heaps).argmin(axis=1)]
 
 
-@pytest.mark.parametrize("heaps", [(0, 5, 7, 10), (0, 2, 4, 6, 8, 10), (1, 9, 10)])
+@pytest.mark.parametrize("heaps", [(0, 5, 7, 10), (0, 2, 4, 6, 8, 10), (1, 8, 10)])
 def test_as_many_scores_move_and_as_far_as_those_of_a_coach_that_feels_more(
     heaps: tuple[int, ...],
 ) -> None:
