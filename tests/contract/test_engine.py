@@ -28,6 +28,7 @@ from mappa_core.core.records.episodes import (
     chosen,
 )
 from mappa_core.core.records.scores import ScoredAction
+from mappa_core.models.serving.server import ForkedServers
 from mappa_core.models.tokenizer import ChatTokenizer
 from mappa_core.models.weights import load_base
 from mappa_core.rollout.actions import DirectRunner, limits_of
@@ -108,7 +109,7 @@ def vllm_engine(model: Path, ends: tuple[int, ...], directory: Path) -> Engine:
         work_directory=directory / "work",
         log_directory=directory / "logs",
     )
-    return VllmEngine(setup, open_fork_server(CONFIG, setup.log_directory))
+    return VllmEngine(setup, ForkedServers(open_fork_server(CONFIG, setup.log_directory)))
 
 
 class OnEndpoints(EndpointsEngine):

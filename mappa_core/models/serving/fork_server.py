@@ -14,7 +14,7 @@ from mappa_core.core.errors import EngineError
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
-_SCRIPT = Path(__file__).with_name("fork_server_script.py")
+SCRIPT = Path(__file__).with_name("fork_server_script.py")
 _prestarted: ContextVar["ForkServer | None"] = ContextVar("fork_server", default=None)
 
 
@@ -90,7 +90,7 @@ class ForkServer:
 @contextmanager
 def prestarted(environment: Mapping[str, str], log: Path) -> Generator[None]:
     """Import vLLM in the process that servers are forked from, for those started inside."""
-    fork_server = ForkServer(_SCRIPT, environment, log)
+    fork_server = ForkServer(SCRIPT, environment, log)
     fork_server.start()
     token = _prestarted.set(fork_server)
     try:
@@ -105,4 +105,4 @@ def open_fork_server(environment: Mapping[str, str], log: Path) -> ForkServer:
     started = _prestarted.get()
     if started is not None and started.environment == dict(environment):
         return started
-    return ForkServer(_SCRIPT, environment, log)
+    return ForkServer(SCRIPT, environment, log)

@@ -10,8 +10,10 @@ import shutil
 import socket
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from mappa_core.core.errors import EngineError
 from mappa_core.models.serving.client import VllmClient
@@ -21,8 +23,29 @@ _STOP_SECONDS = 15.0
 _POLL_SECONDS = 0.25
 
 
-class Server(VllmClient):
-    """A vLLM server of our own, and the only client of it."""
+class OwnServer(VllmClient, ABC):
+    """A vLLM server of our own, wherever it is, and the only client of it."""
+
+    def __init__(self, log: Path) -> None:
+        super().__init__(f"log: {log}")
+        self.log = log
+
+    @abstractmethod
+    async def start(self, seconds: float) -> None:
+        """Start it and wait until it answers.
+
+        Raises:
+            ServerDied: What it is on died meanwhile.
+            EngineError: It ended early or took longer than `seconds`; the message names the log.
+        """
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """End it and all it started; safe to call twice, or before `start`."""
+
+
+class Server(OwnServer):
+    """A process of this machine."""
 
     def __init__(
         self,
@@ -32,12 +55,11 @@ class Server(VllmClient):
         *,
         variables: Mapping[str, str] = NOTHING,
     ) -> None:
-        super().__init__(f"log: {log}")
+        super().__init__(log)
         self._fork_server = fork_server
         self._arguments, self._variables = tuple(arguments), variables
         self._liveness: socket.socket | None = None
         self._directory: Path | None = None
-        self.log = log
 
     @property
     def address(self) -> Path:
@@ -96,6 +118,36 @@ class Server(VllmClient):
         finally:
             if directory is not None:
                 shutil.rmtree(directory, ignore_errors=True)
+
+
+class Servers(Protocol):
+    """What an engine's servers come from."""
+
+    def open(self, number: int, arguments: Sequence[str], log: Path) -> OwnServer:
+        """Prepare the `number`-th server, from 0, to be started with `arguments`."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what starts them; safe to call twice."""
+        ...
+
+
+class ForkedServers:
+    """Servers of this machine, forked from one process."""
+
+    def __init__(self, fork_server: ForkServer, devices: Sequence[tuple[str, ...]] = ()) -> None:
+        """Give each server its GPUs, by their names; none: those that this process sees."""
+        self._fork_server, self._devices = fork_server, devices
+
+    def open(self, number: int, arguments: Sequence[str], log: Path) -> Server:
+        """Prepare the `number`-th server, from 0."""
+        gpus = self._devices[number] if self._devices else ()
+        seen = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
+        return Server(self._fork_server, arguments, log, variables=seen)
+
+    def close(self) -> None:
+        """Let the process end."""
+        self._fork_server.close()
 
 
 def _has_ended(liveness: socket.socket, *, within_seconds: float = 0) -> bool:

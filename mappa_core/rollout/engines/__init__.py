@@ -115,7 +115,8 @@ async def start_engine(setup: EngineSetup, stack: AsyncExitStack) -> Engine:
         ConfigError: As `check_engine`.
         EngineError: It does not start.
     """
-    check_engine(setup.config, whole_weights=setup.whole_weights)
+    if setup.servers is None:
+        check_engine(setup.config, whole_weights=setup.whole_weights)
     # Imported when it is asked for: torch, transformers and vLLM take seconds.
     module = import_module(f"{__name__}.{ENGINES[setup.config.backend].module}")
     engine: Engine = module.open_engine(setup)

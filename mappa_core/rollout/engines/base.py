@@ -2,10 +2,14 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mappa_core.core.errors import EngineError
 from mappa_core.core.records.episodes import GenerationRequest, PolicyVersion, Sampling
 from mappa_core.rollout.config import EngineConfig
+
+if TYPE_CHECKING:
+    from mappa_core.models.serving.server import Servers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,10 @@ class EngineSetup:
     """Key-value cache of each server on a GPU; None: what a server finds its share to leave."""
     replicas: int = 1
     """Servers that serve each policy alike (vLLM only)."""
+    device: str | None = None
+    """`cpu` or `cuda`, where servers are on other machines than this one; None: as this has it."""
+    servers: "Servers | None" = None
+    """What servers come from (vLLM only); None: this machine."""
     devices: tuple[tuple[str, ...], ...] = ()
     """The GPUs of each server, by their names in CUDA_VISIBLE_DEVICES: those of the first replica
     come first. Empty: the servers see what this process sees."""

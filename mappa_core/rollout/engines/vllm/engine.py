@@ -9,8 +9,7 @@ from mappa_core.core.concurrency import all_ended
 from mappa_core.core.errors import EngineError
 from mappa_core.core.records.episodes import Completion, GenerationRequest, PolicyVersion
 from mappa_core.models.device import resolve_device, resolve_dtype
-from mappa_core.models.serving.fork_server import ForkServer
-from mappa_core.models.serving.server import Server
+from mappa_core.models.serving.server import ForkedServers, Servers
 from mappa_core.rollout.engines.base import EngineSetup, serves_whole_models
 from mappa_core.rollout.engines.vllm import command
 from mappa_core.rollout.engines.vllm.endpoints_engine import EndpointsEngine
@@ -32,29 +31,27 @@ class VllmEngine:
     To be used from one event loop.
     """
 
-    def __init__(self, setup: EngineSetup, fork_server: ForkServer) -> None:
+    def __init__(self, setup: EngineSetup, servers: Servers) -> None:
         config, agents = setup.config, setup.agents
-        device = resolve_device(config.device)
+        device = setup.device or resolve_device(config.device)
         merged = serves_whole_models(config, device, whole_weights=setup.whole_weights)
         names = agents if merged else ("adapters",)
         flags = server_flags(setup, device)
         loader = _whole_model_loader(setup, device) if merged else AdapterLoader()
         gpus = setup.devices or ((),) * (len(names) * setup.replicas)
 
-        def managed(number: int, gpus: tuple[str, ...]) -> ManagedServer:
+        def managed(number: int) -> ManagedServer:
             replica, kind = divmod(number, len(names))
             name = f"{names[kind]}-{replica}" if setup.replicas > 1 else names[kind]
-            seen = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
-            log = fork_server.log.with_name(f"vllm-{name}.log")
-            server = Server(fork_server, flags, log, variables=seen)
+            server = servers.open(number, flags, setup.log_directory / f"vllm-{name}.log")
             return ManagedServer(server, loader, end_token_ids=setup.end_token_ids, config=config)
 
         self.setup = setup
         """What it was opened with."""
-        self._fork_server = fork_server
+        self._source = servers
         # vLLM's sleep mode is for GPUs only.
         self._sleeps = config.colocate and device != "cpu"
-        self._servers = tuple(managed(number, seen) for number, seen in enumerate(gpus))
+        self._servers = tuple(map(managed, range(len(gpus))))
         self._turns = turns(gpus, on_gpu=device != "cpu")
         self._waves = WaveScheduler() if device == "cpu" and len(names) > 1 else None
         # Replicas of one agent's server, or of the one server that all agents share.
@@ -101,7 +98,7 @@ class VllmEngine:
     async def close(self) -> None:
         """Stop the servers; safe to call twice."""
         await asyncio.gather(*(server.close() for server in self._servers))
-        self._fork_server.close()
+        self._source.close()
 
     def _serving_of(self, policy: PolicyVersion) -> tuple[Sequence[ManagedServer], Balance]:
         serving = self._serving.get(policy.agent)
@@ -171,4 +168,8 @@ def open_engine(setup: EngineSetup) -> VllmEngine | EndpointsEngine:
     """The engine, not started yet: on its own servers, or on those of `engine.urls`."""
     if setup.config.urls:
         return EndpointsEngine(setup)
-    return VllmEngine(setup, open_fork_server(setup.config, setup.log_directory))
+    servers = setup.servers
+    if servers is None:
+        fork_server = open_fork_server(setup.config, setup.log_directory)
+        servers = ForkedServers(fork_server, setup.devices)
+    return VllmEngine(setup, servers)

@@ -9,7 +9,7 @@ from mappa_core.core.errors import EngineError
 from mappa_core.core.records.episodes import Completion, GenerationRequest, PolicyVersion
 from mappa_core.core.text import counted
 from mappa_core.models.serving.client import ServerDied
-from mappa_core.models.serving.server import Server
+from mappa_core.models.serving.server import OwnServer
 from mappa_core.rollout.config import EngineConfig
 from mappa_core.rollout.engines.base import check_served
 from mappa_core.rollout.engines.vllm.completions import completed, completion_body
@@ -26,7 +26,7 @@ class ManagedServer:
 
     def __init__(
         self,
-        server: Server,
+        server: OwnServer,
         loader: WeightLoader,
         *,
         end_token_ids: tuple[int, ...],
@@ -45,7 +45,10 @@ class ManagedServer:
 
     async def start(self) -> None:
         """Bring the server up, with the base weights."""
-        await self._server.start(self._config.start_seconds)
+        try:
+            await self._server.start(self._config.start_seconds)
+        except ServerDied as death:
+            raise EngineError(f"a vLLM server died while it started: {death}") from death
 
     async def close(self) -> None:
         """Stop the server."""

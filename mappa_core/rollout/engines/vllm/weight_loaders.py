@@ -24,7 +24,7 @@ import torch
 from mappa_core.core.errors import EngineError
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.models.serving.client import REPLY_SECONDS, ServerDied
-from mappa_core.models.serving.server import Server
+from mappa_core.models.serving.server import OwnServer, Server
 from mappa_core.models.weights import ServedWeights, servable
 from mappa_core.rollout.engines.vllm.command import BASE
 
@@ -41,7 +41,9 @@ class WeightLoader(ABC):
     """Puts a policy into a server."""
 
     @abstractmethod
-    async def load(self, server: Server, policy: PolicyVersion, old: PolicyVersion | None) -> None:
+    async def load(
+        self, server: OwnServer, policy: PolicyVersion, old: PolicyVersion | None
+    ) -> None:
         """Put `policy` in the place of `old`, the agent's policy until now.
 
         Raises:
@@ -62,7 +64,9 @@ class FileLoader(WeightLoader):
         self._model, self._dtype = model, dtype
         self._directory = directory
 
-    async def load(self, server: Server, policy: PolicyVersion, old: PolicyVersion | None) -> None:
+    async def load(
+        self, server: OwnServer, policy: PolicyVersion, old: PolicyVersion | None
+    ) -> None:
         """Merge, let the server read the result, drop it again."""
         if policy.adapter_uri is None:
             if old is not None and old.adapter_uri is not None:
@@ -86,7 +90,9 @@ class TransferLoader(WeightLoader):
         self._sync: Literal["ipc", "nccl"] = sync
         self._lock = asyncio.Lock()
 
-    async def load(self, server: Server, policy: PolicyVersion, old: PolicyVersion | None) -> None:
+    async def load(
+        self, server: OwnServer, policy: PolicyVersion, old: PolicyVersion | None
+    ) -> None:
         """Send the weights; one server at a time."""
         if policy.adapter_uri is None and (old is None or old.adapter_uri is None):
             return
@@ -95,6 +101,8 @@ class TransferLoader(WeightLoader):
             weights = await asyncio.to_thread(ServedWeights, self._model, checkpoint, self._dtype)
         from mappa_core.rollout.engines.vllm.transfer import send
 
+        if not isinstance(server, Server):
+            raise WeightsUnchanged("weights are sent to servers of this machine alone")
         try:
             async with self._lock:
                 await asyncio.to_thread(
@@ -115,7 +123,9 @@ class TransferLoader(WeightLoader):
 class AdapterLoader(WeightLoader):
     """Puts LoRA adapters beside the base weights, each version under a name of its own."""
 
-    async def load(self, server: Server, policy: PolicyVersion, old: PolicyVersion | None) -> None:
+    async def load(
+        self, server: OwnServer, policy: PolicyVersion, old: PolicyVersion | None
+    ) -> None:
         """Add the new adapter, then drop the old one."""
         if policy.adapter_uri is not None:
             name, path = self.model_name(policy), str(Path(policy.adapter_uri).resolve())
@@ -141,13 +151,13 @@ def _readable(policy: PolicyVersion) -> Generator[None]:
         ) from error
 
 
-async def _reload(server: Server, weights: Path) -> None:
+async def _reload(server: OwnServer, weights: Path) -> None:
     order = {"method": "reload_weights", "kwargs": {"weights_path": str(weights)}}
     await server.post("/collective_rpc", order)
     await _drop_cache(server)
 
 
-async def _drop_cache(server: Server) -> None:
+async def _drop_cache(server: OwnServer) -> None:
     """Drop cached keys and values, which are of the old weights."""
     # vLLM refuses while a block is in use, which a request that was given up a moment ago may
     # still hold.

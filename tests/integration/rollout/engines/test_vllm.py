@@ -16,6 +16,7 @@ from peft import PeftModel
 from mappa_core.core.errors import EngineError
 from mappa_core.core.ids import content_id
 from mappa_core.core.records.episodes import Completion, GenerationRequest, PolicyVersion, Sampling
+from mappa_core.models.serving.server import ForkedServers
 from mappa_core.models.weights import load_base
 from mappa_core.rollout.config import EngineConfig
 from mappa_core.rollout.engines.base import EngineSetup
@@ -34,6 +35,7 @@ PARENT = """
 import asyncio, sys
 from pathlib import Path
 from mappa_core.rollout.engines.base import EngineSetup
+from mappa_core.models.serving.server import ForkedServers
 from mappa_core.rollout.engines.vllm.engine import VllmEngine
 from mappa_core.rollout.engines.vllm.fork_server import open_fork_server
 from mappa_core.rollout.config import EngineConfig
@@ -44,7 +46,7 @@ async def main(model, directory):
         config=config, model=model, agents=("solver",), end_token_ids=(2,),
         work_directory=directory / "work", log_directory=directory / "logs",
     )
-    engine = VllmEngine(setup, open_fork_server(config, setup.log_directory))
+    engine = VllmEngine(setup, ForkedServers(open_fork_server(config, setup.log_directory)))
     await engine.start()
     print("started", flush=True)
     await asyncio.sleep(600)
@@ -63,7 +65,7 @@ def make_engine(model: Path, directory: Path, config: EngineConfig = CONFIG) -> 
         log_directory=directory / "logs",
         lora_rank=8,
     )
-    return VllmEngine(setup, open_fork_server(config, setup.log_directory))
+    return VllmEngine(setup, ForkedServers(open_fork_server(config, setup.log_directory)))
 
 
 def policy(agent: str, step: int, adapter: Path | None) -> PolicyVersion:
@@ -225,7 +227,9 @@ def test_replicas_serve_the_same_policy_and_keep_their_problems(tmp_path: Path) 
     )
 
     async def scenario() -> dict[str, list[Completion]]:
-        engine = VllmEngine(setup, open_fork_server(setup.config, setup.log_directory))
+        engine = VllmEngine(
+            setup, ForkedServers(open_fork_server(setup.config, setup.log_directory))
+        )
         await engine.start()
         try:
             found: dict[str, list[Completion]] = {}
