@@ -3,10 +3,14 @@
 from contextlib import AsyncExitStack, ExitStack
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mappa_core.core.errors import ConfigError
 from mappa_core.train.config import LearnerConfig
 from mappa_core.train.protocols import Learner
+
+if TYPE_CHECKING:
+    from mappa_core.train.learners.deepspeed.launch import Launcher
 
 
 def open_learner(
@@ -16,11 +20,12 @@ def open_learner(
     stack: ExitStack | AsyncExitStack,
     *,
     gpus: tuple[str, ...],
+    launcher: "Launcher | None" = None,
 ) -> Learner:
     """Open the learner as configured; what it starts ends with `stack`.
 
     The torch learner has the base model in memory then, DeepSpeed's ranks start with the first
-    update, on `gpus` by their names in CUDA_VISIBLE_DEVICES.
+    update, on `gpus` by their names in CUDA_VISIBLE_DEVICES, or where `launcher` starts them.
 
     Raises:
         ConfigError: A package it needs is missing.
@@ -34,7 +39,7 @@ def open_learner(
             )
         from mappa_core.train.learners.deepspeed.learner import DeepspeedLearner
 
-        learner = DeepspeedLearner(model, checkpoints, config, devices=gpus)
+        learner = DeepspeedLearner(model, checkpoints, config, devices=gpus, launcher=launcher)
         stack.callback(learner.close)
         return learner
     from mappa_core.train.learners.torch_learner import TorchLearner

@@ -1,6 +1,7 @@
 """Starts ranks by torchrun, hands them tasks, and ends them with the process that started them.
 
     the learner's process ─pipe─▶ standard input of torchrun ─▶ that of every rank
+    in a cluster: an actor ─pipe─▶ standard input of its rank
 
 The kernel closes the pipe's writing end with the one process that has it, SIGKILL included.
 torchrun alone would not do: told to end it ends its ranks, killed it leaves them.
@@ -14,9 +15,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Thread
+from typing import Protocol
 
 from mappa_core.core.errors import LearnerError
 from mappa_core.train.config import DeepspeedConfig
@@ -32,6 +34,79 @@ WORKER = "mappa_core.train.learners.deepspeed.worker"
 _log = logging.getLogger(__name__)
 
 
+class Processes(Protocol):
+    """Ranks that run."""
+
+    @property
+    def alive(self) -> bool:
+        """Tell whether all of them do."""
+        ...
+
+    def close(self) -> None:
+        """End them, at once and whatever they are at."""
+        ...
+
+
+class Launcher(Protocol):
+    """Starts ranks, wherever it has places for them."""
+
+    def __call__(
+        self, slot: int, inbox: Path, log: Path, variables: Mapping[str, str]
+    ) -> Processes:
+        """Start the ranks that do the `slot`-th of all updates at once, from 0.
+
+        Raises:
+            LearnerError: They cannot be started.
+        """
+        ...
+
+
+class Torchrun:
+    """Ranks on this machine, started by torchrun; a `Launcher`."""
+
+    def __init__(self, ranks: int, devices: Sequence[Sequence[str]]) -> None:
+        """Start so many at once.
+
+        `devices` are GPUs by their names in CUDA_VISIBLE_DEVICES, one for each rank in this order,
+        for each slot; none: as they are visible here.
+        """
+        self._ranks, self._devices = ranks, devices
+
+    def __call__(
+        self, slot: int, inbox: Path, log: Path, variables: Mapping[str, str]
+    ) -> "TorchrunProcesses":
+        """Start the ranks of a slot."""
+        seen = {"CUDA_VISIBLE_DEVICES": ",".join(self._devices[slot])}
+        return TorchrunProcesses(
+            self._ranks, inbox, log, {**variables, **(seen if self._devices[slot] else {})}
+        )
+
+
+class TorchrunProcesses:
+    """torchrun and its ranks; `Processes`."""
+
+    def __init__(self, ranks: int, inbox: Path, log: Path, variables: Mapping[str, str]) -> None:
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [*torchrun, f"--nproc-per-node={ranks}", "-m", WORKER, str(inbox)],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                env=os.environ | variables,
+            )
+
+    @property
+    def alive(self) -> bool:
+        """Tell whether torchrun does, which ends when a rank does."""
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        """End them; torchrun does when it is told to end itself, and so does their pipe."""
+        self._process.terminate()
+        self._process.communicate()
+
+
 class Ranks:
     """Processes that do one task after the other, until they are closed or one of them fails."""
 
@@ -42,42 +117,30 @@ class Ranks:
         log: Path,
         *,
         threads: int,
-        devices: Sequence[str] = (),
+        launcher: Launcher | None = None,
+        slot: int = 0,
     ) -> None:
         """Start them; what they print goes to `log`.
 
         Args:
             config: How many, and how long a task may take.
-            directory: Where their inbox may lie.
+            directory: Where their inbox may lie; all ranks see it.
             log: A file, which grows.
             threads: Of the CPU, for each.
-            devices: GPUs by their names in CUDA_VISIBLE_DEVICES, one for each rank in this order;
-                none: as they are visible here.
+            launcher: Starts them; None for torchrun, with the GPUs that are visible here.
+            slot: Which of all updates at once they do.
         """
         self._config, self._log, self._tasks = config, log, 0
         self._inbox = Path(tempfile.mkdtemp(prefix=".ranks-", dir=directory))
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        ranks = [f"--nproc-per-node={config.ranks}", "-m", WORKER, str(self._inbox)]
-        environment = os.environ | {
-            "OMP_NUM_THREADS": str(threads),
-            "TOKENIZERS_PARALLELISM": "false",
-        }
-        if devices:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
-        with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                [*torchrun, *ranks],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                env=environment,
-            )
+        launch = launcher or Torchrun(config.ranks, ((),) * (slot + 1))
+        variables = {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+        self._processes = launch(slot, self._inbox, log, variables)
         _log.info("started %d ranks, whose log is %s", config.ranks, log)
 
     @property
     def alive(self) -> bool:
         """Tell whether they can do another task."""
-        return self._process.poll() is None
+        return self._processes.alive
 
     def reply_to(self, task: Path) -> RankReply:
         """Have the task in the file `task` done.
@@ -104,9 +167,7 @@ class Ranks:
 
     def close(self) -> None:
         """End them, at once and whatever they are at."""
-        # torchrun ends its ranks when it is told to end itself, and their pipe ends them, too.
-        self._process.terminate()
-        self._process.communicate()
+        self._processes.close()
         shutil.rmtree(self._inbox, ignore_errors=True)
 
 

@@ -18,7 +18,7 @@ from mappa_core.core.records.scores import ScoredAction
 from mappa_core.train.config import LearnerConfig
 from mappa_core.train.learners.checkpoint_learner import CheckpointLearner, UpdateJob, UpdateResult
 from mappa_core.train.learners.deepspeed.exchange import RankReply, RankTask, written_task
-from mappa_core.train.learners.deepspeed.launch import Ranks
+from mappa_core.train.learners.deepspeed.launch import Launcher, Ranks, Torchrun
 
 
 class DeepspeedLearner(CheckpointLearner):
@@ -36,18 +36,19 @@ class DeepspeedLearner(CheckpointLearner):
         *,
         threads: int | None = None,
         devices: Sequence[str] = (),
+        launcher: Launcher | None = None,
     ) -> None:
         """Keep what it is to work with; as `CheckpointLearner`.
 
         `devices` are the GPUs of all ranks, by their names in CUDA_VISIBLE_DEVICES; none on a CPU.
+        `launcher` starts ranks elsewhere than here.
 
         Raises:
             ConfigError: They are too few for all updates at once.
         """
         super().__init__(base_model, checkpoints_directory, config, threads=threads)
-        self._devices = [
-            devices_of(slot, config, devices) for slot in range(config.updates_at_once)
-        ]
+        own = [devices_of(slot, config, devices) for slot in range(config.updates_at_once)]
+        self._launcher = launcher or Torchrun(config.deepspeed.ranks, own)
         self._free: SimpleQueue[int] = SimpleQueue()
         for slot in range(config.updates_at_once):
             self._free.put(slot)
@@ -116,7 +117,8 @@ class DeepspeedLearner(CheckpointLearner):
             self._directory,
             self._directory / "deepspeed.log",
             threads=self._threads or shared,
-            devices=self._devices[slot],
+            launcher=self._launcher,
+            slot=slot,
         )
 
     def _end(self, slot: int) -> None:
