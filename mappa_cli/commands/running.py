@@ -1,7 +1,7 @@
 """Shared by commands that read a stored run or start a flow."""
 
 from collections.abc import Collection, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -48,8 +48,9 @@ def watched(
     from mappa_core.rollout.engines import prestarted
 
     check_inputs(config, settings, trains=trains, despite=despite)
+    here = config.cluster.backend == "none"
     with (
-        prestarted(config.engine, settings.logs),
+        prestarted(config.engine, settings.logs) if here else nullcontext(),
         prefect_server(settings),
         TerminalProgress(console) as progress,
         reporting_to(progress),

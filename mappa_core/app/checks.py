@@ -148,6 +148,9 @@ def check_inputs(
     from mappa_core.models.resolve import resolve_model
 
     resolve_model(config.model, settings.models)
+    if config.cluster.backend == "ray":
+        # What its nodes compute on is known when they are asked.
+        return team
     check_engine(config.engine, whole_weights=config.learner.weights == "full")
     if config.learner.deployment is None:
         resolve_device(config.learner.device)

@@ -5,6 +5,7 @@ import json
 from pydantic import Field, model_validator
 
 from mappa_core.audit.config import AuditConfig
+from mappa_core.cluster.config import ClusterConfig
 from mappa_core.coach.config import CoachConfig
 from mappa_core.core.section import Section
 from mappa_core.evaluate.config import EvaluationConfig
@@ -29,6 +30,7 @@ RESUMABLE = {
     "audit": ("stop_on", "ask_every", "ask_on", "ask_hours"),
     "learner": ("deployment",),
     "engine": ("urls",),
+    "cluster": ("backend", "address", "placement", "cpus", "wait_seconds"),
 }
 """Keys that a resumed run may change, by section: how its coach is asked, and not what; what the
 audit stops it for; where its updates are computed and its actions sampled."""
@@ -95,6 +97,7 @@ class TrainConfig(Section):
     tools: ToolsConfig = Field(default=ToolsConfig(), description="Tools beyond Python.")
     coach: CoachConfig = Field(default=CoachConfig(), description="Scores.")
     learner: LearnerConfig = Field(default=LearnerConfig(), description="Updates.")
+    cluster: ClusterConfig = Field(default=ClusterConfig(), description="Other machines.")
     algorithm: AlgorithmConfig = Field(default=AlgorithmConfig(), description="Credit.")
     evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="Measurement.")
     tracking: TrackingConfig = Field(default=TrackingConfig(), description="MLflow.")
@@ -118,6 +121,8 @@ class TrainConfig(Section):
                 "engine.colocate lets servers sleep while agents learn, and rollout.async_level=1 "
                 "plays then: set one of them back"
             )
+        if self.cluster.backend == "ray":
+            self._can_be_placed()
         estimator = self.algorithm.estimator
         grouped = ESTIMATORS[estimator].compares == "problem"
         if grouped and self.rollout.episodes_per_problem < 2:
@@ -126,6 +131,24 @@ class TrainConfig(Section):
                 "rollout.episodes_per_problem to 2 or more, or algorithm.estimator=reinforce++"
             )
         return self
+
+    def _can_be_placed(self) -> None:
+        """Refuse what servers and ranks on other machines are not told yet."""
+        beside = {
+            "engine.backend": self.engine.backend != "vllm",
+            "engine.urls": bool(self.engine.urls),
+            "engine.weight_sync": self.engine.weight_sync != "reload",
+            "engine.colocate": self.engine.colocate,
+            "engine.devices": self.engine.devices != "auto",
+            "learner.devices": self.learner.devices != "auto",
+            "learner.deployment": self.learner.deployment is not None,
+        }
+        named = [key for key, there in beside.items() if there]
+        if named:
+            raise ValueError(
+                f"cluster.backend=ray places servers and ranks itself: leave {' and '.join(named)} "
+                "as by default"
+            )
 
     @property
     def registers_every(self) -> bool:

@@ -83,7 +83,9 @@ def check_fits(
 def memory_plan(
     config: TrainConfig, settings: Settings, shape: ModelShape, agents: int
 ) -> tuple[MemoryPlan, ...]:
-    """Plan a run's memory on this machine; nothing where its parts are on CPU and GPU."""
+    """Plan a run's memory on this machine; nothing where its parts are on CPU and GPU, or away."""
+    if config.cluster.backend == "ray":
+        return ()
     from mappa_core.models.device import resolve_device
 
     learner, engine = config.learner, config.engine
@@ -107,6 +109,8 @@ def server_cache_bytes(
     config: TrainConfig, settings: Settings, agents: int, placed: Placement
 ) -> int | None:
     """Plan the cache of the engine's servers on this machine's GPUs, as `shared_cache_bytes`."""
+    if config.cluster.backend == "ray":
+        return None
     from mappa_core.models.device import resolve_device
 
     found = gpu_bytes() if resolve_device(config.engine.device) == "cuda" else None

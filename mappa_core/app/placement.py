@@ -45,7 +45,12 @@ class Placement:
 
 
 def placement(config: TrainConfig, agents: int) -> Placement:
-    """Place a run on the GPUs that this process sees; raises as `place`."""
+    """Place a run on the GPUs that this process sees; raises as `place`.
+
+    What a cluster has to place is not placed here.
+    """
+    if config.cluster.backend == "ray":
+        return Placement(servers=(), replicas=1, learner=())
     from mappa_core.models.device import resolve_device, visible_gpus
 
     gpus = visible_gpus() if resolve_device(config.engine.device) == "cuda" else ()
@@ -78,6 +83,7 @@ def experimental(config: TrainConfig, placed: Placement) -> str | None:
     """Say what of a run no GPU has done yet; None where there is nothing of that."""
     engine = config.engine
     found = {
+        f"cluster.backend={config.cluster.backend}": config.cluster.backend != "none",
         "engine.urls": bool(engine.urls),
         f"engine.weight_sync={engine.weight_sync}": engine.weight_sync != "reload",
         f"engine.tensor_parallel={engine.tensor_parallel}": engine.tensor_parallel > 1,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mappa_core.app.checks import auditable, check_inputs, coached_team
+from mappa_core.app.cluster import open_on_ray
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.fitting import Despite, check_space, server_cache_bytes
 from mappa_core.app.placement import Placement, experimental, learner_gpus, placement
@@ -241,7 +242,8 @@ async def _build(
     if (said := experimental(config, placed)) is not None:
         logging.getLogger("mappa").warning(said)
     setup = engine_setup(config, settings, team, model, tokenizer.end_token_ids, placed)
-    engine = await start_engine(setup, stack)
+    on_ray = await open_on_ray(config, len(team.agents), stack)
+    engine = await start_engine(setup if on_ray is None else on_ray.setup(setup), stack)
     return Services(
         team=team,
         model=model,
@@ -254,7 +256,14 @@ async def _build(
         second_coach=second,
         learner=None
         if config.learner.deployment
-        else open_learner(config.learner, model, settings.checkpoints, stack, gpus=placed.learner),
+        else open_learner(
+            config.learner,
+            model,
+            settings.checkpoints,
+            stack,
+            gpus=placed.learner,
+            launcher=on_ray and on_ray.launch,
+        ),
         store=store,
         tracker=open_tracker(databases.mlflow, config.tracking, settings, outage_retry),
         registry=MlflowRegistry(databases.mlflow, outage_retry, config.tracking.registered_dtype),

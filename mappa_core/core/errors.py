@@ -66,6 +66,10 @@ class EngineError(OutsideError):
     """The inference engine died and could not be brought back."""
 
 
+class ClusterError(OutsideError):
+    """The cluster does not answer, or has no room for the run."""
+
+
 class SandboxError(OutsideError):
     """The sandbox itself failed; a program that exits 1 is data, not this."""
 

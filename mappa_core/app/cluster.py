@@ -1,0 +1,130 @@
+"""Puts a run's servers and ranks into a Ray cluster, where its configuration asks for one."""
+
+import asyncio
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.placement import Gpus, Placement
+from mappa_core.cluster.bundles import Node, Request, assigned, said
+from mappa_core.core.errors import ConfigError
+from mappa_core.rollout.engines.base import EngineSetup, serves_whole_models
+
+if TYPE_CHECKING:
+    from mappa_core.cluster.ray_places import RayPlaces
+    from mappa_core.cluster.ray_ranks import RayRanks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnRay:
+    """A run's places in a cluster, and what computes there."""
+
+    places: "RayPlaces"
+    device: str
+    ranks: int
+    """Of each update at once."""
+
+    def setup(self, setup: EngineSetup) -> EngineSetup:
+        """Give the setup of the engine there."""
+        from mappa_core.cluster.ray_servers import RayServers
+
+        servers = RayServers(self.places, device=self.device)
+        replicas = _replicas(setup.config.replicas)
+        return replace(setup, device=self.device, servers=servers, replicas=replicas, devices=())
+
+    def launch(self, slot: int, inbox: Path, log: Path, variables: Mapping[str, str]) -> "RayRanks":
+        """Start the learner's ranks there; a `Launcher`."""
+        from mappa_core.cluster.ray_ranks import RayRanks
+        from mappa_core.train.learners.deepspeed.launch import WORKER
+
+        first = self.places.request.servers + slot * self.ranks
+        bundles = range(first, first + self.ranks)
+        return RayRanks(
+            self.places, bundles, (sys.executable, "-m", WORKER, str(inbox)), log, variables
+        )
+
+
+def request(config: TrainConfig, agents: int, device: str) -> Request:
+    """Say what a run of so many agents asks of a cluster whose nodes compute on `device`."""
+    engine, learner = config.engine, config.learner
+    whole = serves_whole_models(engine, device, whole_weights=learner.weights == "full")
+    ranks = learner.deepspeed.ranks * learner.updates_at_once
+    return Request(
+        servers=(agents if whole else 1) * _replicas(engine.replicas),
+        server_gpus=engine.tensor_parallel if device == "cuda" else 0,
+        ranks=ranks if learner.backend == "deepspeed" else 0,
+        rank_gpus=1 if device == "cuda" and learner.device != "cpu" else 0,
+        cpus=config.cluster.cpus,
+    )
+
+
+async def open_on_ray(config: TrainConfig, agents: int, stack: AsyncExitStack) -> OnRay | None:
+    """Reserve a run's places until `stack` ends; None where it asks for no cluster.
+
+    Raises:
+        ConfigError: The package is missing.
+        ClusterError: There is no such cluster, or no room in it.
+    """
+    if config.cluster.backend != "ray":
+        return None
+    try:
+        # Ray takes a second to import, and is an extra.
+        from mappa_core.cluster.ray_places import connected, nodes, placed
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "cluster.backend=ray needs the package ray: install the extra ray, or set it to none"
+        ) from error
+
+    def reserved() -> OnRay:
+        stack.enter_context(connected(config.cluster))
+        gpus = any(node.get("GPU") for node in nodes())
+        device = device_in(config.engine.device, gpus=gpus)
+        places = stack.enter_context(placed(config.cluster, request(config, agents, device)))
+        return OnRay(places=places, device=device, ranks=config.learner.deepspeed.ranks)
+
+    return await asyncio.to_thread(reserved)
+
+
+def placed_in(config: TrainConfig, agents: int, nodes: Sequence[Node]) -> Placement:
+    """Place a run on the GPUs of a cluster's nodes, which are named `NODE.GPU`, from 0.
+
+    Raises:
+        ConfigError: There is no room for it.
+    """
+    asked = request(config, agents, "cuda")
+    at = assigned(asked, nodes, config.cluster)
+    if not at:
+        raise ConfigError(
+            f"no room for {asked} (cluster.placement={config.cluster.placement}): {said(nodes)}; "
+            "lower engine.replicas, engine.tensor_parallel or learner.deepspeed.ranks, or add nodes"
+        )
+    used = [0] * len(nodes)
+    gpus: list[Gpus] = []
+    for bundle, node in zip(asked.bundles, at, strict=True):
+        first, used[node] = used[node], used[node] + int(bundle.get("GPU", 0))
+        gpus.append(tuple(f"{node}.{gpu}" for gpu in range(first, used[node])))
+    return Placement(
+        servers=tuple(gpus[: asked.servers]),
+        replicas=_replicas(config.engine.replicas),
+        learner=tuple(chain.from_iterable(gpus[asked.servers :])),
+    )
+
+
+def device_in(asked: str, *, gpus: bool) -> str:
+    """Say what servers compute on in a cluster that has GPUs, or has none.
+
+    Raises:
+        ConfigError: GPUs are asked for by name and there are none.
+    """
+    if asked == "cuda" and not gpus:
+        raise ConfigError("engine.device=cuda, and no node of the cluster declares a GPU")
+    return "cuda" if gpus and asked != "cpu" else "cpu"
+
+
+def _replicas(asked: str | int) -> int:
+    return asked if isinstance(asked, int) else 1

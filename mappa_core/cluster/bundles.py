@@ -1,0 +1,97 @@
+"""What a run asks of a cluster: a bundle of CPUs and GPUs for each server and each rank.
+
+servers of the first replica, of the second, ... ; ranks of the first update at once, ...
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import TypeAlias
+
+from mappa_core.cluster.config import ClusterConfig
+
+Node: TypeAlias = Mapping[str, float]
+"""What a node has: CPU, GPU. What it does not say is no bound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Servers and ranks, all of one kind each."""
+
+    servers: int
+    server_gpus: int
+    """Of each; 0 on CPUs."""
+    ranks: int
+    rank_gpus: int
+    cpus: float
+    """Of each server and each rank."""
+
+    @property
+    def bundles(self) -> tuple[Mapping[str, float], ...]:
+        """Ray's words for it: servers first, then ranks."""
+        return (
+            *(_bundle(self.cpus, self.server_gpus) for _ in range(self.servers)),
+            *(_bundle(self.cpus, self.rank_gpus) for _ in range(self.ranks)),
+        )
+
+    def rank_bundle(self, number: int) -> int:
+        """The place of a rank's bundle among all."""
+        return self.servers + number
+
+    def __str__(self) -> str:
+        parts = [
+            f"{many} {what} of {cpus:g} CPU{'' if not gpus else f' and {gpus} GPU'}"
+            for many, what, cpus, gpus in (
+                (self.servers, "server(s)", self.cpus, self.server_gpus),
+                (self.ranks, "rank(s)", self.cpus, self.rank_gpus),
+            )
+            if many
+        ]
+        return ", ".join(parts)
+
+
+def _bundle(cpus: float, gpus: int) -> Mapping[str, float]:
+    return {"CPU": cpus, "GPU": float(gpus)} if gpus else {"CPU": cpus}
+
+
+def assigned(request: Request, nodes: Sequence[Node], config: ClusterConfig) -> tuple[int, ...]:
+    """Say on which node each bundle would be, by its place among `nodes`; empty where none fits.
+
+    Ray decides itself when it is asked; whether there is room it answers the same.
+    """
+    if config.placement == "strict_pack":
+        alone = (_packed(request, [node], strict=False) for node in nodes)
+        found = next((number for number, each in enumerate(alone) if each), None)
+        return () if found is None else (found,) * len(request.bundles)
+    return _packed(request, nodes, strict=config.placement == "strict_spread")
+
+
+def _packed(request: Request, nodes: Sequence[Node], *, strict: bool) -> tuple[int, ...]:
+    """The widest bundles first, each on the first node that has room, or none else's."""
+    free = [dict(node) for node in nodes]
+    at: dict[int, int] = {}
+    widest = sorted(enumerate(request.bundles), key=lambda one: -one[1].get("GPU", 0))
+    for number, bundle in widest:
+        fitting = (
+            place
+            for place, left in enumerate(free)
+            if all(left.get(name, inf) >= many for name, many in bundle.items())
+            and not (strict and place in at.values())
+        )
+        place = next(fitting, None)
+        if place is None:
+            return ()
+        at[number] = place
+        for name, many in bundle.items():
+            free[place][name] = free[place].get(name, inf) - many
+    return tuple(at[number] for number in range(len(request.bundles)))
+
+
+def said(nodes: Sequence[Node]) -> str:
+    """What nodes have, in words."""
+    kinds = Counter((node.get("CPU", inf), node.get("GPU", 0)) for node in nodes)
+    return "nodes have " + ", ".join(
+        f"{many} x {'' if cpus == inf else f'{cpus:g} CPU and '}{gpus:g} GPU"
+        for (cpus, gpus), many in kinds.items()
+    )

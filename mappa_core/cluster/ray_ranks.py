@@ -1,0 +1,83 @@
+"""A learner's ranks in a Ray cluster: each is an actor's process, in a bundle of its own.
+
+    actor of rank 0 ─▶ address and port ─▶ MASTER_ADDR, MASTER_PORT of all
+    a rank, an actor or a node dies ─▶ none is alive ─▶ the learner starts all of them anew
+
+Ranks are told their part by torch's own variables, as torchrun would tell them. `TorchTrainer` of
+Ray 2.60 makes a placement group of its own, beside the one that the run has reserved.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import ray
+from ray.exceptions import RayError
+
+from mappa_core.cluster.rank_host import RankHost
+from mappa_core.cluster.ray_places import RayPlaces
+from mappa_core.core.errors import LearnerError
+
+LOOK_SECONDS = 1.0
+"""Between two looks whether they live."""
+START_SECONDS = 120.0
+"""Of an actor: for Ray to find its bundle a node, where one has died, and to start it there."""
+
+
+class RayRanks:
+    """Processes that are each other's ranks, until they are closed or one of them ends."""
+
+    def __init__(
+        self,
+        places: RayPlaces,
+        bundles: Sequence[int],
+        command: Sequence[str],
+        log: Path,
+        variables: Mapping[str, str],
+    ) -> None:
+        """Start them, a rank in each of `bundles`; `log` is written on each one's node.
+
+        Raises:
+            LearnerError: They cannot be started.
+        """
+        self._hosts = [places.actor(RankHost, bundle) for bundle in bundles]
+        self._alive, self._looked = True, time.monotonic()
+        try:
+            address, port = ray.get(self._hosts[0].rendezvous.remote(), timeout=START_SECONDS)
+            met = {"MASTER_ADDR": str(address), "MASTER_PORT": str(port), "LOCAL_RANK": "0"}
+            ranks = {"WORLD_SIZE": str(len(self._hosts))}
+            started = [
+                host.start.remote(command, str(log), {**variables, **met, **ranks, "RANK": str(i)})
+                for i, host in enumerate(self._hosts)
+            ]
+            ray.get(started, timeout=START_SECONDS)
+        except RayError as error:
+            self.close()
+            raise LearnerError(
+                f"the ranks cannot be started in the cluster ({type(error).__name__}): look at its "
+                "nodes by `ray status`"
+            ) from error
+
+    @property
+    def hosts(self) -> tuple[object, ...]:
+        """The actors, by rank."""
+        return tuple(self._hosts)
+
+    @property
+    def alive(self) -> bool:
+        """Tell whether all of them ran, a moment ago."""
+        if self._alive and time.monotonic() > self._looked + LOOK_SECONDS:
+            self._alive, self._looked = self._all_run(), time.monotonic()
+        return self._alive
+
+    def _all_run(self) -> bool:
+        try:
+            return all(ray.get([host.alive.remote() for host in self._hosts]))
+        except RayError:
+            return False
+
+    def close(self) -> None:
+        """End the actors, and the processes with them; safe to call twice."""
+        self._alive = False
+        while self._hosts:
+            ray.kill(self._hosts.pop())

@@ -1,0 +1,67 @@
+"""`mappa doctor --plan --nodes` has room for a run exactly where Ray has: simulated GPUs."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from mappa_core.app.cluster import request
+from mappa_core.app.config import TrainConfig
+from mappa_core.cluster.bundles import assigned
+from mappa_core.cluster.config import ClusterConfig
+from mappa_core.cluster.ray_places import connected, nodes, placed
+from mappa_core.core.errors import ClusterError
+from tests.ray_cluster import local_cluster
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+AGENTS = 3
+FULL = {"backend": "deepspeed", "weights": "full"}
+RUNS: Mapping[str, Mapping[str, object]] = {
+    "3 x 4B full": {"learner": {**FULL, "deepspeed": {"ranks": 2, "stage": 3}}},
+    "3 x 14B LoRA": {
+        "learner": {"backend": "deepspeed", "deepspeed": {"ranks": 1}},
+        "engine": {"replicas": 2},
+    },
+    "3 x 32B full": {
+        "learner": {**FULL, "deepspeed": {"ranks": 16, "stage": 3}},
+        "engine": {"tensor_parallel": 4},
+    },
+}
+ROOM = {(1, 1): set[str](), (1, 8): {"3 x 4B full", "3 x 14B LoRA"}, (4, 8): set(RUNS)}
+
+
+@pytest.mark.parametrize("shape", ROOM)
+def test_the_plan_has_room_where_ray_has(shape: tuple[int, int]) -> None:
+    many, gpus = shape
+    with local_cluster(nodes=many, cpus=32, gpus=gpus) as cluster:
+        found: set[str] = set()
+        for name, sections in RUNS.items():
+            for placement in ("pack", "strict_pack", "spread", "strict_spread"):
+                own = ClusterConfig.model_validate(
+                    {
+                        "backend": "ray",
+                        "address": cluster.address,
+                        "placement": placement,
+                        "wait_seconds": 5,
+                    }
+                )
+                config = TrainConfig.model_validate({**sections, "cluster": own.model_dump()})
+                asked = request(config, AGENTS, "cuda")
+                with connected(own):
+                    planned = bool(assigned(asked, nodes(), own))
+                    assert planned == _has_room(own, asked), (name, placement)
+                if planned and placement == "pack":
+                    found.add(name)
+    assert found == ROOM[shape]
+
+
+def _has_room(config: ClusterConfig, asked: object) -> bool:
+    try:
+        with placed(config, asked):  # pyright: ignore[reportArgumentType]
+            return True
+    except ClusterError:
+        return False
