@@ -36,6 +36,14 @@ def doctor(
             help="Plan for so many GPUs, of the size of this machine's, or of 80 GB.",
         ),
     ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--nodes",
+            min=1,
+            help="Plan for a Ray cluster of so many nodes, with --gpus each.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Say what this machine offers and how to get the rest, or what a preset would need."""
@@ -43,8 +51,8 @@ def doctor(
 
     if plan is not None:
         config, settings = load_config(plan, ()), Settings()
-        plans = _plans(config, settings, gpus)
-        shortage = _host_shortage(plans, gpus)
+        plans = _plans(config, settings, gpus, nodes)
+        shortage = "" if nodes is not None else _host_shortage(plans, gpus)
         fits = all(each.fits for each in plans) and not shortage
         if as_json:
             typer.echo(json.dumps({"fits": fits, "plans": [_with_totals(each) for each in plans]}))
@@ -67,12 +75,17 @@ def doctor(
         open_console().print(_table(findings))
 
 
-def _plans(config: TrainConfig, settings: Settings, gpus: int | None) -> "tuple[MemoryPlan, ...]":
+def _plans(
+    config: TrainConfig, settings: Settings, gpus: int | None, nodes: int | None
+) -> "tuple[MemoryPlan, ...]":
     """Plan for so many GPUs; None: for those that are here, one where there is none."""
     from mappa_core.app.fitting import gpu_bytes, machine_bytes
-    from mappa_core.app.memory import plan_memory
+    from mappa_core.app.memory import GPU_BYTES, plan_cluster, plan_memory
     from mappa_core.models.device import visible_gpus
 
+    if nodes is not None:
+        each = {"GPU": float(gpus or 1)}
+        return plan_cluster(config, settings, [each] * nodes, gpu_bytes() or GPU_BYTES)
     host = machine_bytes() if gpus is None else None
     return plan_memory(config, settings, gpu_bytes(), host, gpus or len(visible_gpus()) or 1)
 

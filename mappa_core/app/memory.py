@@ -1,12 +1,15 @@
 """The memory plan of a run: its configuration, team and model put into `train.memory_plan`."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from mappa_core.app.cluster import placed_in
 from mappa_core.app.coach_plan import coach_items
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.placement import Placement, placed_on
+from mappa_core.cluster.bundles import Node
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
 from mappa_core.models.shape import KNOWN, ModelShape, shape_of
@@ -54,6 +57,20 @@ def plan_memory(
             return (on_cpu,)
     placed = placed_on(config, agents, tuple(map(str, range(gpus))))
     return planned_where(config, settings, shape, placed, agents, gpu_bytes or GPU_BYTES)
+
+
+def plan_cluster(
+    config: TrainConfig, settings: Settings, nodes: Sequence[Node], gpu_bytes: float
+) -> tuple[MemoryPlan, ...]:
+    """Plan what a run keeps on the GPUs of a cluster's nodes, each of `gpu_bytes`.
+
+    Raises:
+        ConfigError: The model's shape is not known here, or the nodes have no room for the run.
+    """
+    agents = len(load_team(config.team, config.prompts, config.rollout).agents)
+    shape = shape_for(config.model, settings.models)
+    placed = placed_in(config, agents, nodes)
+    return planned_where(config, settings, shape, placed, agents, gpu_bytes)
 
 
 def coached(alone: MemoryPlan, config: TrainConfig, settings: Settings) -> MemoryPlan:

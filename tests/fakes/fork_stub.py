@@ -17,14 +17,19 @@ from aiohttp import web
 
 from mappa_core.models.serving.fork_server_script import serve_requests
 
-SECONDS = 1.0
+HOLD = "hold"
+"""A file beside the model; while it is there, completions wait."""
+
+
+MODEL = web.AppKey("model", Path)
 
 
 async def completed(request: web.Request) -> web.Response:
     asked = await request.json()
     drawn = random.Random(f"{asked['seed']} {asked['prompt']}")
     tokens = [drawn.randrange(1000) for _ in range(asked["max_tokens"])]
-    await asyncio.sleep(SECONDS)
+    while request.app[MODEL].joinpath(HOLD).exists():
+        await asyncio.sleep(0.05)
     choice = {
         "token_ids": tokens,
         "logprobs": {"token_logprobs": [-drawn.random() for _ in tokens]},
@@ -43,6 +48,7 @@ def main() -> None:
         return
     named = dict(pairwise(arguments))
     app = web.Application()
+    app[MODEL] = Path(named["--model"])
     app.router.add_post("/v1/completions", completed)
     app.router.add_route("*", "/{path:.*}", done)
     web.run_app(

@@ -67,8 +67,10 @@ def test_a_killed_actor_comes_back_and_lost_requests_are_repeated(
             def close(self) -> None:
                 servers.close()
 
+        hold = tmp_path / "model" / fork_stub.HOLD
+        hold.parent.mkdir()
         setup = EngineSetup(
-            config=EngineConfig(device="cpu", serving="adapters", start_seconds=60),
+            config=EngineConfig(device="cpu", serving="adapters", start_seconds=240),
             model=tmp_path / "model",
             agents=("speaker",),
             end_token_ids=(2,),
@@ -83,12 +85,15 @@ def test_a_killed_actor_comes_back_and_lost_requests_are_repeated(
             try:
                 await engine.load(POLICY)
                 before = await asyncio.gather(*(engine.generate(request(i)) for i in range(40)))
-                pid = await opened[0].host.pid.remote()
+                hold.touch()
                 under_way = [asyncio.ensure_future(engine.generate(request(i))) for i in range(40)]
-                await asyncio.sleep(fork_stub.SECONDS / 2)
-                os.kill(pid, signal.SIGKILL)
+                await asyncio.sleep(1)
+                killed = opened[0].host
+                os.kill(await killed.pid.remote(), signal.SIGKILL)
+                while opened[0].host in (killed, None):
+                    await asyncio.sleep(0.1)
+                hold.unlink()
                 after = await asyncio.gather(*under_way)
-                assert await opened[0].host.pid.remote() != pid
             finally:
                 await engine.close()
             return before, after

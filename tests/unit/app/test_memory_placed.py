@@ -9,9 +9,16 @@ import torch
 
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.fitting import check_memory
-from mappa_core.app.memory import plan_memory, planned, planned_where, shared_cache_bytes
+from mappa_core.app.memory import (
+    plan_cluster,
+    plan_memory,
+    planned,
+    planned_where,
+    shared_cache_bytes,
+)
 from mappa_core.app.placement import placed_on
 from mappa_core.app.services import engine_setup
+from mappa_core.cluster.config import ClusterConfig
 from mappa_core.coach.config import CoachConfig
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
@@ -165,3 +172,24 @@ def test_a_local_coach_is_on_the_first_gpu(tmp_path: Path) -> None:
     coach = "the coach's server (judge)"
     assert coach in update(found[("0",)])
     assert coach not in update(found[("1",)])
+
+
+def test_three_32b_in_full_need_more_ranks_than_two_nodes_leave(tmp_path: Path) -> None:
+    settings = Settings.model_validate({"MAPPA_HOME": tmp_path})
+
+    def on_nodes(many: int, ranks: int) -> dict[tuple[str, ...], MemoryPlan]:
+        given = config("Qwen/Qwen3-32B", "full", {"ranks": ranks, "stage": 3}, tensor_parallel=4)
+        ray = given.model_copy(update={"cluster": ClusterConfig(backend="ray")})
+        found = plan_cluster(ray, settings, [{"GPU": 8.0}] * many, 80 * GB)
+        return {each.gpus: each for each in found}
+
+    two, four = on_nodes(2, 4), on_nodes(4, 16)
+    ranks = ("1.4", "1.5", "1.6", "1.7")
+    assert [gpus for gpus, each in two.items() if not each.fits] == [ranks]
+    with pytest.raises(ConfigError, match=r"GPU 1\.4, 1\.5, 1\.6, 1\.7"):
+        check_memory(tuple(two.values()))
+    assert all(each.fits for each in four.values())
+    servers = next(gpus for gpus in four if "0.0" in gpus)
+    assert servers == (*(f"0.{gpu}" for gpu in range(8)), "1.0", "1.1", "1.2", "1.3")
+    with pytest.raises(ConfigError, match="nodes have 2 x 8 GPU"):
+        on_nodes(2, 16)
