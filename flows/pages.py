@@ -42,11 +42,13 @@ async def shown(port: Services, run: Run) -> AsyncGenerator[None]:
 async def show_start(port: Services, run: Run) -> None:
     """Lead from the page of a run that begins to where it can be watched."""
     tracked = _tracked(port, run, "")
+    cluster = "" if port.dashboard is None else f"* [Ray]({port.dashboard}): its nodes and actors\n"
     await acreate_markdown_artifact(
         key=key_of(run),
         description=f"{run.name}: where to watch it",
         markdown=f"# {run.name} is training\n\n"
         f"* [MLflow run]({tracked}): metrics of every iteration, one trace per episode\n"
+        f"{cluster}"
         f"* `mappa show {run.name}`: its iterations and episodes\n"
         f"* `mappa train --resume {run.name}`: if it stops, goes on where it was\n\n{_where()}",
     )

@@ -8,11 +8,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
+from mappa_core.app.cluster import nodes_of
 from mappa_core.app.coach_plan import coach_need
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.databases import ping_mlflow
 from mappa_core.app.fitting import machine_bytes, printed
 from mappa_core.app.recording import plan_of_recording
+from mappa_core.cluster.bundles import said
+from mappa_core.cluster.config import ClusterConfig
 from mappa_core.coach.config import CoachConfig
 from mappa_core.coach.opening import needed_key
 from mappa_core.coach.provider_table import PROVIDERS
@@ -48,7 +51,7 @@ def examine(settings: Settings) -> tuple[Finding, ...]:
         ("database", _database, "see the message"),
     )
     found = (_tried(name, look, advice, settings) for name, look, advice in looks)
-    return (*found, _mlflow(settings), find_credentials(settings))
+    return (*found, _mlflow(settings), find_cluster(settings), find_credentials(settings))
 
 
 def _tried(name: str, look: Callable[[Settings], str], advice: str, settings: Settings) -> Finding:
@@ -87,6 +90,13 @@ def _engine(_: Settings) -> str:
     raise OutsideError("vLLM is not installed: engine.backend=transformers works, slowly")
 
 
+def _cluster(_: Settings) -> str:
+    address = os.environ.get("RAY_ADDRESS", "")
+    if not address:
+        raise OutsideError("none: RAY_ADDRESS is not set")
+    return f"{address}: {said(nodes_of(ClusterConfig(address=address)))}"
+
+
 def _sandbox(settings: Settings) -> str:
     return asyncio.run(_sandbox_tier(settings))
 
@@ -111,6 +121,11 @@ def _mlflow(settings: Settings) -> Finding:
         return finding
     advice = "a file of this machine: to share it as the store is, set MLFLOW_TRACKING_URI"
     return replace(finding, advice=advice)
+
+
+def find_cluster(settings: Settings) -> Finding:
+    """Say which nodes the cluster of RAY_ADDRESS has."""
+    return _tried("Ray cluster", _cluster, "for several machines: docs/scaling.md", settings)
 
 
 def find_credentials(settings: Settings) -> Finding:

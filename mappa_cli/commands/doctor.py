@@ -41,7 +41,8 @@ def doctor(
         typer.Option(
             "--nodes",
             min=1,
-            help="Plan for a Ray cluster of so many nodes, with --gpus each.",
+            help="Plan for a Ray cluster of so many nodes, with --gpus each; without it a preset "
+            "with cluster.backend=ray is planned for the nodes that its cluster has.",
         ),
     ] = None,
     as_json: Json = False,
@@ -52,7 +53,8 @@ def doctor(
     if plan is not None:
         config, settings = load_config(plan, ()), Settings()
         plans = _plans(config, settings, gpus, nodes)
-        shortage = "" if nodes is not None else _host_shortage(plans, gpus)
+        elsewhere = nodes is not None or config.cluster.backend == "ray"
+        shortage = "" if elsewhere else _host_shortage(plans, gpus)
         fits = all(each.fits for each in plans) and not shortage
         if as_json:
             typer.echo(json.dumps({"fits": fits, "plans": [_with_totals(each) for each in plans]}))
@@ -78,14 +80,15 @@ def doctor(
 def _plans(
     config: TrainConfig, settings: Settings, gpus: int | None, nodes: int | None
 ) -> "tuple[MemoryPlan, ...]":
-    """Plan for so many GPUs; None: for those that are here, one where there is none."""
+    """Plan for so many GPUs; None: for those here, one where there is none, or the cluster's."""
+    from mappa_core.app.cluster import nodes_of
     from mappa_core.app.fitting import gpu_bytes, machine_bytes
     from mappa_core.app.memory import GPU_BYTES, plan_cluster, plan_memory
     from mappa_core.models.device import visible_gpus
 
-    if nodes is not None:
-        each = {"GPU": float(gpus or 1)}
-        return plan_cluster(config, settings, [each] * nodes, gpu_bytes() or GPU_BYTES)
+    if nodes is not None or (config.cluster.backend == "ray" and gpus is None):
+        there = nodes_of(config.cluster) if nodes is None else [{"GPU": float(gpus or 1)}] * nodes
+        return plan_cluster(config, settings, there, gpu_bytes() or GPU_BYTES)
     host = machine_bytes() if gpus is None else None
     return plan_memory(config, settings, gpu_bytes(), host, gpus or len(visible_gpus()) or 1)
 

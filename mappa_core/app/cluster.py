@@ -1,10 +1,10 @@
 """Puts a run's servers and ranks into a Ray cluster, where its configuration asks for one."""
 
 import asyncio
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.placement import Gpus, Placement
 from mappa_core.cluster.bundles import Node, Request, assigned, said
+from mappa_core.cluster.config import ClusterConfig
 from mappa_core.core.errors import ConfigError
 from mappa_core.rollout.engines.base import EngineSetup, serves_whole_models
 
@@ -28,6 +29,8 @@ class OnRay:
     device: str
     ranks: int
     """Of each update at once."""
+    dashboard: str | None = None
+    """Where a browser finds Ray's."""
 
     def setup(self, setup: EngineSetup) -> EngineSetup:
         """Give the setup of the engine there."""
@@ -44,26 +47,29 @@ class OnRay:
 
         first = self.places.request.servers + slot * self.ranks
         bundles = range(first, first + self.ranks)
-        return RayRanks(
-            self.places, bundles, (sys.executable, "-m", WORKER, str(inbox)), log, variables
-        )
+        return RayRanks(self.places, bundles, ("-m", WORKER, str(inbox)), log, variables)
 
 
-def request(config: TrainConfig, agents: int, device: str) -> Request:
-    """Say what a run of so many agents asks of a cluster whose nodes compute on `device`."""
+def request(config: TrainConfig, agents: int, device: str, *, trains: bool = True) -> Request:
+    """Say what a run of so many agents asks of a cluster whose nodes compute on `device`.
+
+    One that only measures asks for no ranks.
+    """
     engine, learner = config.engine, config.learner
     whole = serves_whole_models(engine, device, whole_weights=learner.weights == "full")
     ranks = learner.deepspeed.ranks * learner.updates_at_once
     return Request(
         servers=(agents if whole else 1) * _replicas(engine.replicas),
         server_gpus=engine.tensor_parallel if device == "cuda" else 0,
-        ranks=ranks if learner.backend == "deepspeed" else 0,
+        ranks=ranks if learner.backend == "deepspeed" and trains else 0,
         rank_gpus=1 if device == "cuda" and learner.device != "cpu" else 0,
         cpus=config.cluster.cpus,
     )
 
 
-async def open_on_ray(config: TrainConfig, agents: int, stack: AsyncExitStack) -> OnRay | None:
+async def open_on_ray(
+    config: TrainConfig, agents: int, stack: AsyncExitStack, *, trains: bool = True
+) -> OnRay | None:
     """Reserve a run's places until `stack` ends; None where it asks for no cluster.
 
     Raises:
@@ -72,22 +78,41 @@ async def open_on_ray(config: TrainConfig, agents: int, stack: AsyncExitStack) -
     """
     if config.cluster.backend != "ray":
         return None
-    try:
-        # Ray takes a second to import, and is an extra.
-        from mappa_core.cluster.ray_places import connected, nodes, placed
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            "cluster.backend=ray needs the package ray: install the extra ray, or set it to none"
-        ) from error
+    _check_ray()
+    from mappa_core.cluster.ray_places import connected, nodes, placed
 
     def reserved() -> OnRay:
-        stack.enter_context(connected(config.cluster))
+        dashboard = stack.enter_context(connected(config.cluster))
         gpus = any(node.get("GPU") for node in nodes())
         device = device_in(config.engine.device, gpus=gpus)
-        places = stack.enter_context(placed(config.cluster, request(config, agents, device)))
-        return OnRay(places=places, device=device, ranks=config.learner.deepspeed.ranks)
+        asked = request(config, agents, device, trains=trains)
+        places = stack.enter_context(placed(config.cluster, asked))
+        ranks = config.learner.deepspeed.ranks
+        return OnRay(places=places, device=device, ranks=ranks, dashboard=dashboard)
 
     return await asyncio.to_thread(reserved)
+
+
+def nodes_of(config: ClusterConfig) -> tuple[Node, ...]:
+    """List the nodes of a cluster that live.
+
+    Raises:
+        ConfigError: The package is missing.
+        ClusterError: There is no such cluster.
+    """
+    _check_ray()
+    from mappa_core.cluster.ray_places import connected, nodes
+
+    with connected(config):
+        return nodes()
+
+
+def _check_ray() -> None:
+    # Ray takes a second to import, and is an extra.
+    if find_spec("ray") is None:
+        raise ConfigError(
+            "cluster.backend=ray needs the package ray: install the extra ray, or set it to none"
+        )
 
 
 def placed_in(config: TrainConfig, agents: int, nodes: Sequence[Node]) -> Placement:

@@ -105,6 +105,8 @@ class Services:
     """Of a team that works on files; None for others."""
     audit: AuditStore | None = None
     """Watches the coach during training; None for no watch."""
+    dashboard: str | None = None
+    """Where a browser finds that of the cluster this is in; None for none."""
 
     @property
     def coaches(self) -> tuple[str, ...]:
@@ -242,7 +244,7 @@ async def _build(
     if (said := experimental(config, placed)) is not None:
         logging.getLogger("mappa").warning(said)
     setup = engine_setup(config, settings, team, model, tokenizer.end_token_ids, placed)
-    on_ray = await open_on_ray(config, len(team.agents), stack)
+    on_ray = await open_on_ray(config, len(team.agents), stack, trains=trains)
     engine = await start_engine(setup if on_ray is None else on_ray.setup(setup), stack)
     return Services(
         team=team,
@@ -270,6 +272,7 @@ async def _build(
         progress=progress,
         files=open_files(team, problems, settings.workspaces),
         audit=AuditStore(store.database),
+        dashboard=on_ray and on_ray.dashboard,
     )
 
 

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,12 +20,12 @@ class RankHost:
         address = address_of_node()
         return address, free_port(address)
 
-    def start(self, command: Sequence[str], log: str, variables: Mapping[str, str]) -> None:
-        """Start the process with variables of its own; what it prints goes to `log`."""
+    def start(self, arguments: Sequence[str], log: str, variables: Mapping[str, str]) -> None:
+        """Start this node's Python with variables of its own; what it prints goes to `log`."""
         Path(log).parent.mkdir(parents=True, exist_ok=True)
         with Path(log).open("ab") as output:
             self._process = subprocess.Popen(
-                command,
+                (sys.executable, *arguments),
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,

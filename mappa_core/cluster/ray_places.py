@@ -53,26 +53,28 @@ class RayPlaces:
 
 
 @contextmanager
-def connected(config: ClusterConfig) -> Generator[None]:
+def connected(config: ClusterConfig) -> Generator[str | None]:
     """Be connected to the cluster inside the block; a connection that is there already stays.
+
+    Yields where a browser finds its dashboard, if it has one and was connected to here.
 
     Raises:
         ClusterError: There is none at its address.
     """
     if ray.is_initialized():
-        yield
+        yield None
         return
     address = config.address or os.environ.get("RAY_ADDRESS") or "auto"
     try:
         _check_listening(address)
-        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+        joined = ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     except (OSError, RayError, ValueError, RuntimeError) as error:
         raise ClusterError(
             f"no Ray cluster at {address} ({_one_line(error)}): start one (docs/scaling.md), set "
             "cluster.address, or cluster.backend=none"
         ) from error
     try:
-        yield
+        yield f"http://{joined.dashboard_url}" if joined.dashboard_url else None
     finally:
         ray.shutdown()
 

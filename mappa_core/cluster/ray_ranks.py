@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError
 
 from mappa_core.cluster.rank_host import RankHost
-from mappa_core.cluster.ray_places import RayPlaces
+from mappa_core.cluster.ray_places import Actor, RayPlaces
 from mappa_core.core.errors import LearnerError
 
 LOOK_SECONDS = 1.0
@@ -31,32 +31,43 @@ class RayRanks:
         self,
         places: RayPlaces,
         bundles: Sequence[int],
-        command: Sequence[str],
+        arguments: Sequence[str],
         log: Path,
         variables: Mapping[str, str],
     ) -> None:
-        """Start them, a rank in each of `bundles`; `log` is written on each one's node.
+        """Start them, a rank in each of `bundles`, as Python with `arguments`.
+
+        `log` is written on each one's node. Where a node dies meanwhile, all start anew.
 
         Raises:
             LearnerError: They cannot be started.
         """
-        self._hosts = [places.actor(RankHost, bundle) for bundle in bundles]
+        self._hosts: list[Actor] = []
+        until = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                self._hosts = [places.actor(RankHost, bundle) for bundle in bundles]
+                self._start(arguments, log, variables)
+                break
+            except RayError as error:
+                self.close()
+                if not isinstance(error, RayActorError) or time.monotonic() > until:
+                    raise LearnerError(
+                        f"the ranks cannot be started in the cluster ({type(error).__name__}): "
+                        "look at its nodes by `ray status`"
+                    ) from error
+                time.sleep(LOOK_SECONDS)
         self._alive, self._looked = True, time.monotonic()
-        try:
-            address, port = ray.get(self._hosts[0].rendezvous.remote(), timeout=START_SECONDS)
-            met = {"MASTER_ADDR": str(address), "MASTER_PORT": str(port), "LOCAL_RANK": "0"}
-            ranks = {"WORLD_SIZE": str(len(self._hosts))}
-            started = [
-                host.start.remote(command, str(log), {**variables, **met, **ranks, "RANK": str(i)})
-                for i, host in enumerate(self._hosts)
-            ]
-            ray.get(started, timeout=START_SECONDS)
-        except RayError as error:
-            self.close()
-            raise LearnerError(
-                f"the ranks cannot be started in the cluster ({type(error).__name__}): look at its "
-                "nodes by `ray status`"
-            ) from error
+
+    def _start(self, arguments: Sequence[str], log: Path, variables: Mapping[str, str]) -> None:
+        address, port = ray.get(self._hosts[0].rendezvous.remote(), timeout=START_SECONDS)
+        met = {"MASTER_ADDR": str(address), "MASTER_PORT": str(port), "LOCAL_RANK": "0"}
+        ranks = {"WORLD_SIZE": str(len(self._hosts))}
+        started = [
+            host.start.remote(arguments, str(log), {**variables, **met, **ranks, "RANK": str(i)})
+            for i, host in enumerate(self._hosts)
+        ]
+        ray.get(started, timeout=START_SECONDS)
 
     @property
     def hosts(self) -> tuple[object, ...]:

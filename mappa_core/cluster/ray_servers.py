@@ -3,12 +3,14 @@
     this process ─▶ Ray ─▶ actor in its bundle ─forks─▶ vLLM server ◀─ HTTP ─ this process
 
 The actor dies with its node, the server with the actor; whoever asked it something finds it dead
-and has it started again, wherever Ray has put its bundle by then.
+and has it started again, wherever Ray has put its bundle by then. A machine that is gone resets no
+connection: what waits for it is broken off when Ray says that the actor is dead.
 """
 
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import ray
@@ -22,6 +24,8 @@ from mappa_core.models.serving.fork_server import SCRIPT
 from mappa_core.models.serving.server import OwnServer
 
 _POLL_SECONDS = 0.5
+_LOOK_SECONDS = 5.0
+"""Between two looks whether the actor lives."""
 
 
 class RayServer(OwnServer):
@@ -42,6 +46,7 @@ class RayServer(OwnServer):
         self._places, self._bundle = places, bundle
         self._arguments, self._device, self._script = tuple(arguments), device, script
         self._host: Actor | None = None
+        self._watch: asyncio.Task[None] | None = None
 
     @property
     def host(self) -> Actor | None:
@@ -69,15 +74,25 @@ class RayServer(OwnServer):
             raise EngineError(self._too_late(seconds)) from error
         except RayError as error:
             raise ServerDied(f"its actor died while starting: {type(error).__name__}") from error
+        self._watch = asyncio.create_task(self._watched(host))
 
     async def stop(self) -> None:
         """End the actor and its server; safe to call twice, or before `start`."""
         client = self._forgotten()
+        if self._watch is not None:
+            self._watch.cancel()
         host, self._host = self._host, None
         if host is not None:
             await asyncio.to_thread(ray.kill, host)
         if client is not None:
             await client.close()
+
+    async def _watched(self, host: Actor) -> None:
+        with suppress(RayError):
+            while True:
+                await host.ended.remote()
+                await asyncio.sleep(_LOOK_SECONDS)
+        await self.break_off()
 
     async def _pause(self, deadline: float, seconds: float) -> None:
         if time.monotonic() > deadline:

@@ -37,7 +37,8 @@ def test_everything_a_run_did_can_be_read_back(
     short = {"iterations": 1, "episodes_per_problem": 3, "granularity": granularity}
     rollout, unwatched = toy_config.rollout.model_copy(update=short), AuditConfig(anchors=0)
     config = toy_config.model_copy(update={"rollout": rollout, "audit": unwatched})
-    services = replace(make_services(config), audit=AuditStore(store.database))
+    watched = AuditStore(store.database)
+    services = replace(make_services(config), audit=watched, dashboard="http://10.0.0.5:8265")
 
     async def body() -> list[str]:
         await services.engine.start()
@@ -92,6 +93,7 @@ def _check_pages(run: Run, services: Services) -> None:
     by_id = {str(each.id): each for each in found}
     first, last = (each for each in found if each.key == key_of(run))
     assert "is training" in str(first.data)
+    assert "* [Ray](http://10.0.0.5:8265)" in str(first.data)
     told = str(last.data)
     # The toy's answers are never right: nothing changed, and more of it would tell no more.
     assert f"    mappa evaluate {run.name} evaluation.samples=4" in told

@@ -73,6 +73,12 @@ class VllmClient:
         if client is not None:
             await client.close()
 
+    async def break_off(self) -> None:
+        """Let the requests under way find the server dead."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
     async def healthy(self) -> bool:
         """Whether the server answers and its engine lives."""
         try:

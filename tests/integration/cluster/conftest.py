@@ -6,10 +6,10 @@ import pytest
 
 pytest.importorskip("ray")
 
-from tests.ray_cluster import LocalCluster, local_cluster
+from mappa_core.cluster.local_nodes import LocalNodes, local_nodes
 
 
 @pytest.fixture(scope="package")
-def cluster() -> Iterator[LocalCluster]:
-    with local_cluster(nodes=2) as started:
+def cluster() -> Iterator[LocalNodes]:
+    with local_nodes(2) as started:
         yield started

@@ -4,13 +4,15 @@ from collections.abc import Mapping
 
 import pytest
 
+from mappa_cli.doctor import find_cluster
 from mappa_core.app.cluster import request
 from mappa_core.app.config import TrainConfig
 from mappa_core.cluster.bundles import assigned
 from mappa_core.cluster.config import ClusterConfig
+from mappa_core.cluster.local_nodes import local_nodes
 from mappa_core.cluster.ray_places import connected, nodes, placed
 from mappa_core.core.errors import ClusterError
-from tests.ray_cluster import local_cluster
+from mappa_core.core.settings import Settings
 
 pytestmark = [
     pytest.mark.slow,
@@ -35,9 +37,11 @@ ROOM = {(1, 1): set[str](), (1, 8): {"3 x 4B full", "3 x 14B LoRA"}, (4, 8): set
 
 
 @pytest.mark.parametrize("shape", ROOM)
-def test_the_plan_has_room_where_ray_has(shape: tuple[int, int]) -> None:
+def test_the_plan_has_room_where_ray_has(
+    shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     many, gpus = shape
-    with local_cluster(nodes=many, cpus=32, gpus=gpus) as cluster:
+    with local_nodes(many, cpus=32, gpus=gpus) as cluster:
         found: set[str] = set()
         for name, sections in RUNS.items():
             for placement in ("pack", "strict_pack", "spread", "strict_spread"):
@@ -56,6 +60,11 @@ def test_the_plan_has_room_where_ray_has(shape: tuple[int, int]) -> None:
                     assert planned == _has_room(own, asked), (name, placement)
                 if planned and placement == "pack":
                     found.add(name)
+        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+        seen = find_cluster(Settings())
+    # The head, which takes no work, is a node as well.
+    assert seen.works
+    assert seen.found.endswith(f"1 x 0 CPU and 0 GPU, {many} x 32 CPU and {gpus} GPU")
     assert found == ROOM[shape]
 
 

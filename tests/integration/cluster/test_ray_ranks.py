@@ -13,6 +13,7 @@ import ray
 from mappa_core.app.cluster import OnRay
 from mappa_core.cluster.bundles import Request
 from mappa_core.cluster.config import ClusterConfig
+from mappa_core.cluster.local_nodes import LocalNodes
 from mappa_core.cluster.ray_places import connected, placed
 from mappa_core.cluster.ray_ranks import RayRanks
 from mappa_core.core.errors import LearnerError
@@ -20,7 +21,6 @@ from mappa_core.train.learners.deepspeed.learner import DeepspeedLearner
 from mappa_core.train.learners.torch_learner import TorchLearner
 from tests.integration.train.deepspeed.updates import ALGORITHM, assert_same, batch, spread, updates
 from tests.integration.train.learner.samples import BASE
-from tests.ray_cluster import LocalCluster
 from tests.tiny_model import save_tiny_model
 
 pytest.importorskip("deepspeed", reason="DeepSpeed is not installed here")
@@ -49,7 +49,7 @@ class Victim:
 
 
 def test_two_ranks_on_two_nodes_learn_the_same_and_one_may_be_killed(
-    cluster: LocalCluster, tmp_path: Path
+    cluster: LocalNodes, tmp_path: Path
 ) -> None:
     model = save_tiny_model(tmp_path / "tiny")
     config = spread(3, 2, weights="full")

@@ -35,6 +35,7 @@ def test_updates_at_once_have_ranks_of_their_own() -> None:
     deepspeed = {"backend": "deepspeed", "updates_at_once": 3, "deepspeed": {"ranks": 2}}
     asked = request(config(learner=deepspeed), AGENTS, "cpu")
     assert (asked.ranks, asked.rank_gpus, asked.cpus) == (6, 0, 2.0)
+    assert request(config(learner=deepspeed), AGENTS, "cpu", trains=False).ranks == 0
 
 
 def test_nothing_of_it_is_placed_on_this_machine() -> None:

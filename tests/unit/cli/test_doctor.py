@@ -2,7 +2,7 @@
 
 import pytest
 
-from mappa_cli.doctor import coach_keys, find_credentials
+from mappa_cli.doctor import coach_keys, find_cluster, find_credentials
 from mappa_core.coach.config import CoachConfig
 from mappa_core.coach.provider_table import PROVIDERS
 from mappa_core.core.settings import Settings
@@ -37,3 +37,9 @@ def test_a_coach_is_told_the_key_it_needs(monkeypatch: pytest.MonkeyPatch) -> No
     assert coach_keys(asked, Settings()) == ("coach gemini m needs GOOGLE_API_KEY: set",)
     keyless = CoachConfig(backend="openai", model="m", base_url="http://127.0.0.1:1")
     assert coach_keys(keyless, Settings()) == coach_keys(CoachConfig(), Settings()) == ()
+
+
+def test_without_an_address_there_is_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    found = find_cluster(Settings())
+    assert (found.works, found.found) == (False, "none: RAY_ADDRESS is not set")
