@@ -10,12 +10,13 @@ import yaml
 
 from tests.integration.cli.servers.compose import ROOT, compose
 
+PROFILES = ("--profile", "gpu", "--profile", "ray")
 ONE_SHOT = {"migrate", "deploy"}
 
 
 @pytest.fixture(scope="module")
 def services() -> dict[str, Any]:
-    resolved = compose("--profile", "gpu", "config", password="letmein")
+    resolved = compose(*PROFILES, "config", password="letmein")
     assert resolved.returncode == 0, resolved.stderr
     return yaml.safe_load(resolved.stdout)["services"]
 
@@ -50,7 +51,7 @@ def test_the_password_is_asked_for_and_in_no_image(services: dict[str, Any]) -> 
     assert "letmein" not in json.dumps(builds)
 
 
-WORKERS = {"worker": "sandbox", "gpu-worker": "gpu-sandbox"}
+WORKERS = {"worker": "sandbox", "gpu-worker": "gpu-sandbox", "ray-worker": "sandbox"}
 """Each worker and the server that runs its agents' programs."""
 
 
@@ -70,9 +71,8 @@ def test_a_worker_has_keys_problem_files_and_a_sandbox_of_its_own(
 def test_keys_reach_workers_and_nothing_else(tmp_path: Path) -> None:
     keys = tmp_path / "worker.env"
     keys.write_text("GOOGLE_API_KEY=a-key-of-mine\n")
-    resolved = compose(
-        "--profile", "gpu", "config", password="letmein", variables={"WORKER_ENV_FILE": str(keys)}
-    )
+    named = {"WORKER_ENV_FILE": str(keys)}
+    resolved = compose(*PROFILES, "config", password="letmein", variables=named)
     assert resolved.returncode == 0, resolved.stderr
     found = yaml.safe_load(resolved.stdout)["services"]
     assert {name for name in found if "a-key-of-mine" in json.dumps(found[name])} == set(WORKERS)
