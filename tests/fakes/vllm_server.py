@@ -58,8 +58,8 @@ class _Engine(TransformersEngine):
 class VllmStub:
     """Listens on a port of the loopback, in the event loop that it is started in."""
 
-    def __init__(self, flags: Flags, port: int = 0) -> None:
-        self.flags, self.port = flags, port
+    def __init__(self, flags: Flags, port: int = 0, host: str = "127.0.0.1") -> None:
+        self.flags, self.port, self.host = flags, port, host
         self.sampled: list[str] = []
         """The models that completions were asked of, in this order."""
         self.hold = asyncio.Event()
@@ -74,7 +74,7 @@ class VllmStub:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     @property
     def adapters(self) -> tuple[str, ...]:
@@ -83,7 +83,7 @@ class VllmStub:
     async def start(self) -> None:
         await self._engine.start()
         await self._engine.load(self._base)
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._connected, self.host, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def kill(self) -> None:

@@ -1,0 +1,53 @@
+"""Forks servers as `fork_server_script.py` does, that speak vLLM's HTTP over transformers."""
+
+import asyncio
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from mappa_core.models.serving.fork_server_script import serve_requests
+from mappa_core.models.tokenizer import ChatTokenizer
+from tests.fakes.vllm_server import Answer, Flags, VllmStub
+
+HOLD = "hold"
+"""A file beside the model; while it is there, completions wait."""
+LATENCY_SECONDS = 0.2
+
+
+class Slow(VllmStub):
+    """Takes a while for each answer, so that there is a middle of a rollout."""
+
+    async def _completed(self, body: dict[str, Any]) -> Answer:
+        await asyncio.sleep(LATENCY_SECONDS)
+        return await super()._completed(body)
+
+
+async def serve(named: dict[str, str]) -> None:
+    model = Path(named["--model"])
+    flags = Flags(
+        model=model,
+        name=named["--served-model-name"],
+        max_model_len=int(named["--max-model-len"]),
+        end_token_ids=ChatTokenizer(model).end_token_ids,
+    )
+    stub = Slow(flags, int(named["--port"]), named["--host"])
+    await stub.start()
+    while True:
+        if model.joinpath(HOLD).exists():
+            stub.hold.clear()
+        else:
+            stub.hold.set()
+        await asyncio.sleep(0.02)
+
+
+def main() -> None:
+    arguments = serve_requests()
+    if arguments is not None:
+        asyncio.run(serve(dict(pairwise(arguments))))
+
+
+if __name__ == "__main__":
+    main()
