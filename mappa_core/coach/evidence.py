@@ -25,6 +25,9 @@ from mappa_core.core.records.tools import ToolResult
 from mappa_core.core.text import last_boxed, visible
 from mappa_core.grading.answers import verify
 
+_CALCULATION = re.compile(r"\D*(\d[\d.]*(?: *[-+*/×÷x] *\d[\d.]*)+)(?: *=[^\n]*)?\.?")
+"""A text that is one calculation with words around it, as a plan of a small problem is."""
+_TIMES = re.compile(r"(?<=[\d ])x(?=[\d ])")
 MARKER_CHARACTERS = 8
 """Of 4 bits each. A fence costs a coach two markers, and a case has about six fences."""
 
@@ -250,11 +253,15 @@ def _result_of(solution: str) -> str | None:
 
 
 def _answer_of(case: CoachCase) -> str | None:
-    """What the action puts in a box, or the last line that its program printed."""
-    boxed = last_boxed(visible(case.text))
-    if boxed is not None or case.tool_result is None:
+    """What the action puts in a box, the last line that its program printed, or its calculation."""
+    text = visible(case.text)
+    boxed = last_boxed(text)
+    if boxed is not None:
         return boxed
-    return next(reversed(case.tool_result.stdout.strip().splitlines()), None)
+    if case.tool_result is not None:
+        return next(reversed(case.tool_result.stdout.strip().splitlines()), None)
+    calculation = _CALCULATION.fullmatch(text.strip())
+    return calculation and _TIMES.sub("*", calculation[1])
 
 
 def _lacking(case: CoachCase) -> str | None:
