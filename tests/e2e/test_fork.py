@@ -42,13 +42,18 @@ def damage(store: Store, run_id: object, step: int) -> Path:
 def forked_by_the_command(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> TrainConfig:
-    """What the command of an error message would start."""
+    """What the command of an error message would start.
+
+    It is printed before the team, which only these tests know, is refused.
+    """
     capsys.readouterr()
     monkeypatch.setattr(sys, "argv", [*command.split(), "--dry-run"])
     with pytest.raises(SystemExit) as left:
         main()
-    assert left.value.code == 0
-    return TrainConfig.model_validate(yaml.safe_load(capsys.readouterr().out))
+    said = capsys.readouterr()
+    assert left.value.code == 2
+    assert "no team is called 'monologue'" in said.err
+    return TrainConfig.model_validate(yaml.safe_load(said.out))
 
 
 def test_a_damaged_checkpoint_costs_one_iteration_and_no_row(
