@@ -128,8 +128,8 @@ def check_inputs(
 
     Raises:
         UserError: Unknown team, prompts or tools, overlapping problem sets or too few problems, no
-            such model, no GPU where one is asked for by name or needed, a memory plan that does not
-            fit and is not named in `despite`; as `check_run`.
+            such model or local coach, no GPU where one is asked for by name or needed, a memory
+            plan that does not fit and is not named in `despite`; as `check_run`.
         DiskFull: Too little space for a run, as far as `despite` does not name it.
     """
     team = load_team(config.team, config.prompts, config.rollout)
@@ -148,6 +148,9 @@ def check_inputs(
     from mappa_core.models.resolve import resolve_model
 
     resolve_model(config.model, settings.models)
+    for coach in config.coach.scoring if trains else ():
+        if coach.is_local:
+            resolve_model(coach.model, settings.models, "coach.model")
     if config.cluster.backend == "ray":
         # What its nodes compute on is known when they are asked.
         return team

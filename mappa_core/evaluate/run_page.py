@@ -75,9 +75,10 @@ def _facts(story: RunStory) -> Mapping[str, str]:
         "status": run.status.value,
         "iterations": str(len(story.iterations)),
         "episodes": str(sum(each.episodes for each in story.iterations)),
-        "coach": f"{sum(story.cost_usd.values()):.4f} dollars",
         "code": run.code_version,
     }
+    if cost := sum(story.cost_usd.values()):
+        facts["coach"] = f"{cost:.4f} dollars"
     if held_out:
         first, last = min(held_out), max(held_out)
         facts["held out, before"] = f"{held_out[first]:.1%}"

@@ -20,10 +20,11 @@ _WANTED_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 
-def resolve_model(name: str, models_directory: Path) -> Path:
+def resolve_model(name: str, models_directory: Path, key: str = "model") -> Path:
     """Find the local directory of the model called `name`: bundled, packaged, a path or a hub id.
 
-    The bundled one is converted into `models_directory`, once.
+    The bundled one is converted into `models_directory`, once. `key` is where a configuration
+    names it, for what is said of it.
 
     Raises:
         ModelNotFound: There is no such model, a part of it is missing, or its place is not to be
@@ -38,8 +39,8 @@ def resolve_model(name: str, models_directory: Path) -> Path:
     if path.is_dir():
         return _checked(path)
     if path.is_absolute() or name.startswith((".", "~")):
-        raise ModelNotFound(f"there is no directory {path}: give model= a directory with weights")
-    return _from_hub(name)
+        raise ModelNotFound(f"there is no directory {path}: give {key}= a directory with weights")
+    return _from_hub(name, key)
 
 
 def _packaged(name: str, models_directory: Path) -> Path:
@@ -68,7 +69,7 @@ def _checked(path: Path) -> Path:
     return path
 
 
-def _from_hub(name: str) -> Path:
+def _from_hub(name: str, key: str) -> Path:
     try:
         return _checked(Path(snapshot_download(name, allow_patterns=list(_WANTED_FILES))))
     # The hub's own errors are OSErrors, too; its downloader in Rust raises RuntimeErrors.
@@ -76,9 +77,9 @@ def _from_hub(name: str) -> Path:
         if is_full(error) or (isinstance(error, OSError) and error.filename is not None):
             raise not_kept(name, Path(constants.HF_HUB_CACHE), "HF_HOME", error) from error
         raise ModelNotFound(
-            f"model={name} is no directory here and the Hugging Face hub does not give it "
+            f"{key}={name} is no directory here and the Hugging Face hub does not give it "
             f"({type(error).__name__}): check the name and the network, set HF_TOKEN if it is "
-            f"gated, or use model={BUNDLED}, which needs no download"
+            f"gated, or use one that needs no hub: {', '.join((BUNDLED, *PACKAGED))}"
         ) from error
 
 

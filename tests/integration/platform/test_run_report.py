@@ -105,6 +105,7 @@ def test_a_run_without_episodes_has_a_page_too(store: Store) -> None:
     store.runs.add_run(make_run("empty"))
     page = html(read_story(store, store.runs.get_run("empty")))
     assert "No action was scored." in page
+    assert "dollars" not in page
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import load_config
 from mappa_core.app.services import open_services
 from mappa_core.coach.config import CoachConfig
-from mappa_core.core.errors import ConfigError
+from mappa_core.core.errors import ConfigError, ModelNotFound
 from mappa_core.core.settings import Settings
 from mappa_core.rollout.config import ProblemsConfig, RolloutConfig
 from mappa_core.rollout.problems.base import FixedProblems
@@ -81,6 +81,20 @@ def test_measuring_asks_for_no_coachs_key(tmp_path: Path, monkeypatch: pytest.Mo
     coached = TrainConfig.model_validate({"coach": coach, "model": model})
     with pytest.raises(ConfigError, match="needs GOOGLE_API_KEY"):
         check_inputs(coached, Settings())
+    check_inputs(coached, Settings(), trains=False)
+
+
+def test_a_local_coach_whose_model_is_nowhere_is_refused_before_anything_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    monkeypatch.setenv("MAPPA_HOME", str(home))
+    model = str(save_tiny_model(tmp_path / "model"))
+    coach = {"backend": "local", "model": str(tmp_path / "nowhere")}
+    coached = TrainConfig.model_validate({"coach": coach, "model": model})
+    with pytest.raises(ModelNotFound, match=r"nowhere: give coach\.model="):
+        check_inputs(coached, Settings(), despite=("memory", "disk"))
+    assert not home.exists()
     check_inputs(coached, Settings(), trains=False)
 
 

@@ -47,7 +47,7 @@ def test_an_unknown_hub_id_says_what_to_do(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ModelNotFound, match=f"use model={BUNDLED}") as caught:
+    with pytest.raises(ModelNotFound, match=f"needs no hub: {BUNDLED}") as caught:
         resolve_model(name, tmp_path)
     assert "\n" not in str(caught.value)
 
