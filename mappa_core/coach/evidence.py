@@ -25,9 +25,14 @@ from mappa_core.core.records.tools import ToolResult
 from mappa_core.core.text import last_boxed, visible
 from mappa_core.grading.answers import verify
 
-_CALCULATION = re.compile(r"\D*(\d[\d.]*(?: *[-+*/×÷x] *\d[\d.]*)+)(?: *=[^\n]*)?\.?")
-"""A text that is one calculation with words around it, as a plan of a small problem is."""
-_TIMES = re.compile(r"(?<=[\d ])x(?=[\d ])")
+_TERM = r"\d[\d.]*(?: +(?!x\b)[^\W\d_]+)?"
+_CALCULATION = re.compile(
+    rf"(?:\D*[^-+*/×÷\d\s])?\s*({_TERM}(?: *[-+*/×÷x] *{_TERM})+)(?: *=[^\n]*)?\.?"
+)
+"""A text that is one calculation, of numbers or of quantities, as a plan of a small problem is."""
+_QUANTITY = re.compile(r"(-?\d(?:[\d.,]*\d)?)(?: +[^\W\d_][^\d=*/+^]*)?\.?")
+"""A number, and what it counts."""
+_TIMES, _UNIT = re.compile(r"(?<=[\d ])[x×](?=[\d ])"), re.compile(r" +[^\W\d_]{2,}")
 MARKER_CHARACTERS = 8
 """Of 4 bits each. A fence costs a coach two markers, and a case has about six fences."""
 
@@ -247,9 +252,13 @@ def beside_own(case: CoachCase) -> str | None:
 
 
 def _result_of(solution: str) -> str | None:
-    """What a solution puts in a box, or what stands behind its last equals sign."""
+    """What a solution puts in a box, or its number: all of it, or what follows its last equals."""
+    boxed = last_boxed(solution)
+    if boxed is not None:
+        return boxed
     _, equals, result = solution.rpartition("=")
-    return last_boxed(solution) or (result.strip() if equals else None)
+    quantity = _QUANTITY.fullmatch(result.strip())
+    return quantity[1] if quantity else (result.strip() if equals else None)
 
 
 def _answer_of(case: CoachCase) -> str | None:
@@ -261,7 +270,7 @@ def _answer_of(case: CoachCase) -> str | None:
     if case.tool_result is not None:
         return next(reversed(case.tool_result.stdout.strip().splitlines()), None)
     calculation = _CALCULATION.fullmatch(text.strip())
-    return calculation and _TIMES.sub("*", calculation[1])
+    return calculation and _TIMES.sub("*", _UNIT.sub("", calculation[1]))
 
 
 def _lacking(case: CoachCase) -> str | None:
