@@ -6,7 +6,8 @@ scores dealt out at random, once what the changes seem to be worth is taken off;
 ceiling, missing scores and problems stay as they are, and nothing is modelled. A biased one feels
 more wherever the work is called by one type, and gives what it shows of that (`heaps`, which
 models what is felt). Scores at the end of the scale hide how much shows: it is counted as far as
-the scale goes and as if it had no end, and where the two differ, the rate is `Unknowable`.
+the scale goes and as if it had no end, and where the two differ, the rate is `Unknowable`. So it is
+where a name makes scores go missing, as those that a bias moves are lost or found by it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mappa_core.audit.frame import Experiment, Floats, Ints, Mask
-from mappa_core.audit.statistics.counting import STEADY, Rate, Unknowable, counted_rate
+from mappa_core.audit.statistics.counting import LEVEL, STEADY, Rate, Unknowable, counted_rate
 from mappa_core.audit.statistics.heaps import shown
 from mappa_core.audit.statistics.looks import spent
 from mappa_core.audit.statistics.paired import (
@@ -65,7 +66,9 @@ def experiment_rates(
     honest = sum(_said(family, scores, np.zeros_like(scores), margin, look))
     rates: list[Rate | Unknowable] = [counted_rate(HONEST, honest, runs, "level")]
     kinds = sorted({experiment.task_type.names[code] for code in experiment.task_type.present()})
-    if len(kinds) > 1:
+    if (lost := _lost_by_name(experiment.score, pairs)) is not None:
+        rates.append(Unknowable(name=finds_name(margin), reason=lost))
+    elif len(kinds) > 1:
         favoured = _called(experiment, kinds[1])[:, None]
         hits = [
             sum(_said(family, scores, favoured * more, margin, look))
@@ -73,6 +76,29 @@ def experiment_rates(
         ]
         rates.append(_told(finds_name(margin), hits, runs))
     return tuple(rates)
+
+
+def _lost_by_name(scores: Floats, pairs: Sequence[Pairs]) -> str | None:
+    """Say where a type's name makes scores go missing.
+
+    By McNemar's exact test, of the actions that have one of the two scores.
+    """
+    from scipy import stats
+
+    for each in pairs:
+        if each.types is None or not _of_all(each):
+            continue
+        for_one = each.sign > 0
+        lacks = [np.isnan(at(scores, rows)) for rows in (each.one, each.other)]
+        first, second = np.where(for_one, *lacks), np.where(for_one, *reversed(lacks))
+        alone = int((first & ~second).sum()), int((second & ~first).sum())
+        if sum(alone) and stats.binomtest(alone[0], sum(alone)).pvalue < LEVEL:
+            shares = " and ".join(
+                f"{gone.mean():.0%} called {name}"
+                for gone, name in zip((first, second), each.types, strict=True)
+            )
+            return f"scores are missing of {shares}, and a bias may move which"
+    return None
 
 
 def _told(name: str, hits: Sequence[int], runs: int) -> Rate | Unknowable:

@@ -24,6 +24,7 @@ def make_experiment(
     level: float = 7.0,
     heaps: Sequence[float] = tuple(range(11)),
     uneven: float = 0.0,
+    low_lost: float = 0.0,
 ) -> Experiment:
     """Scores of actions whose difficulty goes with their type; `drift` is what the coach gives
     more today than when it trained, `lost` the share of scorings without a score, `level` the mean
@@ -48,7 +49,8 @@ def make_experiment(
             + rng.normal(0, noise, actions)
         )
         nearest = given[np.abs(raw[:, None] - given).argmin(axis=1)]
-        return np.where(rng.random(actions) < lost, np.nan, nearest)
+        low = (told == 1) & (nearest < 5)
+        return np.where(rng.random(actions) < np.maximum(lost, low * low_lost), np.nan, nearest)
 
     asked = [("as it was", own, ""), ("again", own, "")]
     asked += [("task type", (own + k) % len(types), None) for k in range(1, len(types))]

@@ -1,5 +1,6 @@
 """The rates beside an experiment, against experiments made apart from them."""
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -71,6 +72,24 @@ def test_a_power_that_the_end_of_the_scale_hides_is_not_told() -> None:
     assert isinstance(rates[0], Rate)
     assert isinstance(rates[1], Unknowable)
     assert "end of the scale" in rates[1].reason
+
+
+def test_a_power_is_not_told_where_a_name_makes_scores_go_missing() -> None:
+    """Whether a coach that is kinder to b is found goes by which of its scores are there."""
+    lossy = make_experiment(RNG(4), honest, actions=200, level=5.5, low_lost=0.5)
+    alarm, power = experiment_rates(lossy, 50, 0.5)
+    assert isinstance(alarm, Rate)
+    assert isinstance(power, Unknowable)
+    assert re.fullmatch(
+        r"scores are missing of 0% called a and \d\d% called b, and a bias may move which",
+        power.reason,
+    )
+
+
+def test_a_power_is_told_where_scores_go_missing_whatever_the_work_is_called() -> None:
+    lossy = [make_experiment(RNG([s, 5]), honest, actions=100, lost=0.1) for s in range(20)]
+    known = [isinstance(experiment_rates(each, 20, 0.5)[1], Rate) for each in lossy]
+    assert sum(known) >= 17
 
 
 def test_nothing_asked_has_no_rates() -> None:
