@@ -25,11 +25,9 @@ from mappa_core.core.records.tools import ToolResult
 from mappa_core.core.text import last_boxed, visible
 from mappa_core.grading.answers import verify
 
-_TERM = r"\d[\d.]*(?: +(?!x\b)[^\W\d_]+)?"
-_CALCULATION = re.compile(
-    rf"(?:\D*[^-+*/×÷\d\s])?\s*({_TERM}(?: *[-+*/×÷x] *{_TERM})+)(?: *=[^\n]*)?\.?"
-)
-"""A text that is one calculation, of numbers or of quantities, as a plan of a small problem is."""
+_TERM = r"(?<![\d.])\d[\d.]*+(?: ++(?!x\b)[^\W\d_]++)?"
+_CALCULATION = re.compile(rf"{_TERM}(?: *[-+*/×÷x] *{_TERM})+")
+"""Numbers, or quantities, and what is done with them, as in a plan of a small problem."""
 _QUANTITY = re.compile(r"(-?\d(?:[\d.,]*\d)?)(?: +[^\W\d_][^\d=*/+^]*)?\.?")
 """A number, and what it counts."""
 _TIMES, _UNIT = re.compile(r"(?<=[\d ])[x×](?=[\d ])"), re.compile(r" +[^\W\d_]{2,}")
@@ -237,18 +235,22 @@ def _result_sections(case: CoachCase) -> Iterator[tuple[str, str, int]]:
 def beside_own(case: CoachCase) -> str | None:
     r"""Compare the answer that the action gives with the one of the coach's own solution.
 
-    None where the solution gives none, or the action gives none and need not. They are compared as
-    an answer and the expected one are when an episode is graded: a small model that reads both
-    still overlooks that they differ, or that `\box{12}` is no box.
+    Where it gives none and need not, its last calculation is compared; None where it has none, or
+    the solution gives no answer. They are compared as an answer and the expected one are when an
+    episode is graded: a small model that reads both still overlooks that they differ, or that
+    `\box{12}` is no box.
     """
-    own, given = _result_of(case.own_solution or ""), _answer_of(case)
+    own, given, what = _result_of(case.own_solution or ""), _answer_of(case), "answer"
     if own is None:
         return None
     if given is None:
-        lacking = _lacking(case)
-        return lacking and f"It gives no answer: {lacking}.\nYour own: {own}"
+        if lacking := _lacking(case):
+            return f"It gives no answer: {lacking}.\nYour own: {own}"
+        given, what = _last_calculation(visible(case.text)), "last calculation"
+    if given is None:
+        return None
     same = "the same" if verify(given, own).success else "different answers"
-    return f"Its answer: {given}\nYour own: {own}\nThese are {same}."
+    return f"Its {what}: {given}\nYour own: {own}\nThese are {same}."
 
 
 def _result_of(solution: str) -> str | None:
@@ -262,15 +264,17 @@ def _result_of(solution: str) -> str | None:
 
 
 def _answer_of(case: CoachCase) -> str | None:
-    """What the action puts in a box, the last line that its program printed, or its calculation."""
-    text = visible(case.text)
-    boxed = last_boxed(text)
-    if boxed is not None:
+    """What the action puts in a box, or the last line that its program printed."""
+    boxed = last_boxed(visible(case.text))
+    if boxed is not None or case.tool_result is None:
         return boxed
-    if case.tool_result is not None:
-        return next(reversed(case.tool_result.stdout.strip().splitlines()), None)
-    calculation = _CALCULATION.fullmatch(text.strip())
-    return calculation and _TIMES.sub("*", _UNIT.sub("", calculation[1]))
+    return next(reversed(case.tool_result.stdout.strip().splitlines()), None)
+
+
+def _last_calculation(text: str) -> str | None:
+    """Without the names of what is counted; what it is said to come to is no part of it."""
+    found = _CALCULATION.findall(text)
+    return _TIMES.sub("*", _UNIT.sub("", found[-1])).rstrip(".") if found else None
 
 
 def _lacking(case: CoachCase) -> str | None:
