@@ -96,7 +96,7 @@ def _words(config: CoachModelConfig) -> Iterator[str]:
         request = RequestTemplate(case, told(_RUBRIC, config), config).request("it was cut")
         yield from (request.system, request.prompt)
     if config.own_solution:
-        told_of_plan = replace(solved, messages=(), text="Plan: 3 - 2", tool_result=None)
-        judging = RequestTemplate(told_of_plan, told(_RUBRIC, config), config).request("")
+        planning = replace(solved, messages=(), text="Plan: 3 - 2", tool_result=None)
+        judging = RequestTemplate(planning, told(_RUBRIC, config), config).request("")
         for request in (judging, SolvingTemplate(solved, config).request("")):
             yield from (request.system, request.prompt)
