@@ -1,8 +1,9 @@
 """The README's figures: what the terminal shows of a finished run, as SVG, and a table of seeds.
 
-python docs/picture.py     writes docs/quickstart.svg and prints README's table
+python docs/picture.py     writes docs/quickstart.svg and prints README's tables
 
-Both are made from docs/quickstart.json, which `mappa bench quickstart` writes.
+They are made from docs/quickstart.json and docs/quickstart_llm_coach.json, which
+`mappa bench quickstart` writes.
 """
 
 import re
@@ -48,8 +49,8 @@ def description(result: SeedResult) -> str:
 def seeds_table(found: RepeatedResult) -> str:
     """List every seed's figures in Markdown."""
     lines = [
-        "| seed | right before | after | gain, points | 95 % interval |",
-        "|---|---|---|---|---|",
+        "| seed | right before | after | gain, points | 95 % interval | minutes |",
+        "|---|---|---|---|---|---|",
     ]
     for one in found.results:
         held_out = one.held_out
@@ -59,7 +60,7 @@ def seeds_table(found: RepeatedResult) -> str:
         lines.append(
             f"| {one.seed} | {before} of {held_out.episodes} | {after} of {held_out.episodes} | "
             f"{100 * held_out.difference:+.1f} | "
-            f"{100 * held_out.low:+.1f} to {100 * held_out.high:+.1f} |"
+            f"{100 * held_out.low:+.1f} to {100 * held_out.high:+.1f} | {one.minutes:.0f} |"
         )
     return "\n".join(lines)
 
@@ -68,3 +69,4 @@ if __name__ == "__main__":
     stored = read_result(DOCS / "quickstart.json")
     (DOCS / "quickstart.svg").write_text(picture(stored.results[0]))
     sys.stdout.write(f"{description(stored.results[0])}\n\n{seeds_table(stored)}\n")
+    sys.stdout.write(f"\n{seeds_table(read_result(DOCS / 'quickstart_llm_coach.json'))}\n")

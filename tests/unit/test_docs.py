@@ -20,6 +20,7 @@ from mappa_cli.benches.quickstart import read_result
 from mappa_cli.main import app
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import load_config
+from mappa_core.coach.config import RULE
 from mappa_core.coach.provider_table import PROVIDERS
 from mappa_core.core.records.tools import Tool, ToolCall
 from mappa_core.core.settings import Settings
@@ -224,17 +225,25 @@ def anchors(page: Path) -> set[str]:
     return {heading.replace(" ", "-") for heading in plain}
 
 
-def test_the_readmes_figures_are_those_of_the_stored_runs() -> None:
+def test_the_readmes_picture_is_of_a_stored_run() -> None:
     drawing = SimpleNamespace(**run_path(str(ROOT / "docs" / "picture.py")))
-    stored = read_result(ROOT / "docs" / "quickstart.json")
-    assert [one.seed for one in stored.results] == [1, 2, 3]
+    first, *_ = read_result(ROOT / "docs" / "quickstart.json").results
     page = (ROOT / "README.md").read_text()
-    assert f"![{drawing.description(stored.results[0])}](docs/quickstart.svg)" in page
-    assert f"\n\n{drawing.seeds_table(stored)}\n\n" in page
-    assert (ROOT / "docs" / "quickstart.svg").read_text() == drawing.picture(stored.results[0])
+    assert f"![{drawing.description(first)}](docs/quickstart.svg)" in page
+    assert (ROOT / "docs" / "quickstart.svg").read_text() == drawing.picture(first)
+
+
+@pytest.mark.parametrize("preset", ["quickstart", "quickstart_llm_coach"])
+def test_the_readmes_figures_are_those_of_the_stored_runs(preset: str) -> None:
+    drawing = SimpleNamespace(**run_path(str(ROOT / "docs" / "picture.py")))
+    stored = read_result(ROOT / "docs" / f"{preset}.json")
+    assert stored.preset == preset
+    assert [one.seed for one in stored.results] == [1, 2, 3]
+    assert f"\n\n{drawing.seeds_table(stored)}\n\n" in (ROOT / "README.md").read_text()
     # A run of another preset proves nothing about this one.
-    config = load_config(ROOT / "configs" / "quickstart.yaml")
+    config = load_config(ROOT / "configs" / f"{preset}.yaml")
     for one in stored.results:
+        assert (one.coach is None) == (config.coach.backend == RULE)
         assert one.held_out.problems == config.problems.held_out_size
         assert one.held_out.episodes == config.problems.held_out_size * config.evaluation.samples
         trained = [line for line in one.iterations if line.phase == "train"]
