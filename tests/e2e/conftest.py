@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from prefect.settings import PREFECT_SERVER_ANALYTICS_ENABLED, temporary_settings
 from prefect.testing.utilities import prefect_test_harness
 
 from mappa_core.app.config import TrainConfig
@@ -21,7 +22,10 @@ MakeServices = Callable[..., Services]
 def prefect() -> Iterator[None]:
     # No longer than these tests: its clients' web sockets draw from `random` every 20 seconds, in a
     # thread, which hypothesis takes for a strategy that does.
-    with prefect_test_harness(server_startup_timeout=120):
+    with (
+        temporary_settings({PREFECT_SERVER_ANALYTICS_ENABLED: False}),
+        prefect_test_harness(server_startup_timeout=120),
+    ):
         yield
 
 
