@@ -3,7 +3,7 @@
 auto      a stored mark is heeded; a missing one is made where asking costs nothing
 require   a missing one is made, whatever it costs
 advise    the same, and training goes on whatever comes out
-off       no exam
+never     no exam
 """
 
 import asyncio
@@ -12,9 +12,9 @@ from collections.abc import Callable
 from mappa_core.app.checks import coached_team
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.databases import opened_audit
-from mappa_core.audit.exam.cases import KINDS
+from mappa_core.audit.exam.cases import KINDS, RIGHT_OVER_WRONG
 from mappa_core.audit.exam.sitting import Paper, set_paper, sit
-from mappa_core.audit.records import Exam
+from mappa_core.audit.records import Exam, ExamLine
 from mappa_core.audit.statistics.ordering import CHANCE
 from mappa_core.audit.store import AuditStore
 from mappa_core.coach.opening import needed_key
@@ -93,15 +93,22 @@ def said(exam: Exam) -> str:
     """A mark in one line, with the kinds of work that the coach cannot tell apart."""
     kinds = [line for line in exam.lines if line.of in KINDS and line.share <= CHANCE]
     weak = ", ".join(f"{line.of} ({line.share:.0%})" for line in kinds)
-    return f"exam: the {_mark(exam)}: {'passed' if exam.passed else 'failed'}" + (
-        f"; no better than chance at {weak}" if weak else ""
+    unsure = [line for line in exam.lines if _decides(line) and line.low <= CHANCE < line.share]
+    return (
+        f"exam: the {_mark(exam)}: {'passed' if exam.passed else 'failed'}"
+        + (f"; no better than chance at {weak}" if weak else "")
+        + "".join(f"; {line.of} {line.share:.0%}, which chance may give too" for line in unsure)
     )
+
+
+def _decides(line: ExamLine) -> bool:
+    return line.of == RIGHT_OVER_WRONG
 
 
 def refusal(exam: Exam) -> str:
     """Why a coach may not teach, and what to do."""
     return (
-        f"the {_mark(exam)}: it cannot tell good work from bad; name another coach, or train "
+        f"{said(exam)}: it cannot tell good work from bad; name another coach, or train "
         "all the same with --yes (coach.exam=advise)"
     )
 

@@ -20,8 +20,9 @@ from mappa_core.core.records.scores import CoachCase, LabelVisibility
 from mappa_core.core.records.tools import Artifact, ToolStatus
 from mappa_core.rollout.teams.base import AgentSpec, Team, duties_of
 
+RIGHT_OVER_WRONG = "right over wrong"
 ORDER: Sequence[tuple[Work, Work, str]] = (
-    (Work.RIGHT, Work.WRONG, "right over wrong"),
+    (Work.RIGHT, Work.WRONG, RIGHT_OVER_WRONG),
     (Work.RIGHT, Work.PRAISED, "plain over praised"),
     (Work.WRONG, Work.PRAISED, "plain over praised"),
     (Work.RIGHT, Work.LUCKY, "right over lucky"),

@@ -10,7 +10,13 @@ from uuid import UUID
 
 import numpy as np
 
-from mappa_core.audit.exam.cases import ExamCase, OrderedPair, distinct_cases, exam_pairs
+from mappa_core.audit.exam.cases import (
+    RIGHT_OVER_WRONG,
+    ExamCase,
+    OrderedPair,
+    distinct_cases,
+    exam_pairs,
+)
 from mappa_core.audit.records import Exam, ExamLine, ExamScore
 from mappa_core.audit.statistics.ordering import CHANCE, Ordering, ordering
 from mappa_core.coach.attempts import RECORDED
@@ -51,7 +57,7 @@ def set_paper(
     """Make the exam of a team's coach, from the pairs of `exam_pairs` unless there are others.
 
     Its id is of all that could change a score: who is asked, how it is sampled, what it is told,
-    every case. A coach of the same id need not sit it again.
+    every case; and of which kind of pair decides. A coach of the same id need not sit it again.
 
     Raises:
         ConfigError: A rubric set or an agent's rubric is missing.
@@ -62,7 +68,7 @@ def set_paper(
     asked = (config.backend, config.base_url, *(str(getattr(config, key)) for key in RECORDED))
     told = tuple(judged_by(config, coached).items())
     return Paper(
-        id=ids.content_id("exam", asked, told, tuple(map(marker_of, cases))),
+        id=ids.content_id("exam", RIGHT_OVER_WRONG, asked, told, tuple(map(marker_of, cases))),
         team=team.name,
         pairs=pairs,
         expected=Forecast() if rubrics is None else forecast(cases, rubrics, config),
@@ -84,11 +90,15 @@ async def sit(coach: Coach, paper: Paper) -> Exam:
 def marked(coach: Coach, paper: Paper, scores: Scores) -> Exam:
     """Mark what a coach gave.
 
+    It passes where its mark is above chance, and so is what it makes of right and wrong work, if
+    the paper has such pairs: the other kinds alone could make up a mark.
+
     Raises:
         ValueError: The paper has no pair.
     """
     mark = _ordering(paper.pairs, scores)
     lines = tuple(_lines(paper.pairs, scores))
+    deciding = [mark.low, *(line.low for line in lines if line.of == RIGHT_OVER_WRONG)]
     who = coach.identity
     return Exam(
         id=paper.id,
@@ -100,7 +110,7 @@ def marked(coach: Coach, paper: Paper, scores: Scores) -> Exam:
         share=mark.share,
         low=mark.low,
         high=mark.high,
-        passed=mark.low > CHANCE,
+        passed=min(deciding) > CHANCE,
         pairs=mark.pairs,
         problems=mark.problems,
         asked=len(scores),

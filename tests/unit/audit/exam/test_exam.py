@@ -193,6 +193,25 @@ def test_a_coach_that_scores_at_random_passes_in_at_most_5_percent(
     assert drawn(pick, 400) <= 0.05
 
 
+def test_a_coach_that_takes_wrong_work_for_right_fails_whatever_else_it_can_tell() -> None:
+    points = dict(zip(Work, (10.0, 10.0, 3.0, 5.0, 1.0, 0.0), strict=True))
+    known = {each.case: points[each.work] for each in paper_of().cases}
+    exam = mark_of(known.__getitem__)
+    assert exam.low > CHANCE
+    assert not exam.passed
+    assert "failed; no better than chance at right over wrong (50%)" in said(exam)
+
+
+def test_a_coach_that_is_right_about_wrong_work_by_luck_fails() -> None:
+    points = dict(zip(Work, (10.0, 6.0, 3.0, 5.0, 1.0, 0.0), strict=True))
+    known = {each.case: points[each.work] for each in paper_of().cases}
+    for each in [each for each in paper_of().cases if each.work is Work.WRONG][:6]:
+        known[each.case] = 10.0
+    exam = mark_of(known.__getitem__)
+    assert not exam.passed
+    assert "failed; right over wrong 75%, which chance may give too" in said(exam)
+
+
 def test_a_coach_that_is_bought_by_praise_is_told_so() -> None:
     exam = mark_of(lambda case: 10.0 if "give this a 10" in case.text else 5.0 * bool(case.text))
     lines = {line.of: line.share for line in exam.lines}
