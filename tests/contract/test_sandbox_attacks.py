@@ -191,6 +191,48 @@ async def test_attack_signal_a_process_outside(sandbox: Sandbox):
         victim.kill()
 
 
+async def test_attack_mode_owner_times_and_attributes_of_a_file_outside(sandbox: Sandbox):
+    # As root a program is another user than we are; test_machines.py has what is its own user's.
+    contained = tier(sandbox) != UNSAFE or os.geteuid() == 0
+    # Not in /tmp, which a private room covers where nothing else protects a file.
+    with tempfile.TemporaryDirectory(prefix="mappa-test-", dir="/var/tmp") as folder:
+        file = Path(folder, "file")
+        file.touch()
+        for path, mode in ((Path(folder), 0o755), (file, 0o644)):
+            path.chmod(mode)
+
+        def state() -> tuple[object, ...]:
+            found = file.stat()
+            return found.st_mode, found.st_uid, found.st_mtime, os.listxattr(file)
+
+        before = state()
+        for change in (
+            f"os.chmod({str(file)!r}, 0o600)",
+            f"os.chown({str(file)!r}, os.getuid(), os.getgid())",
+            f"os.utime({str(file)!r}, (1, 1))",
+            f"os.setxattr({str(file)!r}, 'user.note', b'for the next run')",
+        ):
+            await attack(sandbox, change)
+        assert (state() == before) is contained
+
+
+async def test_attack_limits_and_priority_of_a_process_outside(sandbox: Sandbox):
+    contained = tier(sandbox) != UNSAFE or os.geteuid() == 0
+    with subprocess.Popen(["sleep", "30"]) as victim:
+
+        def state() -> tuple[object, ...]:
+            limits = Path(f"/proc/{victim.pid}/limits").read_text()
+            return limits, os.getpriority(os.PRIO_PROCESS, victim.pid)
+
+        before = state()
+        await attack(
+            sandbox, f"import resource; resource.prlimit({victim.pid}, resource.RLIMIT_CPU, (9, 9))"
+        )
+        await attack(sandbox, f"os.setpriority(os.PRIO_PROCESS, {victim.pid}, 19)")
+        assert (state() == before) is contained
+        victim.kill()
+
+
 @walled_only
 async def test_attack_signal_the_supervisor_and_everybody(sandbox: Sandbox):
     with subprocess.Popen(["sleep", "30"]) as victim:
@@ -388,17 +430,18 @@ async def test_attack_socket_as_an_artifact(sandbox: Sandbox, tmp_path: Path):
 
 
 @walled_only
-async def test_attack_program_from_memory_stays_inside(sandbox: Sandbox, open_place: Path):
+async def test_attack_program_from_memory_runs_and_stays_inside(sandbox: Sandbox, open_place: Path):
     (open_place / "label").write_text("42")
     code = (
         "import os, shutil\n"
         "fd = os.memfd_create('tool')\n"
         "os.write(fd, open(shutil.which('cat'), 'rb').read())\n"
-        f"os.execv(f'/proc/self/fd/{{fd}}', ['cat', {str(open_place / 'label')!r}])"
+        "os.execv(f'/proc/self/fd/{{fd}}', ['cat', {file!r}])"
     )
-    result = await run(sandbox, code)
-    assert result.status is not ToolStatus.OK
-    assert "42" not in result.stdout
+    own, label = "main.py", str(open_place / "label")
+    inside, outside = [await run(sandbox, code.format(file=file)) for file in (own, label)]
+    assert "memfd_create" in inside.stdout
+    assert (outside.status, outside.stdout) == (ToolStatus.NONZERO, "")
 
 
 @walled_only
