@@ -36,6 +36,10 @@ NEWEST = 1000
 """Runs of a home that are looked at."""
 MOST_UNSCORED = 2
 """Of 100 training actions."""
+GAINS = {PRESET: 40, "quickstart_llm_coach": 25}
+"""Points on held-out problems that each seed is to gain."""
+MOST_MINUTES = 20
+"""Of a run that a language model coaches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +110,7 @@ def bench_quickstart(overrides: Sequence[str], settings: Settings) -> BenchRepor
     if options.file is not None:
         text = TypeAdapter(RepeatedResult).dump_json(found, indent=1).decode()
         options.file.write_text(f"{text}\n")
-    return BenchReport(bench="quickstart", figures=tuple(_figures(found)))
+    return BenchReport(bench="quickstart", figures=tuple(quickstart_figures(found)))
 
 
 def read_result(file: Path) -> RepeatedResult:
@@ -233,17 +237,33 @@ def _options(overrides: Sequence[str]) -> _Options:
     )
 
 
-def _figures(found: RepeatedResult) -> Iterator[Figure]:
+def quickstart_figures(found: RepeatedResult) -> Iterator[Figure]:
+    """List what each seed reached, beside what it is to reach."""
+    least = GAINS.get(found.preset)
     for one in found.results:
         compared, of = one.held_out, f"seed {one.seed}"
         yield Figure(name=f"{of}: right before", value=100 * compared.before, unit="%")
         yield Figure(name=f"{of}: right after", value=100 * compared.after, unit="%")
-        yield Figure(name=f"{of}: gain", value=100 * compared.difference, unit="points")
+        gain = 100 * compared.difference
+        yield Figure(
+            name=f"{of}: gain",
+            value=gain,
+            unit="points",
+            aim=None if least is None else f">= {least}",
+            met=None if least is None else gain >= least,
+        )
         name = f"{of}: lower end of its 95 % interval"
         yield Figure(
             name=name, value=100 * compared.low, unit="points", aim="> 0", met=compared.low > 0
         )
-        yield Figure(name=f"{of}: a run, after its start", value=one.minutes, unit="min")
+        bounded = one.coach is not None
+        yield Figure(
+            name=f"{of}: a run, after its start",
+            value=one.minutes,
+            unit="min",
+            aim=f"<= {MOST_MINUTES}" if bounded else None,
+            met=one.minutes <= MOST_MINUTES if bounded else None,
+        )
         if one.coach is not None:
             yield from _coach_figures(one.coach, of, one.minutes)
 

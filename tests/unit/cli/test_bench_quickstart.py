@@ -1,17 +1,23 @@
 """The quickstart's bench takes finished runs of the preset and nothing else."""
 
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
 from mappa_cli.benches import run_bench
-from mappa_cli.benches.quickstart import read_result
+from mappa_cli.benches.quickstart import RepeatedResult, quickstart_figures, read_result
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
 from mappa_core.evaluate.comparison import compare
 
-STORED = Path(__file__).parents[3] / "docs" / "quickstart.json"
+DOCS = Path(__file__).parents[3] / "docs"
+both = pytest.mark.parametrize("stored", ["quickstart", "quickstart_llm_coach"])
+
+
+def results_of(stored: str) -> RepeatedResult:
+    return read_result(DOCS / f"{stored}.json")
 
 
 @pytest.mark.parametrize(
@@ -44,8 +50,9 @@ def test_a_file_that_holds_something_else_is_refused(tmp_path: Path) -> None:
             read_result(file)
 
 
-def test_every_stored_gain_is_that_of_its_own_counts() -> None:
-    for one in read_result(STORED).results:
+@both
+def test_every_stored_gain_is_that_of_its_own_counts(stored: str) -> None:
+    for one in results_of(stored).results:
         right = {(line.phase, line.iteration): line.right for line in one.iterations}
         last = max(line.iteration for line in one.iterations)
         of = one.held_out.episodes
@@ -54,8 +61,9 @@ def test_every_stored_gain_is_that_of_its_own_counts() -> None:
         assert one.held_out.low < one.held_out.difference < one.held_out.high
 
 
-def test_every_stored_interval_is_that_of_its_own_counts() -> None:
-    for one in read_result(STORED).results:
+@both
+def test_every_stored_interval_is_that_of_its_own_counts(stored: str) -> None:
+    for one in results_of(stored).results:
         held_out = one.held_out
         # One episode of each problem on each side: those that changed rose or fell by one.
         assert held_out.episodes == held_out.problems
@@ -72,7 +80,29 @@ def test_every_stored_interval_is_that_of_its_own_counts() -> None:
         assert held_out.high == pytest.approx(again.high, abs=1.5 / held_out.problems)
 
 
-def test_every_stored_run_is_one_of_its_own() -> None:
-    results = read_result(STORED).results
+@both
+def test_every_stored_run_is_one_of_its_own(stored: str) -> None:
+    results = results_of(stored).results
     for names in zip(*((one.run, one.seed, one.iterations) for one in results), strict=True):
         assert len(set(names)) == len(results)
+
+
+@both
+def test_every_stored_run_reached_what_it_is_to_reach(stored: str) -> None:
+    figures = list(quickstart_figures(results_of(stored)))
+    assert [figure.name for figure in figures if figure.met is False] == []
+    aims = {figure.name.partition(": ")[2] for figure in figures if figure.aim is not None}
+    assert {"gain", "lower end of its 95 % interval"} <= aims
+
+
+def test_a_seed_that_gained_too_little_or_took_too_long_is_told() -> None:
+    stored = results_of("quickstart_llm_coach")
+    first, *others = stored.results
+    less = replace(first.held_out, difference=0.1, low=0.01)
+    worse = replace(first, minutes=21.0, held_out=less)
+    missed = [
+        figure.name
+        for figure in quickstart_figures(replace(stored, results=(worse, *others)))
+        if figure.met is False
+    ]
+    assert missed == ["seed 1: gain", "seed 1: a run, after its start"]
