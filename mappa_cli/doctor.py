@@ -161,10 +161,9 @@ def recording(config: TrainConfig) -> str:
 
 
 def local_coaches(config: CoachConfig, settings: Settings) -> tuple[str, ...]:
-    """Say of each local coach what its server takes and whether the weights are there."""
-    local = {coach.model: coach for coach in config.scoring if coach.is_local}
+    """Say of each server of local coaches what it takes and whether the weights are there."""
     return tuple(
-        f"coach local {name}: {coach_need(coach, settings)}" for name, coach in local.items()
+        f"coach local {coach.model}: {coach_need(coach, settings)}" for coach in config.served
     )
 
 

@@ -73,8 +73,7 @@ def coach_items(config: CoachConfig, models: Path, gpu_bytes: float) -> Iterator
     `gpu_bytes` are the GPU's; 0 without one. Of a model that is neither there nor one of
     `mappa coach-model`, all but the weights is counted on a CPU, and its share on a GPU.
     """
-    servers = {(each.model, each.server): each for each in config.scoring if each.is_local}
-    for coach in servers.values():
+    for coach in config.served:
         what = f"the coach's server ({coach.model})"
         for phase in PHASES:
             if coach.server.device == "cpu" or not gpu_bytes:

@@ -1,5 +1,6 @@
 """Which coach scores, what it may cost, and what it is asked."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pydantic import Field, model_validator
@@ -48,7 +49,7 @@ class ContextCacheConfig(Section):
 
 
 class ServerConfig(Section):
-    """The vLLM server that a local coach is asked through; coaches of one model share it."""
+    """The vLLM server that a local coach is asked through; coaches that say the same share it."""
 
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="Where it runs.")
     dtype: Literal["bfloat16", "float32"] = Field(
@@ -181,6 +182,11 @@ class CoachModelConfig(Section):
         return row is not None and row.is_ours
 
     @property
+    def server_key(self) -> tuple[str, str]:
+        """Name what its server is started with: coaches of the same key share one."""
+        return self.model, self.server.model_dump_json(exclude={"rationale_characters"})
+
+    @property
     def charged(self) -> PricesConfig:
         """What its tokens cost: nothing on a server of ours, whatever provider was meant before."""
         return PricesConfig() if self.is_local else self.prices
@@ -230,7 +236,32 @@ class CoachConfig(CoachModelConfig):
         "said), outcome_only or full.",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _second_shares_the_server(cls, given: object) -> object:
+        """Let a second coach of the same local model have the first one's server.
+
+        What it says of `server` itself holds; where that is another one, it has one of its own.
+        """
+        match given:
+            case {
+                "server": Mapping() as server,
+                "second": {"backend": backend, "model": model, **rest} as second,
+                **others,
+            } if (backend, model) == (others.get("backend"), others.get("model")):
+                own = rest.get("server", {})
+                merged = {**server, **own} if isinstance(own, Mapping) else own
+                return {**others, "server": server, "second": {**second, "server": merged}}
+            case _:
+                return given
+
     @property
     def scoring(self) -> tuple[CoachModelConfig, ...]:
         """The coaches that score anything."""
         return (self, self.second) if self.second.share else (self,)
+
+    @property
+    def served(self) -> tuple[CoachModelConfig, ...]:
+        """One local coach for each server that scoring takes."""
+        by_server = {each.server_key: each for each in self.scoring if each.is_local}
+        return tuple(by_server.values())

@@ -57,7 +57,7 @@ def arguments(model: Path, name: str, config: ServerConfig, device: str) -> tupl
 
 
 class CoachServer:
-    """Keeps one server for all local coaches of this process that ask the same model."""
+    """Keeps one server for all local coaches of this process that have the same `server_key`."""
 
     def __init__(self, config: CoachModelConfig, settings: Settings) -> None:
         self._config, self._settings = config, settings
@@ -179,7 +179,8 @@ _shared: dict[tuple[str, ...], CoachServer] = {}
 
 def shared_server(config: CoachModelConfig, settings: Settings) -> CoachServer:
     """Take part in the server for a coach's model; `leave` gives it up."""
-    server = _shared.setdefault(_key(config, settings), CoachServer(config, settings))
+    key = (*config.server_key, str(settings.home))
+    server = _shared.setdefault(key, CoachServer(config, settings))
     server.users += 1
     return server
 
@@ -192,11 +193,3 @@ async def leave(server: CoachServer) -> None:
     for key in [key for key, shared in _shared.items() if shared is server]:
         del _shared[key]
     await server.close()
-
-
-def _key(config: CoachModelConfig, settings: Settings) -> tuple[str, ...]:
-    return (
-        config.model,
-        config.server.model_dump_json(exclude={"rationale_characters"}),
-        str(settings.home),
-    )

@@ -36,7 +36,8 @@ def coach_config(model: Path) -> CoachConfig:
             "device": "cpu",
         },
     }
-    return CoachConfig.model_validate(one | {"second": one | {"share": 1.0}})
+    second = {name: value for name, value in one.items() if name != "server"}
+    return CoachConfig.model_validate(one | {"second": second | {"share": 1.0}})
 
 
 @pytest.mark.slow

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from mappa_cli.doctor import local_coaches
 from mappa_core.app.coach_plan import coach_items, coach_need
 from mappa_core.app.config_files import load_config
 from mappa_core.app.memory import plan_memory
 from mappa_core.coach.config import CoachConfig
 from mappa_core.core.settings import Settings
-from mappa_core.train.memory_plan import GB
+from mappa_core.train.memory_items import GB, PHASES
 
 
 def local(model: str, **server: object) -> CoachConfig:
@@ -51,6 +52,20 @@ def test_a_server_on_a_gpu_holds_weights_and_cache_and_coaches_of_one_model_shar
     items = list(coach_items(config, settings.models, 80 * GB))
     expected = 3 * GB + 4 * 2**30 + 1.5 * GB
     assert [item.gpu_bytes for item in items] == [expected, expected]
+
+
+@pytest.mark.parametrize(
+    ("changes", "servers"),
+    [((), 1), (("server.rationale_characters=90",), 1), (("server.calls=4",), 2)],
+)
+def test_plan_and_doctor_count_the_servers_that_run(
+    changes: tuple[str, ...], servers: int, settings: Settings
+) -> None:
+    model = load_config(PRESET).coach.model
+    second = ("backend=local", f"model={model}", "share=0.5", "max_output_tokens=400", *changes)
+    coach = load_config(PRESET, [f"coach.second.{change}" for change in second]).coach
+    assert len(list(coach_items(coach, settings.models, 0))) == len(PHASES) * servers
+    assert len(local_coaches(coach, settings)) == servers
 
 
 def test_weights_that_are_not_there_are_said_with_how_they_are_had(settings: Settings) -> None:

@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from mappa_core.coach.attempts import RequestTemplate
-from mappa_core.coach.config import CoachModelConfig, ServerConfig
+from mappa_core.coach.config import CoachConfig, CoachModelConfig, ServerConfig
 from mappa_core.coach.evidence import CLOSED_BRIEFLY, system_text
 from mappa_core.coach.providers.local import LocalProvider
 from mappa_core.coach.providers.local_server import arguments, leave, shared_server
@@ -154,6 +154,27 @@ def test_coaches_of_one_model_share_a_server_and_the_last_one_stops_it() -> None
         await leave(later)
 
     asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("second", "servers"),
+    [({}, 1), ({"server": {"rationale_characters": 90}}, 1), ({"server": {"calls": 4}}, 2)],
+)
+def test_a_second_coach_has_the_server_of_the_first_unless_it_says_another(
+    second: dict[str, Any], servers: int
+) -> None:
+    one = {"backend": "local", "model": "judge", "max_output_tokens": 400}
+    server = {"rationale_characters": 200, "calls": 16, "max_model_length": 4096}
+    config = CoachConfig.model_validate(
+        one | {"server": server, "second": one | {"share": 0.5} | second}
+    )
+    assert config.second.server.max_model_length == 4096
+    of_coaches = [shared_server(each, Settings()) for each in config.scoring]
+    for each in of_coaches:
+        asyncio.run(leave(each))
+    assert len(set(of_coaches)) == len(config.served) == servers
+    # As a run stores it.
+    assert CoachConfig.model_validate(config.model_dump(mode="json")) == config
 
 
 class Placed:
