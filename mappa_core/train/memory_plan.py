@@ -14,8 +14,8 @@ The update is that of a model that is read by tree. One that is read padded hold
 padding counts in its micro-batches, but its own attention in place of the tree's mask and copies.
 
 On a CPU all is planned as float32, which it is at most; servers stay awake, and a sequence is read
-whole, however long: the two presets for a CPU take 9.8 and 16.0 GB by it; their processes were seen
-to take 8.4 and 16.6, in float32.
+whole, however long: the three presets for a CPU take 9.8, 16.0 and 18.5 GB by it, and prefect.yaml
+states these, rounded up.
 """
 
 from collections.abc import Iterator

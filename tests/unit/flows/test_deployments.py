@@ -1,6 +1,8 @@
 """prefect.yaml: presets as they are in configs/, and a form that refuses what is out of bounds."""
 
 import importlib
+import re
+from math import ceil
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,6 +17,9 @@ from prefect.utilities.schema_tools.validation import validate
 
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import load_config
+from mappa_core.app.memory import plan_memory
+from mappa_core.core.settings import Settings
+from mappa_core.train.memory_items import GB
 
 ROOT = Path(__file__).parents[3]
 DEPLOYMENTS = {
@@ -52,6 +57,23 @@ def test_the_deployments_have_their_fixed_names() -> None:
 def test_a_deployment_holds_the_preset_of_its_name(name: str) -> None:
     config = TrainConfig.model_validate(DEPLOYMENTS[name]["parameters"]["config"])
     assert config == load_config(ROOT / "configs" / f"{name}.yaml")
+
+
+def test_memory_is_stated_as_the_plan_has_it(tmp_path: Path) -> None:
+    settings = Settings.model_validate({"MAPPA_HOME": tmp_path})
+    stated: dict[str, int] = {}
+    for name, each in DEPLOYMENTS.items():
+        if each["entrypoint"] == "flows.train.train" and each["work_pool"]["name"] == "cpu":
+            config = TrainConfig.model_validate(each["parameters"]["config"])
+            (planned,) = plan_memory(config, settings, None, 23 * 2**30)
+            (said,) = re.findall(r"(\d+) GB of memory", each["description"])
+            assert int(said) == ceil(planned.host_bytes / GB), name
+            stated[name] = int(said)
+    assert stated.keys() >= {"quickstart", "quickstart_llm_coach", "dsbench"}
+    most = f"at most {max(stated.values())} GB there"
+    assert most in (ROOT / "docs" / "deploy.md").read_text()
+    preset = (ROOT / "configs" / "quickstart_llm_coach.yaml").read_text()
+    assert f"Memory: {stated['quickstart_llm_coach']} GB" in preset
 
 
 @pytest.mark.parametrize("name", DEPLOYMENTS)

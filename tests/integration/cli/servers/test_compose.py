@@ -97,8 +97,12 @@ def test_a_worker_has_the_memory_that_its_pools_deployments_state(services: dict
         if deployment["entrypoint"] != "flows.train.train":
             continue
         (needed,) = re.findall(r"(\d+) GB of memory", deployment["description"])
-        pool = deployment["work_pool"]["name"]
-        worker = services["worker" if pool == "cpu" else "gpu-worker"]
-        assert int(needed) * 10**9 <= int(worker["mem_limit"].removesuffix("g")) * 2**30, deployment
-        stated += 1
-    assert stated >= 4
+        pool = f"--pool {deployment['work_pool']['name']} "
+        for worker in WORKERS:
+            service = services[worker]
+            if pool in " ".join(service["command"]):
+                limit = int(service["mem_limit"].removesuffix("g")) * 2**30
+                assert int(needed) * 10**9 <= limit, (worker, deployment)
+                stated += 1
+    # Two workers have the pool `cpu`, with four deployments; one has `gpu`.
+    assert stated >= 9
