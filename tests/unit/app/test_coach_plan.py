@@ -10,6 +10,7 @@ from mappa_core.app.config_files import load_config
 from mappa_core.app.memory import plan_memory
 from mappa_core.coach.config import CoachConfig
 from mappa_core.core.settings import Settings
+from mappa_core.models.package_table import PACKAGED
 from mappa_core.train.memory_items import GB, PHASES
 
 
@@ -71,8 +72,16 @@ def test_plan_and_doctor_count_the_servers_that_run(
 def test_weights_that_are_not_there_are_said_with_how_they_are_had(settings: Settings) -> None:
     need = coach_need(local("qwen2.5-coder-1.5b-instruct"), settings)
     assert need.startswith("weights are not there; `mappa coach-model qwen2.5-coder-1.5b")
-    assert "needs 7 GB of disk; its server takes 6.1 GB of a GPU, or 8.7 GB of memory" in need
+    assert "needs 6 GB of disk; its server takes 6.1 GB of a GPU, or 8.7 GB of memory" in need
     assert "the first run fetches them" in coach_need(local("Qwen/Qwen3-4B"), settings)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/coach.md"])
+def test_the_pages_say_what_the_presets_coach_takes_of_the_disk(page: str) -> None:
+    model = PACKAGED[load_config(PRESET).coach.model]
+    needed, stays = model.needed_bytes / GB, model.weights_bytes / GB
+    said = f"fetches {model.gguf_bytes / GB:.1f} GB, takes {needed:.0f} GB of disk meanwhile"
+    assert f"{said} and {stays:.1f} GB after" in (PRESET.parents[1] / page).read_text()
 
 
 def test_the_presets_plan_counts_its_coach_before_its_weights_are_fetched(
