@@ -135,8 +135,11 @@ class _Fixed:
         dealt = self.compared(scores)
         errors = self.errors(dealt, dealt.mean(axis=0))
         own = self.start.estimate.standard_error
-        low, high = np.quantile(errors, [ODD / 2, 1 - ODD / 2])
-        return 1.0 if low <= own <= high else own / float(np.sqrt((errors**2).mean()))
+        known = errors[np.isfinite(errors)]
+        if not (np.isfinite(own) and len(known)):
+            return 1.0
+        low, high = np.quantile(known, [ODD / 2, 1 - ODD / 2])
+        return 1.0 if low <= own <= high else own / float(np.sqrt((known**2).mean()))
 
     def compared(self, scores: Floats) -> Floats:
         """(m, S) differences in every set of scores; from (M, S)."""

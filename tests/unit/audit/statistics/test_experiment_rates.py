@@ -94,3 +94,13 @@ def test_a_power_is_told_where_scores_go_missing_whatever_the_work_is_called() -
 
 def test_nothing_asked_has_no_rates() -> None:
     assert experiment_rates(make_experiment(RNG(2), honest, actions=0), 20, 0.5) == ()
+
+
+@pytest.mark.parametrize("level", [4.5, 30.0])
+@pytest.mark.parametrize("actions", [2, 4, 8])
+def test_an_experiment_too_small_for_an_error_has_rates(actions: int, level: float) -> None:
+    """So few pairs, or the same score in all of them, have no standard error."""
+    for seed in range(5):
+        tiny = make_experiment(RNG([seed, 6]), honest, actions=actions, problems=3, level=level)
+        alarm, *_ = experiment_rates(tiny, 20, 0.5)
+        assert isinstance(alarm, Rate)
