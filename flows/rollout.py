@@ -87,7 +87,7 @@ async def play(
 
 @task(
     name="coach_score",
-    task_run_name="score {label}",
+    task_run_name="coach_score {label}",
     cache_policy=NO_CACHE,
     retries=RETRIES,
     retry_delay_seconds=RETRY_SECONDS,

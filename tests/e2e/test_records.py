@@ -2,15 +2,24 @@
 
 import asyncio
 import re
+import time
+from collections import Counter
 from dataclasses import replace
 from uuid import UUID
 
 import pytest
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterId,
+    FlowRunFilterName,
+    FlowRunFilterParentFlowRunId,
+)
+from prefect.client.schemas.objects import StateType
 
 from flows.pages import REPORT, key_of
 from flows.train import train
+from mappa_core.app import recording
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import with_overrides
 from mappa_core.app.services import Services, use
@@ -23,22 +32,38 @@ from mappa_core.core.settings import SERVED_PAGES
 from mappa_core.store.store import Store
 from tests.e2e.artifacts import artifacts_of
 from tests.e2e.conftest import MakeServices
+from tests.e2e.toy import Caller, Cave
 from tests.fakes.tracking import MemoryRegistry, MemoryTracker
 
+FLOWS = {"evaluate_held_out-0": 1, "rollout-0": 1, "evaluate_held_out-1": 1}
+TRAINED = Counter({**FLOWS, "update": 1, "register": 1})
+PLAYED = Counter(episode=6, coach_score=6, generate=6, execute=6)
+TASK_RUNS = {"auto": TRAINED + PLAYED, "action": TRAINED + PLAYED, "rollout": TRAINED}
+"""Of an iteration of six episodes, each of one action that calls a tool."""
 
-@pytest.mark.parametrize("granularity", ["auto", "action", "rollout"])
+
+@pytest.mark.parametrize("granularity", TASK_RUNS)
 def test_everything_a_run_did_can_be_read_back(
     store: Store,
     make_services: MakeServices,
     toy_config: TrainConfig,
     granularity: str,
     caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # However fast this machine plays.
+    monkeypatch.setattr(recording, "MOST_SHARE", 1000.0)
     short = {"iterations": 1, "episodes_per_problem": 3, "granularity": granularity}
     rollout, unwatched = toy_config.rollout.model_copy(update=short), AuditConfig(anchors=0)
     config = toy_config.model_copy(update={"rollout": rollout, "audit": unwatched})
     watched = AuditStore(store.database)
-    services = replace(make_services(config), audit=watched, dashboard="http://10.0.0.5:8265")
+    services = replace(
+        make_services(config),
+        team=Caller(),
+        toolbox=Cave(),
+        audit=watched,
+        dashboard="http://10.0.0.5:8265",
+    )
 
     async def body() -> list[str]:
         await services.engine.start()
@@ -53,7 +78,9 @@ def test_everything_a_run_did_can_be_read_back(
 
     assert asyncio.run(body()) == ["train toy"]
     (run, *_) = store.runs.list_runs()
-    assert ("Prefect records every" in caplog.text) == (granularity == "auto")
+    told = "Prefect records every action from here on" in caplog.text
+    assert told == (granularity == "auto")
+    assert _task_runs_of(run, TASK_RUNS[granularity]) == TASK_RUNS[granularity]
     _check_pages(run, services)
     figures = store.figures.get_iteration_figures(run.id, "train", 1)
     assert (figures.episodes, figures.failed, figures.agents[0].unscored) == (6, 0, 0)
@@ -85,6 +112,30 @@ def test_everything_a_run_did_can_be_read_back(
     logged = services.tracker.metrics[run.mlflow_run_id or ""]
     assert logged[1, "speaker/score"] == figures.agents[0].mean_score
     assert (1, "held_out/gain") in logged
+
+
+def _task_runs_of(run: Run, expected: Counter[str]) -> Counter[str]:
+    """Task runs of a run's only iteration by the first word of their names.
+
+    They reach the server as events, in their order; waits until none of the `expected` is missing.
+    """
+    deadline = time.monotonic() + 60
+    mine = UUID(run.prefect_flow_run_id or "")
+    inside = FlowRunFilter(
+        parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[mine]),
+        name=FlowRunFilterName(any_=["rollout train 1"]),
+    )
+    with get_client(sync_client=True) as client:
+        (played,) = client.read_flow_runs(flow_run_filter=inside)
+        where = FlowRunFilter(id=FlowRunFilterId(any_=[mine, played.id]))
+        while True:
+            found = client.read_task_runs(flow_run_filter=where)
+            names = Counter(
+                each.name.split()[0] for each in found if each.state_type == StateType.COMPLETED
+            )
+            if expected <= names or time.monotonic() > deadline:
+                return names
+            time.sleep(0.2)
 
 
 def _check_pages(run: Run, services: Services) -> None:

@@ -9,30 +9,9 @@ from flows.rollout import rollout
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.runs import prepare_run, stored_run
 from mappa_core.app.services import use
-from mappa_core.core.records.tools import Limits, RefusedCall, Tool, ToolCall, ToolResult
-from mappa_core.rollout.actions import refusal
 from mappa_core.store.store import Store
 from tests.e2e.conftest import MakeServices
-from tests.e2e.toy import Monologue
-
-ECHO = Tool(server="cave", name="echo", description="", schema={})
-
-
-class Caller(Monologue):
-    """Whatever its agent says is a call."""
-
-    def code_in(self, agent: str, text: str) -> ToolCall:
-        return ToolCall(text=text, tool=ECHO, arguments={"said": text})
-
-
-class Cave:
-    """A toolbox that says a call again."""
-
-    tools = (ECHO,)
-
-    async def call(self, call: ToolCall, limits: Limits) -> ToolResult:
-        refused = refusal(RefusedCall(text=call.text, reason=""))
-        return replace(refused, stdout=f"{call.arguments['said']}!", tier=f"mcp:{call.tool.server}")
+from tests.e2e.toy import Caller, Cave
 
 
 @pytest.mark.slow

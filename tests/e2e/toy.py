@@ -2,7 +2,7 @@
 
 import random
 import string
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mappa_core.app.config import TrainConfig
@@ -12,7 +12,9 @@ from mappa_core.coach.protocols import Coach
 from mappa_core.core import ids
 from mappa_core.core.records.episodes import Episode, Message, Observation, Problem
 from mappa_core.core.records.scores import CoachCase, CoachIdentity, CoachScore, Unscored
+from mappa_core.core.records.tools import Limits, RefusedCall, Tool, ToolCall, ToolResult
 from mappa_core.models.tokenizer import ChatTokenizer
+from mappa_core.rollout.actions import refusal
 from mappa_core.rollout.engines.transformers.engine import TransformersEngine
 from mappa_core.rollout.teams.base import AgentSpec, Team
 from mappa_core.rollout.teams.prompts import PromptSet
@@ -43,6 +45,26 @@ class Monologue(Team):
 
     def final_answer(self, episode: Episode) -> str | None:
         return episode.turns[-1].action.text if episode.turns else None
+
+
+ECHO = Tool(server="cave", name="echo", description="", schema={})
+
+
+class Caller(Monologue):
+    """Whatever its agent says is a call."""
+
+    def code_in(self, agent: str, text: str) -> ToolCall:
+        return ToolCall(text=text, tool=ECHO, arguments={"said": text})
+
+
+class Cave:
+    """A toolbox that says a call again."""
+
+    tools = (ECHO,)
+
+    async def call(self, call: ToolCall, limits: Limits) -> ToolResult:
+        refused = refusal(RefusedCall(text=call.text, reason=""))
+        return replace(refused, stdout=f"{call.arguments['said']}!", tier=f"mcp:{call.tool.server}")
 
 
 class Cues:
