@@ -92,6 +92,10 @@ def test_a_worker_plays_scores_trains_audits_and_ends_a_run(database_url: str) -
     store.runs.add_manifest(RUN.id, "train", [known])
     assert store.episodes.get_episode(str(EPISODE.id)).problem == known
     audit = AuditStore(store.database)
+    # Its coach's exam, before it begins.
+    assert audit.exam(EXAM.id) is None
+    audit.add([EXAM])
+    assert audit.exam(EXAM.id) == EXAM
     audit_run(audit, RUN.name, 0.5, record=True, simulations=0)
     audit_run(audit, RUN.name, 0.5, record=True, simulations=0)
     # What a person who is asked in between may choose.
