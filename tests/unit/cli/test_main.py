@@ -53,6 +53,7 @@ def failing(
         (["train", "rollout.agent_tokens.verifer=9"], "agent_tokens.verifer: team mathchat has"),
         (["train", "audit.stop_on=[coach]", "audit.anchors=0"], "nothing is watched"),
         (["bench", "nothing"], "rollout"),
+        (["coach-model", "llama"], "llama: there are qwen2.5-coder-1.5b-instruct, qwen2.5-coder-0"),
         (["audit", "run", "--margin", "nan"], "--margin is above 0 points"),
         (["audit", "run", "--margin", "inf"], "--margin is above 0 points"),
         (["audit", "run", "--set", "coach.temperature=0"], "--set needs --before or --against"),
