@@ -1,4 +1,8 @@
-"""Several SandboxFusion servers as one sandbox, against real servers that die and come back."""
+"""Several SandboxFusion servers as one sandbox, against processes that die and come back.
+
+They are `tests/fakes/fusion_server.py`, which speaks SandboxFusion's API over a real network; the
+server itself is started by `.ci/sandbox-fusion`, for the other tests of this folder.
+"""
 
 import asyncio
 import subprocess
