@@ -16,7 +16,7 @@ from mappa_core.grading.metrics import METRICS
 from mappa_core.grading.submissions import grade, parse_key
 from mappa_core.rollout.config import ProblemsConfig
 from mappa_core.rollout.problems import problem_source
-from mappa_core.rollout.protocols import TaskSource
+from tests.dsbench_layout import Layout
 
 DATA = Path(__file__).parents[4].parent / "shared" / "data"
 
@@ -26,61 +26,6 @@ def published() -> dict[str, dict[str, object]]:
     if not file.exists():
         pytest.skip(f"{file} is not here")
     return json.loads(file.read_text())
-
-
-class Layout:
-    """A DSBench folder with as much in it as a test wants."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.prompts: dict[str, object] = {}
-
-    def add(self, name: str, targets: list[str], metric: str = "rmse", kind: str = "regression"):
-        data, answers = self.root / "data_resplit" / name, self.root / "answers" / name
-        data.mkdir(parents=True)
-        answers.mkdir(parents=True)
-        seen = len(self.prompts)
-        header, values = ",".join(targets), ",".join(f"{seen}.5" for _ in targets)
-        (data / "train.csv").write_text(f"Id,x,{header}\n1,{seen},{values}\n")
-        (data / "test.csv").write_text(f"Id,x\n7,{seen}\n8,2\n")
-        first, second = (",".join([value] * len(targets)) for value in (f"{seen / 100}", "1"))
-        (answers / "test_answer.csv").write_text(
-            f"Id,{header},note\n7,{first},{seen}\n8,{second},n\n"
-        )
-        self.prompts[name] = {
-            "cleaned_prompt": f"Task: predict {targets[0]} of {name}.",
-            "metric": metric,
-            "task_type": kind,
-            "target_column": targets if len(targets) > 1 else targets[0],
-            "id_column": "Id",
-        }
-
-    def source(
-        self,
-        train: list[str],
-        held_out: list[str],
-        size: int = 8,
-        workspace_mib: int | None = None,
-        *,
-        skip_unusable: bool = False,
-    ) -> TaskSource:
-        (self.root / "prompts.json").write_text(json.dumps(self.prompts))
-        for file, names in (("train.json", train), ("eval.json", held_out)):
-            lines = [json.dumps({"prompt": "p", "metadata": {"task_id": name}}) for name in names]
-            (self.root / file).write_text("\n".join(lines) + "\n")
-        config = ProblemsConfig(
-            source="dsbench",
-            folder=self.root,
-            prompts_file=self.root / "prompts.json",
-            train_files=(self.root / "train.json",),
-            held_out_files=(self.root / "eval.json",),
-            train_size=size,
-            held_out_size=size,
-            skip_unusable=skip_unusable,
-        )
-        found = problem_source(config, workspace_mib)
-        assert isinstance(found, TaskSource)
-        return found
 
 
 @pytest.fixture
