@@ -70,16 +70,17 @@ async def train(
     """
     await check_deployment(config.learner.deployment)
     last, every = config.rollout.iterations, config.evaluation.every
-    opening = open_services(config, Settings(), get_run_logger(), despite=despite)
+    resumes = resume is not None
+    opening = open_services(config, Settings(), get_run_logger(), resumes=resumes, despite=despite)
     async with global_limits(), opening as port:
         check_run(config, port.team, port.problems)
         check_reading(port.coaches, port.team, port.problems)
         await asyncio.to_thread(
             check_correction, config.audit, port.audit, port.scoring_coach.identity
         )
-        if resume is None:
+        if not resumes:
             check_caps(config.coach, port.team, port.problems)
-        if resume is None and port.audit is not None:
+        if not resumes and port.audit is not None:
             tell = port.progress.on_notice
             await check_exam(port.scoring_coach, port.team, config, port.audit, tell)
         async with open_run(port, config, resume) as run, shown(port, run):

@@ -34,6 +34,7 @@ def watched(
     console: Console,
     *,
     trains: bool = True,
+    resumes: bool = False,
     despite: "Collection[Despite]" = (),
 ) -> "Generator[TerminalProgress]":
     """Check a configuration, then start its servers and show its progress for the block.
@@ -47,7 +48,7 @@ def watched(
     from mappa_core.app.services import reporting_to
     from mappa_core.rollout.engines import prestarted
 
-    check_inputs(config, settings, trains=trains, despite=despite)
+    check_inputs(config, settings, trains=trains, resumes=resumes, despite=despite)
     here = config.cluster.backend == "none"
     with (
         prestarted(config.engine, settings.logs) if here else nullcontext(),

@@ -162,9 +162,10 @@ def _print_forecast(config: TrainConfig, settings: Settings, like: str | None) -
     """What the coaches will take, on stderr, so that stdout stays the configuration.
 
     Raises:
-        ConfigError: The rule coach is to score what it cannot read.
+        ConfigError: The rule coach is to score what it cannot read, or a rubric caps by what its
+            coach is not told.
     """
-    from mappa_core.app.checks import check_reading
+    from mappa_core.app.checks import check_caps, check_reading
     from mappa_core.app.forecast import forecast_run, habits_of
     from mappa_core.coach.forecast import lines
     from mappa_core.rollout.problems import problem_source
@@ -184,6 +185,7 @@ def _print_forecast(config: TrainConfig, settings: Settings, like: str | None) -
         return
     backends = {coach.backend for coach in config.coach.scoring}
     check_reading(backends, team, problems)
+    check_caps(config.coach, team, problems)
     if backends == {RULE}:
         typer.echo("coach: the rule coach costs nothing", err=True)
         return
@@ -207,7 +209,8 @@ def _train(
     config: TrainConfig, resume: str | None, settings: Settings, despite: tuple[Despite, ...]
 ) -> None:
     console = open_console()
-    with watched(config, settings, console, despite=despite) as progress:
+    resumes = resume is not None
+    with watched(config, settings, console, resumes=resumes, despite=despite) as progress:
         from flows.train import train as train_flow
 
         try:

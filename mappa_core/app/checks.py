@@ -1,6 +1,6 @@
 """What is refused before anything is written, because the user can mend it."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -12,11 +12,12 @@ from mappa_core.audit.config import AuditConfig
 from mappa_core.audit.store import AuditStore
 from mappa_core.coach.config import RULE, CoachConfig
 from mappa_core.coach.opening import CoachedTeam, check_coaches, coach_rubrics
+from mappa_core.coach.rubrics import TaskType
 from mappa_core.coach.rules import check_rules
 from mappa_core.core.errors import ConfigError
-from mappa_core.core.records.episodes import PolicyVersion
+from mappa_core.core.records.episodes import MEASURED, PolicyVersion
 from mappa_core.core.records.runs import Run
-from mappa_core.core.records.scores import CoachIdentity
+from mappa_core.core.records.scores import CoachIdentity, LabelVisibility
 from mappa_core.core.settings import Settings
 from mappa_core.rollout.config import RolloutConfig
 from mappa_core.rollout.engines import check_engine
@@ -120,11 +121,13 @@ def check_inputs(
     settings: Settings,
     *,
     trains: bool = True,
+    resumes: bool = False,
     despite: Collection[Despite] = (),
 ) -> Team:
     """Refuse what the user can mend, before anything is written; returns the team.
 
     A run that only measures (`trains=False`) asks no coach: its coach needs neither key nor rules.
+    One that is resumed (`resumes=True`) keeps the rubrics that it began with.
 
     Raises:
         UserError: Unknown team, prompts or tools, overlapping problem sets or too few problems, no
@@ -141,6 +144,8 @@ def check_inputs(
     if trains:
         check_coaches(config.coach, settings, coached_team(team))
         check_reading([each.backend for each in config.coach.scoring], team, problems)
+        if not resumes:
+            check_caps(config.coach, team, problems)
         check_fits(config, settings, len(team.agents), despite)
     else:
         check_space(settings.home)
@@ -190,22 +195,53 @@ def check_reading(coaches: Collection[str], team: Team, problems: ProblemSource)
 
 
 def check_caps(config: CoachConfig, team: Team, problems: ProblemSource) -> None:
-    """Refuse rubrics that cap some of the kinds of work to be scored, and others not at all.
+    """Refuse rubrics that cap some of the kinds of work to be scored, or by what no coach is told.
 
     Raises:
-        ConfigError: A kind of training task has no caps, and another kind has some.
+        ConfigError: A kind of training task has no caps, and another kind has some; or a cap is by
+            a figure that is not measured, or that `coach.visibility` hides.
     """
-    kinds = {problem.task_type for problem in problems.train()}
+    kinds, coached = {problem.task_type for problem in problems.train()}, coached_team(team)
     for coach in config.scoring:
-        rubrics = coach_rubrics(coach, coached_team(team))
-        for agent, rubric in () if rubrics is None else rubrics.rubrics.items():
-            uncapped = sorted(kinds - rubric.task_types.keys())
-            if uncapped and any(kind.metric for kind in rubric.task_types.values()):
-                raise ConfigError(
-                    f"rubric set {coach.rubric} caps {' and '.join(rubric.task_types)} of agent "
-                    f"{agent} by what was measured, and not {', '.join(uncapped)}: name another "
-                    "one as coach.rubric"
-                )
+        rubrics = coach_rubrics(coach, coached)
+        if rubrics is None:
+            continue
+        for agent in coached.agents:
+            types = rubrics.rubrics[agent].task_types
+            if (fault := _fault_of_caps(types, kinds, agent, config.visibility)) is not None:
+                raise ConfigError(f"rubric set {coach.rubric} caps {fault}")
+
+
+def _fault_of_caps(
+    types: Mapping[str, TaskType],
+    kinds: Collection[str],
+    agent: str,
+    visibility: Mapping[str, LabelVisibility],
+) -> str | None:
+    """Say whom and what an agent's rubric caps in a way that its coach cannot follow, if any."""
+    uncapped = sorted(kind for kind in kinds if kind not in types)
+    if uncapped and any(kind.metric for kind in types.values()):
+        return (
+            f"{' and '.join(types)} of agent {agent} by what was measured, and not "
+            f"{', '.join(uncapped)}: name another one as coach.rubric"
+        )
+    capped = {
+        kind: metric
+        for kind in sorted(kinds)
+        if kind in types and (metric := types[kind].metric) is not None
+    }
+    unmeasured = [metric for kind, metric in capped.items() if metric not in MEASURED.get(kind, ())]
+    if unmeasured:
+        return (
+            f"agent {agent} by {' and '.join(unmeasured)}, which is not measured of such tasks: "
+            "name another one as coach.rubric"
+        )
+    if capped and visibility.get(agent, LabelVisibility.NEVER) is LabelVisibility.NEVER:
+        return (
+            f"agent {agent} by {' and '.join(capped.values())}, which its coach is not told: set "
+            f"coach.visibility.{agent}=outcome_only"
+        )
+    return None
 
 
 def check_sampling(config: RolloutConfig) -> None:

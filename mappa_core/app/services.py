@@ -176,6 +176,7 @@ async def open_services(
     log: Log | None = None,
     *,
     trains: bool = True,
+    resumes: bool = False,
     despite: Collection[Despite] = (),
 ) -> AsyncGenerator[Services]:
     """Build what `config` asks for, or take what an enclosing `use` provides.
@@ -185,6 +186,7 @@ async def open_services(
         settings: Where things are.
         log: Told what happens outside of `reporting_to`; None for the logger `mappa`.
         trains: Whether actions are to be scored; a run that only measures opens no coach.
+        resumes: Whether a stored run goes on.
         despite: Refusals to overrule, as in `check_inputs`.
 
     Raises:
@@ -195,7 +197,9 @@ async def open_services(
     if provided is not None:
         yield provided
         return
-    await asyncio.to_thread(check_inputs, config, settings, trains=trains, despite=despite)
+    await asyncio.to_thread(
+        check_inputs, config, settings, trains=trains, resumes=resumes, despite=despite
+    )
     async with AsyncExitStack() as stack:
         progress = _progress.get() or LogProgress(log)
         built = await _build(config, settings, progress, stack, trains=trains)

@@ -160,6 +160,18 @@ def test_a_dry_run_refuses_what_the_rule_coach_cannot_read(
     assert mappa(monkeypatch, capsys, *asked, *model)[0] == 0
 
 
+def test_a_dry_run_refuses_caps_by_what_the_coach_is_not_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("train", "--dry-run", "--config", "dsbench", "coach.backend=gemini", "coach.model=m")
+    code, _, err = mappa(monkeypatch, capsys, *asked)
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.endswith("set coach.visibility.analyst=outcome_only\n")
+    code, _, err = mappa(monkeypatch, capsys, *asked, "coach.visibility.analyst=outcome_only")
+    assert code == 0
+    assert "coach m: about" in err
+
+
 def test_a_dry_run_needs_neither_the_problem_files_nor_a_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

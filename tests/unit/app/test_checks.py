@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,10 @@ from mappa_core.app.checks import (
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import load_config
 from mappa_core.app.services import open_services
+from mappa_core.coach import rubrics
 from mappa_core.coach.config import CoachConfig
 from mappa_core.core.errors import ConfigError, ModelNotFound
+from mappa_core.core.records.scores import LabelVisibility
 from mappa_core.core.settings import Settings
 from mappa_core.rollout.config import ProblemsConfig, RolloutConfig
 from mappa_core.rollout.problems.base import FixedProblems
@@ -62,7 +65,8 @@ def test_a_rubric_that_caps_some_kinds_of_training_tasks_alone_is_refused() -> N
     team = load_team("dsbench", "small-1")
 
     def coach(rubric: str) -> CoachConfig:
-        return CoachConfig(backend="local", model="judge", rubric=rubric)
+        told = {"analyst": LabelVisibility.OUTCOME_ONLY}
+        return CoachConfig(backend="local", model="judge", rubric=rubric, visibility=told)
 
     tasks = Kinds("classification", "extraction")
     with pytest.raises(ConfigError, match="agent analyst by what was measured, and not extraction"):
@@ -71,6 +75,67 @@ def test_a_rubric_that_caps_some_kinds_of_training_tasks_alone_is_refused() -> N
     check_caps(coach("paper-1"), team, Kinds("classification", "regression"))
     check_caps(CoachConfig(), team, tasks)
     check_caps(coach("paper-1"), TEAM, Kinds("aime early"))
+
+
+JUDGE = {"backend": "local", "model": "judge"}
+
+
+@pytest.mark.parametrize(
+    "coach",
+    [
+        JUDGE,
+        {**JUDGE, "visibility": {"modeler": "full", "analyst": "never"}},
+        {"second": {**JUDGE, "share": 0.1}},
+    ],
+)
+def test_a_rubric_that_caps_by_what_its_coach_is_not_told_is_refused(
+    coach: Mapping[str, object],
+) -> None:
+    team, tasks = load_team("dsbench", "small-1"), Kinds("regression", "classification")
+    with pytest.raises(ConfigError) as refused:
+        check_caps(CoachConfig.model_validate(coach), team, tasks)
+    assert str(refused.value) == (
+        "rubric set paper-1 caps agent analyst by roc_auc and rmse_over_sd, which its coach is not "
+        "told: set coach.visibility.analyst=outcome_only"
+    )
+    for told in ("outcome_only", "full"):
+        check_caps(
+            CoachConfig.model_validate({**coach, "visibility": {"analyst": told}}), team, tasks
+        )
+
+
+def test_a_cap_by_a_figure_that_is_not_measured_is_refused(tmp_path: Path) -> None:
+    packaged = Path(rubrics.__file__).parent / "dsbench" / "paper-1"
+    for file in packaged.glob("*.yaml"):
+        (tmp_path / file.name).write_text(file.read_text().replace("rmse_over_sd", "spearman"))
+    told = {"visibility": {"analyst": "full"}, "rubric": str(tmp_path)}
+    coach = CoachConfig.model_validate({**JUDGE, **told})
+    team = load_team("dsbench", "small-1")
+    with pytest.raises(ConfigError, match="analyst by spearman, which is not measured of such"):
+        check_caps(coach, team, Kinds("regression"))
+    check_caps(coach, team, Kinds("classification"))
+
+
+def test_caps_are_looked_at_before_anything_is_started_and_not_again_when_a_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAPPA_HOME", str(tmp_path / "home"))
+    model = str(save_tiny_model(tmp_path / "model"))
+    config = TrainConfig.model_validate(
+        {
+            "team": "dsbench",
+            "model": model,
+            "problems": {"source": "tabular", "train_size": 4, "held_out_size": 2},
+            "rollout": {"problems": 2},
+            "sandbox": {"runtime": "data-science"},
+            "coach": {**JUDGE, "model": model},
+        }
+    )
+    with pytest.raises(ConfigError, match=r"coach\.visibility\.analyst=outcome_only"):
+        check_inputs(config, Settings())
+    assert not (tmp_path / "home").exists()
+    check_inputs(config, Settings(), resumes=True)
+    check_inputs(config, Settings(), trains=False)
 
 
 def test_measuring_asks_for_no_coachs_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """What a coach is told of files and measurements, and whom it names when a file is missing."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from mappa_core.coach.case import case_of, facts_of
 from mappa_core.coach.config import CoachConfig
 from mappa_core.coach.evidence import build_prompt, marker_of
-from mappa_core.coach.rubrics import load_rubrics
+from mappa_core.coach.rubrics import load_rubrics, packaged_rubrics
 from mappa_core.core.records.episodes import Outcome, Turn
 from mappa_core.core.records.scores import Duty, LabelVisibility
 from mappa_core.core.records.tools import ToolStatus
@@ -124,22 +125,45 @@ def test_names_of_files_that_were_read_or_removed_are_part_of_the_marker():
     assert marker(first) != marker(turn(0, "engineer", "xt", "q", "z"))
 
 
+SUBMITTED: Mapping[str, tuple[tuple[str, bytes], ...]] = {
+    "classification": (
+        ("accuracy", b"id,y\n1,a\n2,b\n3,b\n"),
+        ("log_loss", b"id,y\n1,0\n2,1\n3,1\n"),
+    ),
+    "regression": (("smape", b"id,y\n1,1\n2,3\n3,9\n"),),
+    "extraction": (("jaccard", b"id,y\n1,so good\n2,bad\n3,fine\n"),),
+}
+"""By kind of task: what one is measured by, and what is handed in, which is also what is right."""
+CAPPED = sorted(
+    {
+        (*packaged, kind)
+        for packaged in packaged_rubrics()
+        for rubric in load_rubrics(*packaged).rubrics.values()
+        for kind, rules in rubric.task_types.items()
+        if rules.metric is not None
+    }
+)
+
+
 @pytest.mark.parametrize(
-    ("kind", "metric", "labels"),
-    [
-        ("classification", "accuracy", b"id,y\n1,a\n2,b\n3,b\n"),
-        ("classification", "log_loss", b"id,y\n1,0\n2,1\n3,1\n"),
-        ("regression", "smape", b"id,y\n1,1\n2,3\n3,9\n"),
-    ],
+    ("team", "name", "kind", "metric", "labels"),
+    [(*capped, *submitted) for capped in CAPPED for submitted in SUBMITTED[capped[2]]],
 )
 def test_every_figure_that_a_packaged_cap_names_is_in_the_evidence(
-    kind: str, metric: str, labels: bytes
+    team: str, name: str, kind: str, metric: str, labels: bytes
 ):
     """Whatever metric a task is scored by."""
     key = GradingKey(metric=metric, id_column="id", targets=("y",), labels_sha256="0")
     facts = told(GOOD, grade(labels, labels, key))
     shown = facts["the same submission in figures that all tasks of its kind have"]
-    for rubric in load_rubrics("dsbench", "paper-1").rubrics.values():
-        named = rubric.task_types[kind].metric
-        assert named is None or f"{named} " in shown
+    rubrics = load_rubrics(team, name).rubrics.values()
+    named = {rubric.task_types[kind].metric for rubric in rubrics} - {None}
+    assert named
+    assert not [figure for figure in named if f"{figure} " not in shown]
     assert not any("figures" in name for name in told(GOOD, grade(None, labels, key)))
+
+
+def test_the_set_that_caps_all_kinds_of_work_is_among_those():
+    assert {kind for team, name, kind in CAPPED if (team, name) == ("dsbench", "paper-2")} == {
+        *SUBMITTED
+    }
