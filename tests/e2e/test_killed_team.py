@@ -40,6 +40,7 @@ SMALL = (
     "rollout.max_tokens=24",
     "engine.kv_cache_gib=0.25",
     "engine.dtype=float32",
+    "learner.dtype=float32",
 )
 ROWS = """
 SELECT id FROM mappa.action UNION ALL SELECT id FROM mappa.coach_score
