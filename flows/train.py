@@ -15,6 +15,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 from prefect import flow, get_run_logger, task
 from prefect.artifacts import acreate_table_artifact
@@ -141,7 +142,7 @@ async def _learn(port: Services, run: Run, iteration: int, config: TrainConfig) 
         episodes = planned(port.problems, run.id, "train", following, config)
         await serve(port, run.id, step, episodes)
     updates = all_ended(
-        (update_task(run.id, agent.name, iteration, config) for agent in port.team.agents),
+        (partial(update_task, run.id, agent.name, iteration, config) for agent in port.team.agents),
         at_once=config.learner.updates_at_once,
     )
     if not one_off:

@@ -38,16 +38,20 @@ async def together(work: Iterable[Coroutine[object, object, T]]) -> list[T]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def all_ended(work: Iterable[Coroutine[object, object, T]], *, at_once: int) -> list[T]:
+async def all_ended(
+    work: Iterable[Callable[[], Coroutine[object, object, T]]], *, at_once: int
+) -> list[T]:
     """The results in the order of `work`, at most so many under way at a time.
 
-    If one fails the others go on; the first error is raised when all have ended.
+    If one fails the others go on; the first error is raised when all have ended. What is cancelled
+    before its place is free was never called: a coroutine made before would warn that it was never
+    awaited.
     """
     places = asyncio.Semaphore(at_once)
 
-    async def placed(each: Coroutine[object, object, T]) -> T:
+    async def placed(begin: Callable[[], Coroutine[object, object, T]]) -> T:
         async with places:
-            return await each
+            return await begin()
 
     outcomes = await asyncio.gather(*(placed(each) for each in work), return_exceptions=True)
     return [result_of(outcome) for outcome in outcomes]

@@ -1,12 +1,13 @@
 """Nothing that was begun outlives the caller that waits for it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from functools import partial
 from threading import Event
 
 import pytest
 
-from mappa_core.core.concurrency import InOneGo, in_thread, together
+from mappa_core.core.concurrency import InOneGo, all_ended, in_thread, together
 from mappa_core.core.errors import StoreError, Unreachable
 
 
@@ -66,6 +67,27 @@ def test_all_have_ended_when_it_is_cancelled() -> None:
         return work.under_way
 
     assert asyncio.run(body()) == 0
+
+
+def test_what_waits_for_its_place_is_not_begun_when_all_is_cancelled() -> None:
+    asked: list[str] = []
+
+    def begin(name: str, work: Work) -> Coroutine[object, object, None]:
+        asked.append(name)
+        return work.waits()
+
+    async def body() -> int:
+        work = Work()
+        both = (partial(begin, name, work) for name in ("first", "second"))
+        task = asyncio.create_task(all_ended(both, at_once=1))
+        await work.begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return work.under_way
+
+    assert asyncio.run(body()) == 0
+    assert asked == ["first"]
 
 
 def test_a_cancelled_wait_lets_its_thread_finish() -> None:

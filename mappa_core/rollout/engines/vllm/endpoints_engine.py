@@ -12,6 +12,7 @@ Starting a server again is its owner's.
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from mappa_core.core.concurrency import all_ended
 from mappa_core.core.errors import EngineError
@@ -62,7 +63,10 @@ class EndpointsEngine:
             EngineError: One lacks something, or none has answered for `start_seconds`.
         """
         self._probe = await asyncio.to_thread(write_probe, self.setup)
-        await all_ended(map(self._first_try, self._endpoints), at_once=len(self._endpoints))
+        await all_ended(
+            (partial(self._first_try, each) for each in self._endpoints),
+            at_once=len(self._endpoints),
+        )
         await self._present()
 
     async def load(self, policy: PolicyVersion) -> None:
@@ -85,7 +89,7 @@ class EndpointsEngine:
             self._served[policy.agent] = policy
             if old is not None:
                 await all_ended(
-                    (self._drop(old, each) for each in await self._present()),
+                    (partial(self._drop, old, each) for each in await self._present()),
                     at_once=len(self._endpoints),
                 )
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from itertools import repeat
 from typing import Protocol
 
@@ -73,7 +74,7 @@ class VllmEngine:
     async def load(self, policy: PolicyVersion) -> None:
         """Put `policy` into all servers of its agent; returns when the last one has it."""
         servers, _ = self._serving_of(policy)
-        await all_ended((server.load(policy) for server in servers), at_once=len(servers))
+        await all_ended((partial(server.load, policy) for server in servers), at_once=len(servers))
 
     async def generate(self, request: GenerationRequest) -> Completion:
         """Sample one action on a server of the agent, the one that has its problem."""
@@ -153,7 +154,7 @@ async def start_all(turns: Sequence[Sequence[Startable]]) -> None:
         for server in turn:
             await server.start()
 
-    await all_ended((start(turn) for turn in turns), at_once=len(turns))
+    await all_ended((partial(start, turn) for turn in turns), at_once=len(turns))
 
 
 def _whole_model_loader(setup: EngineSetup, device: str) -> WeightLoader:
