@@ -18,11 +18,11 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from mappa_cli.benches.quickstart_coach import ModelCoachResult, coach_figures, model_coach
 from mappa_cli.benches.report import BenchReport, Figure, machine
 from mappa_cli.printing.runs import IterationLine, iteration_lines
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import load_config
-from mappa_core.coach.config import RULE
 from mappa_core.core.errors import ConfigError, OutsideError
 from mappa_core.core.records.runs import Run, RunStatus
 from mappa_core.core.settings import Settings
@@ -34,25 +34,10 @@ from mappa_core.store.store import Store
 PRESET = "quickstart"
 NEWEST = 1000
 """Runs of a home that are looked at."""
-MOST_UNSCORED = 2
-"""Of 100 training actions."""
 GAINS = {PRESET: 40, "quickstart_llm_coach": 25}
 """Points on held-out problems that each seed is to gain."""
 MOST_MINUTES = 20
 """Of a run that a language model coaches."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCoachResult:
-    """What a language model did as the coach of a run."""
-
-    model: str
-    scores: int
-    """Of training actions."""
-    unscored: int
-    """Training actions without one."""
-    tokens: int
-    """Prompts, cached parts included, and replies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,30 +134,13 @@ def _read(store: Store, run: Run, config: TrainConfig) -> SeedResult:
     if run.ended_at is None:
         raise OutsideError(f"run {run.name} completed and the store does not say when")
     return SeedResult(
-        coach=_model_coach(store, run, config),
+        coach=model_coach(store, run, config),
         seed=run.seed,
         run=run.name,
         code_version=run.code_version,
         minutes=round((run.ended_at - run.started_at).total_seconds() / 60, 1),
         held_out=compare(before, after, **drawn),
         iterations=iteration_lines(store.episodes.list_episodes(run.id)),
-    )
-
-
-def _model_coach(store: Store, run: Run, config: TrainConfig) -> ModelCoachResult | None:
-    if config.coach.backend == RULE:
-        return None
-    agents = [
-        agent
-        for iteration in range(1, config.rollout.iterations + 1)
-        for agent in store.figures.get_iteration_figures(run.id, "train", iteration).agents
-    ]
-    unscored = sum(agent.unscored for agent in agents)
-    return ModelCoachResult(
-        model=config.coach.model,
-        scores=sum(agent.actions for agent in agents) - unscored,
-        unscored=unscored,
-        tokens=store.figures.get_coach_spending(run.id).tokens,
     )
 
 
@@ -265,13 +233,4 @@ def quickstart_figures(found: RepeatedResult) -> Iterator[Figure]:
             met=one.minutes <= MOST_MINUTES if bounded else None,
         )
         if one.coach is not None:
-            yield from _coach_figures(one.coach, of, one.minutes)
-
-
-def _coach_figures(coach: ModelCoachResult, of: str, minutes: float) -> Iterator[Figure]:
-    share = 100 * coach.unscored / (coach.scores + coach.unscored)
-    yield Figure(
-        name=f"{of}: actions unscored", value=share, unit="%", aim="< 2", met=share < MOST_UNSCORED
-    )
-    speed = coach.tokens / (60 * minutes)
-    yield Figure(name=f"{of}: tokens coached over the run", value=speed, unit="/s")
+            yield from coach_figures(one.coach, of, one.minutes)

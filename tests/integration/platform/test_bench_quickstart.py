@@ -1,17 +1,28 @@
 """What the quickstart's bench says of a finished run that a language model coached."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from mappa_cli.benches.quickstart import bench_quickstart, read_result
+from mappa_core.app.checks import coached_team
+from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import load_config
+from mappa_core.audit.exam.sitting import marked, set_paper
+from mappa_core.audit.store import AuditStore
 from mappa_core.core.records.episodes import Outcome, Problem, StopReason
 from mappa_core.core.records.runs import Run, RunStatus
-from mappa_core.core.records.scores import CoachRequest, CoachScore, Unscored
+from mappa_core.core.records.scores import (
+    CoachCase,
+    CoachIdentity,
+    CoachRequest,
+    CoachScore,
+    Unscored,
+)
 from mappa_core.core.settings import Settings
+from mappa_core.rollout.teams import load_team
 from mappa_core.store.store import Store
 from tests.builders import (
     RULE_COACH,
@@ -33,6 +44,30 @@ LATE = Unscored(
 )
 ACTIONS, LOST = 40, 1
 MINUTES = 10
+TYPES = ("addition", "subtraction")
+POINTS = {"addition": 7.0, "subtraction": 3.0}
+"""What the coach gives for the same work."""
+IDENTITY = replace(RULE_COACH, coach="local", model="judge")
+
+
+@dataclass(frozen=True)
+class Sitting:
+    """Who sat the exam."""
+
+    identity: CoachIdentity = IDENTITY
+
+    async def score(self, case: CoachCase) -> CoachScore | Unscored:
+        raise AssertionError(case)
+
+
+def store_exam(store: Store, config: TrainConfig) -> None:
+    """Store an exam in which right work got 9 points and all other 3; the last case has none."""
+    team = load_team(config.team, config.prompts, config.rollout)
+    paper = set_paper(team, coached_team(team), config.coach)
+    *scored, last = paper.cases
+    right = {each.case: 9.0 if each.work == "right" else 3.0 for each in scored}
+    given = {case: replace(SCORED, value=value) for case, value in right.items()}
+    AuditStore(store.database).add([marked(Sitting(), paper, {**given, last.case: LATE})])
 
 
 def store_run(store: Store) -> None:
@@ -49,9 +84,15 @@ def store_run(store: Store) -> None:
         store.policies.add_policy_version(policy)
         for number, problem in enumerate(problems):
             play_held_out(store, run, problem, step, success=number < 1 + step)
+    trained = [
+        make_problem(f"What is {number} and 4?", task_type=TYPES[number % 2])
+        for number in range(ACTIONS // 2)
+    ]
+    store.episodes.add_problems(trained)
     for number in range(ACTIONS):
-        play_and_score(store, run, problems[0], number)
+        play_and_score(store, run, trained[number % len(trained)], number)
     store.runs.set_status(run.id, RunStatus.COMPLETED)
+    store_exam(store, config)
 
 
 def play_held_out(store: Store, run: Run, problem: Problem, step: int, *, success: bool) -> None:
@@ -67,13 +108,18 @@ def play_held_out(store: Store, run: Run, problem: Problem, step: int, *, succes
 
 
 def play_and_score(store: Store, run: Run, problem: Problem, number: int) -> None:
-    """Store a training action with its score; the first few have none."""
+    """Store a training episode of one action, with its score; the first few have none."""
     episode = make_episode(run, problem, rollout_index=number)
     store.episodes.open_episode(episode)
-    store.episodes.add_turn(episode, make_turn(make_policy(run)))
-    score = LATE if number < LOST else SCORED
-    identity = replace(RULE_COACH, coach="local", model="judge")
-    store.scores.add_scores([make_score(episode, 0, score, identity=identity)])
+    turn = make_turn(make_policy(run))
+    store.episodes.add_turn(episode, turn)
+    value = POINTS[problem.task_type] + number % 3 / 2
+    score = LATE if number < LOST else replace(SCORED, value=value)
+    store.scores.add_scores([make_score(episode, 0, score, identity=IDENTITY)])
+    outcome = Outcome(success=number % 4 < 2, answer="5", method="math-verify")
+    store.episodes.close_episode(
+        episode.with_turn(turn).closed(StopReason.ANSWERED, outcome=outcome)
+    )
 
 
 def test_a_model_coachs_scores_tokens_and_speed_are_those_of_the_rows(
@@ -90,6 +136,20 @@ def test_a_model_coachs_scores_tokens_and_speed_are_those_of_the_rows(
     assert one.minutes == pytest.approx(MINUTES, abs=2)
     assert (one.coach.scores, one.coach.unscored) == (ACTIONS - LOST, LOST)
     assert one.coach.tokens == ACTIONS * 120
+    assert one.coach.exam is not None
+    assert (one.coach.exam.asked, one.coach.exam.unscored) == (48, 1)
+    assert one.coach.exam.passed
+    shares = {line.of: line.share for line in one.coach.exam.lines}
+    assert shares["right over wrong"] == 1.0
+    # Wrong work is no better than what crashed or praised itself.
+    assert one.coach.exam.low < one.coach.exam.share < one.coach.exam.high
+    audit = one.coach.audit
+    assert audit is not None
+    assert audit.verdict == "biased"
+    over_all, *_ = audit.found
+    assert (over_all.subject, over_all.against, over_all.of) == ("subtraction", "addition", "all")
+    assert over_all.low < over_all.points < over_all.high < -3
+    assert over_all.sensitivity is not None
     figures = {figure.name: figure for figure in report.figures}
     unscored = figures["seed 1: actions unscored"]
     # One of 40 is above the two of 100 that are allowed.
