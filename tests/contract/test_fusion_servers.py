@@ -1,10 +1,12 @@
 """Several SandboxFusion servers as one sandbox, against processes that die and come back.
 
-They are `tests/fakes/fusion_server.py`, which speaks SandboxFusion's API over a real network; the
-server itself is started by `.ci/sandbox-fusion`, for the other tests of this folder.
+They are `tests/fakes/fusion_server.py`, which speaks SandboxFusion's API over a real network, and
+beside `.ci/sandbox-fusion` two of the server itself, of which the last test kills one.
 """
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -20,9 +22,9 @@ from mappa_core.core.records.tools import Limits
 from mappa_core.rollout.protocols import Sandbox
 from mappa_core.rollout.sandboxes.choose import choose_sandbox
 from mappa_core.rollout.sandboxes.fusion_servers import FusionServers
-from mappa_core.rollout.sandboxes.probe import Probe
+from mappa_core.rollout.sandboxes.probe import Probe, works
 from mappa_core.rollout.sandboxes.sandbox_fusion import FusionSandbox
-from tests.backends import run
+from tests.backends import REAL_FUSION, run
 from tests.contract.conftest import SERVER
 
 pytestmark = pytest.mark.anyio
@@ -197,3 +199,37 @@ async def test_a_list_of_addresses_is_chosen_as_one(pair: Pair) -> None:
     with pytest.raises(SandboxUnavailable) as refused:
         await choose_sandbox("sandbox-fusion", 4, fusion_url=",".join(pair.urls))
     assert all(url in str(refused.value) for url in pair.urls)
+
+
+@pytest.mark.parametrize(
+    "servers",
+    [pytest.param(os.environ.get("MAPPA_SANDBOXFUSION_PAIR"), id=REAL_FUSION)],
+)
+@pytest.mark.skipif(
+    "MAPPA_SANDBOXFUSION_PAIR" not in os.environ,
+    reason="MAPPA_SANDBOXFUSION_PAIR names no two real servers: .ci/sandbox-fusion does",
+)
+async def test_of_two_real_servers_the_one_that_dies_is_left_out(
+    servers: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    urls, _, process = servers.partition(" ")
+    kept, killed = urls.split(",")
+    asked = Counter[str]()
+    fusion = [FusionSandbox(url, 8, transport=Counted(asked)) for url in (kept, killed)]
+    sandbox = FusionServers(fusion, 8, works)
+    await sandbox.start()
+    asked.clear()
+    await runs(sandbox, 8)
+    assert asked == {kept: 4, killed: 4}
+    under_way = [asyncio.create_task(run(sandbox, "import time; time.sleep(3)")) for _ in "12"]
+    children = Path(f"/proc/{process}/task/{process}/children")
+    await eventually(lambda: bool(children.read_text()))
+    os.kill(int(process), signal.SIGKILL)
+    ended = await asyncio.gather(*under_way, return_exceptions=True)
+    # Its program may have run: nothing is sent twice.
+    assert sorted(type(each).__name__ for each in ended) == ["SandboxError", "ToolResult"]
+    asked.clear()
+    await runs(sandbox, 8)
+    assert asked == {kept: 8}
+    assert [killed in message for message in caplog.messages] == [True]
+    await sandbox.close()
