@@ -32,7 +32,7 @@ from flows.recording import Recording
 from flows.rollout import planned, rollout, serve
 from flows.runs import open_run
 from flows.update import update_task
-from mappa_core.app.checks import check_caps, check_correction, check_reading, check_run
+from mappa_core.app.checks import check_caps, check_correction, check_reading, check_run, kinds_of
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.exam import check_exam
 from mappa_core.app.fitting import Despite
@@ -80,7 +80,7 @@ async def train(
             check_correction, config.audit, port.audit, port.scoring_coach.identity
         )
         if not resumes:
-            check_caps(config.coach, port.team, port.problems)
+            check_caps(config.coach, port.team, kinds_of(port.problems))
         if not resumes and port.audit is not None:
             tell = port.progress.on_notice
             await check_exam(port.scoring_coach, port.team, config, port.audit, tell)

@@ -63,7 +63,7 @@ async def _examined(
     config: "TrainConfig", request: BeforeRequest
 ) -> "tuple[Sequence[Exam], ProbeResult]":
     """Let a coach sit what it has not sat yet, and ask it what should not matter."""
-    from mappa_core.app.checks import check_reading, coached_team
+    from mappa_core.app.checks import check_caps, check_reading, coached_team, kinds_of
     from mappa_core.app.databases import opened_audit
     from mappa_core.app.exam import examined
     from mappa_core.audit.exam.champ import champ_pairs
@@ -77,6 +77,7 @@ async def _examined(
     team, settings = load_team(config.team, config.prompts, config.rollout), Settings()
     source, coached = problem_source(config.problems), coached_team(team)
     check_reading([config.coach.backend], team, source)
+    check_caps(config.coach, team, kinds_of(source))
     wanted = questions(team, source.train(), config.coach.visibility)
     papers = [set_paper(team, coached, config.coach)]
     if request.champ is not None:

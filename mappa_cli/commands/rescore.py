@@ -95,7 +95,7 @@ async def rescored_run(request: RescoreRequest) -> "RescoreResult":
         NotFound: No such run.
         ConfigError: The coach cannot be asked.
     """
-    from mappa_core.app.checks import check_reading, coached_team
+    from mappa_core.app.checks import check_caps, check_reading, coached_team
     from mappa_core.coach.opening import coach_rubrics, open_coaches
     from mappa_core.coach.rescore import coach_overrides, plan_rescoring, rescore_plan
     from mappa_core.rollout.problems import problem_source
@@ -113,6 +113,8 @@ async def rescored_run(request: RescoreRequest) -> "RescoreResult":
         team = load_team(run.team, trained.prompts, trained.rollout)
         if config.backend == RULE:
             check_reading([RULE], team, problem_source(trained.problems))
+        played = store.episodes.list_episodes(run.id)
+        check_caps(config, team, {each.task_type for each in played if each.phase == "train"})
         async with AsyncExitStack() as stack:
             coach, _ = open_coaches(config, settings, coached_team(team), stack)
             plan = rescore_plan(coach, config, duties_of(team))

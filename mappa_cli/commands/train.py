@@ -165,7 +165,7 @@ def _print_forecast(config: TrainConfig, settings: Settings, like: str | None) -
         ConfigError: The rule coach is to score what it cannot read, or a rubric caps by what its
             coach is not told.
     """
-    from mappa_core.app.checks import check_caps, check_reading
+    from mappa_core.app.checks import check_caps, check_reading, kinds_of
     from mappa_core.app.forecast import forecast_run, habits_of
     from mappa_core.coach.forecast import lines
     from mappa_core.rollout.problems import problem_source
@@ -185,7 +185,7 @@ def _print_forecast(config: TrainConfig, settings: Settings, like: str | None) -
         return
     backends = {coach.backend for coach in config.coach.scoring}
     check_reading(backends, team, problems)
-    check_caps(config.coach, team, problems)
+    check_caps(config.coach, team, kinds_of(problems))
     if backends == {RULE}:
         typer.echo("coach: the rule coach costs nothing", err=True)
         return

@@ -145,7 +145,7 @@ def check_inputs(
         check_coaches(config.coach, settings, coached_team(team))
         check_reading([each.backend for each in config.coach.scoring], team, problems)
         if not resumes:
-            check_caps(config.coach, team, problems)
+            check_caps(config.coach, team, kinds_of(problems))
         check_fits(config, settings, len(team.agents), despite)
     else:
         check_space(settings.home)
@@ -194,14 +194,19 @@ def check_reading(coaches: Collection[str], team: Team, problems: ProblemSource)
         check_rules(team.rules, [agent.name for agent in team.agents], problems.train())
 
 
-def check_caps(config: CoachConfig, team: Team, problems: ProblemSource) -> None:
+def kinds_of(problems: ProblemSource) -> frozenset[str]:
+    """The task types of the training problems."""
+    return frozenset(problem.task_type for problem in problems.train())
+
+
+def check_caps(config: CoachConfig, team: Team, kinds: Collection[str]) -> None:
     """Refuse rubrics that cap some of the kinds of work to be scored, or by what no coach is told.
 
     Raises:
-        ConfigError: A kind of training task has no caps, and another kind has some; or a cap is by
-            a figure that is not measured, or that `coach.visibility` hides.
+        ConfigError: One of `kinds` has no caps, and another kind has some; or a cap is by a figure
+            that is not measured, or that `coach.visibility` hides.
     """
-    kinds, coached = {problem.task_type for problem in problems.train()}, coached_team(team)
+    coached = coached_team(team)
     for coach in config.scoring:
         rubrics = coach_rubrics(coach, coached)
         if rubrics is None:

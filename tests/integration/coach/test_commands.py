@@ -109,6 +109,59 @@ def test_stored_actions_are_scored_again_and_every_score_can_be_traced(
     assert "very-secret" not in out + err
 
 
+DSBENCH_COACH = ("--coach", "openai:judge", "--yes")
+ADDRESS = "coach.base_url=http://127.0.0.1:9/v1"
+UNTOLD = "caps agent analyst by roc_auc and rmse_over_sd, which its coach is not told"
+
+
+def store_dsbench_run(store: Store) -> None:
+    """Store a run of two kinds of tasks, with an episode of each."""
+    config = TrainConfig.model_validate({"team": "dsbench", "problems": {"source": "tabular"}})
+    run = replace(make_run(), team="dsbench", config=config.model_dump(mode="json"))
+    store.runs.add_run(run)
+    kinds = ("classification", "regression")
+    problems = [make_problem(kind, task_type=kind) for kind in kinds]
+    store.episodes.add_problems(problems)
+    for problem in problems:
+        episode = make_episode(run, problem)
+        store.episodes.open_episode(episode)
+        store.episodes.close_episode(episode.closed(StopReason.ANSWERED))
+
+
+def test_no_coach_scores_again_by_caps_whose_figures_it_is_not_told(
+    store: Store,
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store_dsbench_run(store)
+    monkeypatch.setenv("MAPPA_DATABASE_URL", database_url)
+    command = ("rescore", "quickstart-1", ADDRESS)
+    code, _, err = mappa(monkeypatch, capsys, *command, *DSBENCH_COACH)
+    assert (code, err.count("\n")) == (2, 1)
+    assert UNTOLD in err
+    told = "coach.visibility.analyst=outcome_only"
+    code, _, err = mappa(monkeypatch, capsys, *command, told, *DSBENCH_COACH)
+    assert code == 0, err
+    # Whose audit asks another coach first is told the same.
+    against = ("audit", "quickstart-1", "--against", "openai:judge", "--yes", "--set", ADDRESS)
+    code, _, err = mappa(monkeypatch, capsys, *against)
+    assert code == 2
+    assert UNTOLD in err
+
+
+def test_no_coach_is_examined_by_caps_whose_figures_it_is_not_told(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MAPPA_DATABASE_URL", database_url)
+    tasks = ("problems.source=tabular", "problems.train_size=4", "problems.held_out_size=2")
+    keys = ("team=dsbench", *tasks, "coach.backend=openai", "coach.model=judge")
+    sets = [word for key in (*keys, ADDRESS) for word in ("--set", key)]
+    code, _, err = mappa(monkeypatch, capsys, "audit", "--before", "--yes", *sets)
+    assert (code, err.count("\n")) == (2, 1)
+    assert UNTOLD in err
+
+
 def test_rubrics_are_linted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

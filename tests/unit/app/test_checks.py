@@ -22,19 +22,10 @@ from mappa_core.core.errors import ConfigError, ModelNotFound
 from mappa_core.core.records.scores import LabelVisibility
 from mappa_core.core.settings import Settings
 from mappa_core.rollout.config import ProblemsConfig, RolloutConfig
-from mappa_core.rollout.problems.base import FixedProblems
 from mappa_core.rollout.teams import load_team
-from tests.builders import make_problem
 from tests.tiny_model import save_tiny_model
 
 TEAM = load_team("mathchat", "small-1")
-
-
-class Kinds(FixedProblems):
-    """A training problem of each of some task types."""
-
-    def __init__(self, *kinds: str) -> None:
-        super().__init__([make_problem(task_type=kind) for kind in kinds], [])
 
 
 def test_a_nucleus_in_training_is_refused_with_the_reason() -> None:
@@ -68,13 +59,13 @@ def test_a_rubric_that_caps_some_kinds_of_training_tasks_alone_is_refused() -> N
         told = {"analyst": LabelVisibility.OUTCOME_ONLY}
         return CoachConfig(backend="local", model="judge", rubric=rubric, visibility=told)
 
-    tasks = Kinds("classification", "extraction")
+    tasks = ("classification", "extraction")
     with pytest.raises(ConfigError, match="agent analyst by what was measured, and not extraction"):
         check_caps(coach("paper-1"), team, tasks)
     check_caps(coach("paper-2"), team, tasks)
-    check_caps(coach("paper-1"), team, Kinds("classification", "regression"))
+    check_caps(coach("paper-1"), team, ("classification", "regression"))
     check_caps(CoachConfig(), team, tasks)
-    check_caps(coach("paper-1"), TEAM, Kinds("aime early"))
+    check_caps(coach("paper-1"), TEAM, ("aime early",))
 
 
 JUDGE = {"backend": "local", "model": "judge"}
@@ -91,7 +82,7 @@ JUDGE = {"backend": "local", "model": "judge"}
 def test_a_rubric_that_caps_by_what_its_coach_is_not_told_is_refused(
     coach: Mapping[str, object],
 ) -> None:
-    team, tasks = load_team("dsbench", "small-1"), Kinds("regression", "classification")
+    team, tasks = load_team("dsbench", "small-1"), ("regression", "classification")
     with pytest.raises(ConfigError) as refused:
         check_caps(CoachConfig.model_validate(coach), team, tasks)
     assert str(refused.value) == (
@@ -112,8 +103,8 @@ def test_a_cap_by_a_figure_that_is_not_measured_is_refused(tmp_path: Path) -> No
     coach = CoachConfig.model_validate({**JUDGE, **told})
     team = load_team("dsbench", "small-1")
     with pytest.raises(ConfigError, match="analyst by spearman, which is not measured of such"):
-        check_caps(coach, team, Kinds("regression"))
-    check_caps(coach, team, Kinds("classification"))
+        check_caps(coach, team, ("regression",))
+    check_caps(coach, team, ("classification",))
 
 
 def test_caps_are_looked_at_before_anything_is_started_and_not_again_when_a_run_goes_on(
