@@ -17,7 +17,7 @@ import numpy as np
 
 from mappa_core.audit.frame import Experiment, Floats, Ints, Mask
 from mappa_core.audit.statistics.counting import LEVEL, STEADY, Rate, Unknowable, counted_rate
-from mappa_core.audit.statistics.heaps import shown
+from mappa_core.audit.statistics.heaps import Scorings, shown
 from mappa_core.audit.statistics.looks import spent
 from mappa_core.audit.statistics.paired import (
     ALIKE,
@@ -237,8 +237,12 @@ def _more(
 ) -> Iterator[Floats]:
     """Yield (M, S) what a kind coach adds to each score: as far as the scale goes, and without."""
     rows, dealt = dealing
-    actions = np.unique(experiment.action.codes[rows], return_inverse=True)[1]
-    for more in shown(experiment.score[rows], actions, points, rng, dealt.shape[1]):
+    given = Scorings(
+        scores=experiment.score[rows],
+        actions=np.unique(experiment.action.codes[rows], return_inverse=True)[1],
+        agents=np.unique(experiment.agent.codes[rows], return_inverse=True)[1],
+    )
+    for more in shown(given, points, rng, dealt.shape[1]):
         found = np.zeros((len(experiment), dealt.shape[1]))
         found[rows] = np.take_along_axis(more, dealt, axis=0)
         yield found

@@ -24,11 +24,10 @@ def honest(told: np.ndarray, agent: np.ndarray, success: np.ndarray) -> np.ndarr
 
 
 def told(experiment: Experiment, seed: int = 0) -> list[float]:
-    """The shares of both rates, which are known."""
+    """The shares of both rates; NaN for one that is not known."""
     rates = experiment_rates(experiment, 50, 0.5, seed)
-    shares = [rate.share for rate in rates if isinstance(rate, Rate)]
-    assert len(shares) == 2
-    return shares
+    assert len(rates) == 2
+    return [rate.share if isinstance(rate, Rate) else np.nan for rate in rates]
 
 
 @pytest.mark.parametrize(
