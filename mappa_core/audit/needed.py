@@ -112,19 +112,20 @@ def actions_for(frame: Frame, deviation: float, margin: float) -> int:
 def _shares(frame: Frame) -> Iterator[float]:
     """Yield the share of the actions that each comparison of an experiment has."""
     agents = frame.agent.present()
+    whole = np.ones(len(frame), dtype=bool)
+    outcomes = (whole, frame.success == 1, frame.success == 0)
+    own = [frame.agent.codes == agent for agent in agents]
     for one, other in combinations(frame.task_type.present(), 2):
         pair = np.isin(frame.task_type.codes, (one, other))
-        yield float(pair.mean())
-        parts = [frame.success == 1, frame.success == 0]
-        parts += [frame.agent.codes == agent for agent in agents]
-        yield from (float((pair & part).mean()) for part in parts if (pair & part).any())
-    yield from (float((frame.agent.codes == agent).mean()) for agent in agents)
+        parts = (pair & work & outcome for work in (whole, *own) for outcome in outcomes)
+        yield from (float(part.mean()) for part in parts if part.any())
+    yield from (float(work.mean()) for work in own)
     yield from (float((frame.task_type.codes == code).mean()) for code in frame.task_type.present())
 
 
 def _comparisons(frame: Frame) -> int:
     agents, types = len(frame.agent.present()), len(frame.task_type.present())
-    strata = 3 + (agents if agents > 1 else 0)
+    strata = 3 * (1 + (agents if agents > 1 else 0))
     return types * (types - 1) // 2 * strata + agents + types + APART
 
 

@@ -28,7 +28,7 @@ from mappa_core.audit.statistics.trends import growth
 from mappa_core.audit.statistics.updates import update_shares
 
 Gap: TypeAlias = tuple[str, str, str]
-"""Two task types, and the episodes or the agent of whose work one is paid more."""
+"""Two task types, and the episodes, the agent or both, of whose work one is paid more."""
 
 
 def onset_figures(
@@ -90,20 +90,24 @@ def _biased(experiment: Sequence[PairedEffect]) -> dict[Gap, Estimate | None]:
 
 
 def _dated(found_in: Mapping[Gap, Estimate | None]) -> Iterator[tuple[Gap, Estimate | None]]:
-    """Yield pairs and episodes: parts of them alone where they do not make one gap."""
+    """Yield pairs and episodes: parts of them alone where what holds them does not make a gap."""
     for (one, other, stratum), size in found_in.items():
-        if stratum == "all" or (one, other, "all") not in found_in:
+        wholes = ["all", *stratum.split(", ")] if stratum != "all" else []
+        if not any((one, other, whole) in found_in for whole in wholes if whole != stratum):
             yield (one, other, stratum), size
 
 
 def _inside(frame: Frame, stratum: str) -> Mask:
-    """(N,) actions of right or wrong episodes, of an agent, or all that have an outcome."""
-    if stratum == "all":
-        return ~np.isnan(frame.success)
-    if stratum in ("right", "wrong"):
-        return frame.success == (stratum == "right")
-    agents = np.array([name == stratum for name in frame.agent.names])
-    return agents[frame.agent.codes] & ~np.isnan(frame.success)
+    """(N,) actions of right or wrong episodes, of an agent, of both, or all with an outcome."""
+    agent, _, outcome = stratum.rpartition(", ")
+    if outcome not in ("right", "wrong"):
+        agent, outcome = "" if stratum == "all" else stratum, ""
+    inside = ~np.isnan(frame.success)
+    if outcome:
+        inside &= frame.success == (outcome == "right")
+    if agent:
+        inside &= np.array([name == agent for name in frame.agent.names])[frame.agent.codes]
+    return inside
 
 
 def _shares(run: AuditedRun, frame: Frame, bias: Floats, points: str) -> Iterator[Figure]:

@@ -40,7 +40,7 @@ class PairedEffect:
     subject: str
     against: str
     stratum: str
-    """`all`, `right`, `wrong`, or an agent."""
+    """`all`, `right`, `wrong`, an agent, or its right or wrong work: `coder, right`."""
     rule: Rule
     estimate: Estimate
     missing: float

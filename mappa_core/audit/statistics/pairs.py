@@ -138,14 +138,22 @@ def _turned(
 
 
 def _strata(data: Experiment) -> Iterator[tuple[str, Mask, str]]:
-    """All, right, wrong, and every agent where there are several."""
-    yield "all", np.ones(len(data), dtype=bool), ""
-    yield "right", data.success == 1, " AND one.success"
-    yield "wrong", data.success == 0, " AND NOT one.success"
-    agents = data.agent.present()
-    for code in agents if len(agents) > 1 else ():
-        name = data.agent.names[code]
-        yield name, data.agent.codes == code, f" AND one.agent = {sql.quoted(name)}"
+    """All, right, wrong; where there are several agents, also each one's: opposite ones cancel."""
+    everything = ("", np.ones(len(data), dtype=bool), "")
+    outcomes = (
+        everything,
+        ("right", data.success == 1, " AND one.success"),
+        ("wrong", data.success == 0, " AND NOT one.success"),
+    )
+    agents, names = data.agent.present(), data.agent.names
+    own = [
+        (names[code], data.agent.codes == code, f" AND one.agent = {sql.quoted(names[code])}")
+        for code in (agents if len(agents) > 1 else ())
+    ]
+    for agent, is_agent, by_agent in (everything, *own):
+        for outcome, is_outcome, by_outcome in outcomes:
+            name = ", ".join(filter(None, (agent, outcome))) or "all"
+            yield name, is_agent & is_outcome, by_outcome + by_agent
 
 
 def _names(scorings: _Scorings) -> Iterator[Pairs]:

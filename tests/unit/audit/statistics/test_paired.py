@@ -53,6 +53,17 @@ def test_opposite_biases_of_two_agents_do_not_cancel() -> None:
     assert share(verdicts(kind_and_harsh, agents=("one", "two")), "biased") >= 0.9
 
 
+def crossed(told: np.ndarray, agent: np.ndarray, success: np.ndarray) -> np.ndarray:
+    """+1.5 for one agent's right and the other's wrong work called a, -1.5 for the rest of it:
+    nothing for any agent, and nothing for any outcome."""
+    return np.where(agent == success, 1.5, -1.5) * (told == 0)
+
+
+def test_biases_that_cancel_over_agents_and_over_outcomes_are_found_in_both_at_once() -> None:
+    found = verdicts(crossed, agents=("one", "two"), noise=0.3)
+    assert share(found, "biased") >= 0.9
+
+
 def effect(effects: tuple[PairedEffect, ...], subject: str, stratum: str = "all") -> PairedEffect:
     (found,) = [each for each in effects if (each.subject, each.stratum) == (subject, stratum)]
     return found
