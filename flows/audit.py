@@ -7,7 +7,7 @@ trains, `mappa.audit.biased` afterwards.
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from prefect import flow
@@ -19,7 +19,7 @@ from pydantic import Field
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.databases import opened_audit
 from mappa_core.app.services import Services
-from mappa_core.audit.config import StopOn
+from mappa_core.audit.config import AuditConfig, StopOn
 from mappa_core.audit.report.text import markdown
 from mappa_core.audit.run_audit import DEFAULT_SIMULATIONS, audit_run
 from mappa_core.audit.statistics.verdicts import MARGIN_POINTS
@@ -31,6 +31,7 @@ from mappa_core.core.records.episodes import Episode, Turn
 from mappa_core.core.records.runs import Run
 from mappa_core.core.records.scores import CoachCase, LabelVisibility
 from mappa_core.core.settings import Settings
+from mappa_core.core.text import counted
 from mappa_core.rollout.teams.base import duties_of
 from mappa_core.store.opening import opened_store
 from mappa_core.store.store import Store
@@ -57,21 +58,42 @@ class Watch:
         self._stop_on(seen.alerts)
 
     def _stop_on(self, alerts: Sequence[Alert]) -> None:
-        named = self._config.stop_on
-        stopping = next((alert for alert in alerts if stops(alert.stop, named)), None)
+        stopping = next((alert for alert in alerts if stops(alert.stop, self._config)), None)
         if stopping is not None:
-            off = {stopping.stop} if stopping.stop in named else {"coach", "policy"}
-            left = [name for name in named if name not in off]
+            name = self._run.name
             raise CoachError(
-                f"{stopping.what} (audit.stop_on): see `mappa audit {self._run.name}`, then start "
-                "a new run with a coach that holds still, or go on with `mappa train --resume "
-                f"{self._run.name} 'audit.stop_on=[{','.join(left)}]'`"
+                f"{stopping.what} (audit.stop_on): see `mappa audit {name}`, then start a new run "
+                f"{self._instead(stopping.stop)} or go on with `mappa train --resume {name} "
+                f"{self._going_on(stopping.stop)}`"
             )
 
+    def _instead(self, what: StopOn) -> str:
+        """What a new run would have: where it cannot be told what drifted, what tells it."""
+        if what in MAY_BE:
+            return (
+                f"with more than {counted(self._config.anchors, 'anchor')} (audit.anchors), which "
+                "tell it where those of every task type hold still,"
+            )
+        return "with a coach that holds still,"
 
-def stops(what: StopOn, named: Sequence[StopOn]) -> bool:
-    """Whether `audit.stop_on` says so; one of two things does where both are named."""
-    return what in named or (what == "coach or policy" and {"coach", "policy"} <= set(named))
+    def _going_on(self, what: StopOn) -> str:
+        named = self._config.stop_on
+        if what in named:
+            return f"'audit.stop_on=[{','.join(name for name in named if name != what)}]'"
+        return "'audit.waive=[cannot-tell]'"
+
+
+MAY_BE: Mapping[StopOn, Sequence[StopOn]] = {
+    "coach or policy": ("coach", "policy"),
+    "policy or order": ("policy",),
+}
+"""What drifted, where that cannot be told, as far as it can be named in `audit.stop_on`."""
+
+
+def stops(what: StopOn, config: AuditConfig) -> bool:
+    """Whether `audit.stop_on` names it, or a thing that it may be where that is not waived."""
+    could_be = () if "cannot-tell" in config.waive else MAY_BE.get(what, ())
+    return what in config.stop_on or any(each in config.stop_on for each in could_be)
 
 
 def _monitor(port: Services, run: Run, config: TrainConfig) -> Monitor | None:

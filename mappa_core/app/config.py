@@ -27,7 +27,7 @@ RESUMABLE = {
         "base_url",
         "exam",
     ),
-    "audit": ("stop_on", "ask_every", "ask_on", "ask_hours"),
+    "audit": ("stop_on", "waive", "ask_every", "ask_on", "ask_hours"),
     "learner": ("deployment",),
     "engine": ("urls",),
     "cluster": ("backend", "address", "placement", "cpus", "wait_seconds"),

@@ -19,6 +19,8 @@ StopOn = Literal[
 """What an audit may stop a run for."""
 AskOn = Literal["biased", "suspected", "cannot tell"]
 """Verdicts that a person may be asked about."""
+Waived = Literal["cannot-tell"]
+"""Objections of the watch that may be waived by name."""
 
 
 class AuditConfig(Section):
@@ -35,10 +37,15 @@ class AuditConfig(Section):
     )
     stop_on: tuple[StopOn, ...] = Field(
         default=(),
-        description="Stop the run when coach, rubric or policy has drifted, when one of coach and "
-        "policy has and the anchors cannot tell which (also where both are named), when the policy "
-        "has or other problems came (policy or order), or on an alert "
+        description="Stop the run when coach, rubric or policy has drifted, or may have: where it "
+        "cannot be told which of two things did (coach or policy; policy or order, of problems), "
+        "either name stops, unless audit.waive says otherwise; or on an alert "
         "about score health, divergence or unscored actions; a resumed run may change it.",
+    )
+    waive: tuple[Waived, ...] = Field(
+        default=(),
+        description="cannot-tell: a drift of which it cannot be told what drifted does not stop "
+        "the run, unless audit.stop_on has its whole name; a resumed run may change it.",
     )
     ask_every: int = Field(
         default=0,
@@ -48,9 +55,10 @@ class AuditConfig(Section):
         "stop; 0 never asks.",
     )
     ask_on: tuple[AskOn, ...] = Field(
-        default=("biased", "suspected"),
+        default=("biased", "suspected", "cannot tell"),
         min_length=1,
-        description="Verdicts that a person is asked about; most short runs have 'cannot tell'.",
+        description="Verdicts that a person is asked about; without 'cannot tell', which most "
+        "short runs have, training goes on while nothing is known.",
     )
     ask_hours: float = Field(
         default=24.0,

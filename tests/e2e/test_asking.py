@@ -80,7 +80,7 @@ def biased(toy_config: TrainConfig) -> TrainConfig:
     rollout = toy_config.rollout.model_copy(
         update={"iterations": 3, "problems": 8, "episodes_per_problem": 4}
     )
-    asking = AuditConfig(anchors=0, ask_every=2)
+    asking = AuditConfig(anchors=0, ask_every=2, ask_on=("biased", "suspected"))
     return toy_config.model_copy(update={"rollout": rollout, "audit": asking})
 
 
