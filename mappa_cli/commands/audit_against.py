@@ -45,7 +45,7 @@ def other_coach(request: "RescoreRequest", database: str | None, *, as_json: boo
         found = updates_under(store, request.run, wanted)
     beyond = found.beyond
     if as_json:
-        rows = [{**asdict(update), "differs": update.differs} for update in found.updates]
+        rows = [asdict(update) for update in found.updates]
         excess = None if beyond is None else {"estimate": beyond.value, "interval": _ends(beyond)}
         said = {"coach": found.scorer, "updates": rows, "other_sign_beyond_noise": excess}
         typer.echo(json.dumps(said))
@@ -71,7 +71,7 @@ def _beyond(found: "Against", run: str) -> str:
     known = sum(update.floor is not None for update in found.updates)
     return (
         f"beyond its own coach's noise, {found.beyond.value:+.1%} ({low:+.1%} to {high:+.1%}); "
-        f"{differs} of {known} updates would have differed"
+        f"{differs} of {known} updates are shown to have differed"
     )
 
 

@@ -21,14 +21,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy import special
 
 from mappa_core.audit.frame import Floats, Frame, Ints, Mask
 from mappa_core.audit.records import CreditRule
 from mappa_core.audit.statistics.credited import credited, visits
 from mappa_core.audit.statistics.regression import Estimate, cluster_sums, contrast, fit
+from mappa_core.audit.statistics.verdicts import ALPHA
 
 DIFFERENT_COSINE = 0.9
 """An update whose advantages' cosine is below this share of the floor's would have differed."""
+FEWEST_PROBLEMS = 4
+"""Of an update, from which one can tell that it is."""
 ROUNDING = 1e-9
 
 
@@ -73,16 +77,9 @@ class OtherUpdate:
     """Weighted, of the two sets of advantages; 1 is the same update, up to its length."""
     floor: Floor | None = None
     """None where the coach that trained did not score the actions again."""
-
-    @property
-    def differs(self) -> bool | None:
-        """Whether the update would have pulled elsewhere than its own coach would, asked again.
-
-        None where that is not known.
-        """
-        if self.floor is None:
-            return None
-        return self.cosine < DIFFERENT_COSINE * self.floor.cosine
+    differs: bool | None = None
+    """Whether it is shown that the update would have pulled elsewhere than its own coach would,
+    asked again; None where that cannot be known."""
 
 
 def update_shares(frame: Frame, bias: Floats, rule: CreditRule) -> Iterator[UpdateBias]:
@@ -201,9 +198,8 @@ def _gap(values: Floats, weight: Floats, favoured: Mask) -> float:
 
 def _other_update(rows: Frame, other: Floats, again: Floats, *, by_problem: bool) -> OtherUpdate:
     groups, weight = _groups(rows, by_problem=by_problem), rows.weight
-    had, would, floor = (
-        advantages(scores, groups, weight) for scores in (rows.score, other, again)
-    )
+    scores = np.stack([rows.score, other, again])
+    had, would, floor = (advantages(each, groups, weight) for each in scores)
     known = not np.isnan(again).any()
     return OtherUpdate(
         agent=rows.agent.names[int(rows.agent.codes[0])],
@@ -214,7 +210,36 @@ def _other_update(rows: Frame, other: Floats, again: Floats, *, by_problem: bool
         floor=Floor(flipped=_flipped(had, floor), cosine=_cosine(had, floor, weight))
         if known
         else None,
+        differs=_differs(scores, groups, weight, rows.problem.codes) if known else None,
     )
+
+
+def _differs(scores: Floats, groups: Ints, weight: Floats, problem: Ints) -> bool | None:
+    """Whether the cosine is below the floor's share by more than chance, one-sided at 5 %.
+
+    The two are of noisy scores: an update of few actions has a lower cosine than its floor every
+    other time. Its error is the jackknife's over problems, with Student's t.
+    """
+    problems = np.unique(problem)
+    count = len(problems)
+    if count < FEWEST_PROBLEMS:
+        return None
+    below = _below(scores, groups, weight)
+    without = np.array(
+        [
+            _below(scores[:, kept], groups[kept], weight[kept])
+            for kept in problem != problems[:, None]
+        ]
+    )
+    error = float(((without - without.mean()) ** 2).sum() * (count - 1) / count) ** 0.5
+    return below > float(special.stdtrit(count - 1, 1 - ALPHA)) * error
+
+
+def _below(scores: Floats, groups: Ints, weight: Floats) -> float:
+    """How far another coach's cosine is below the floor's share; of (3, n) scores."""
+    codes = np.unique(groups, return_inverse=True)[1]
+    had, would, floor = (advantages(each, codes, weight) for each in scores)
+    return DIFFERENT_COSINE * _cosine(had, floor, weight) - _cosine(had, would, weight)
 
 
 def _flipped(had: Floats, would: Floats) -> int:
