@@ -11,6 +11,9 @@ import torch
 from mappa_core.core.errors import LearnerError
 
 _PROC = Path("/proc/self")
+_M_MMAP_THRESHOLD = -3
+"""`mallopt`'s name for the size from which on memory is mapped alone."""
+_MAPPED_ALONE_BYTES = 2**17
 
 
 @dataclass(slots=True)
@@ -64,6 +67,19 @@ def release() -> None:
         trim(0)
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
+
+
+def return_what_is_freed() -> None:
+    """Have the C library give large tensors' memory back when they are freed, from now on.
+
+    glibc raises its threshold for that (128 KiB) to the largest block that was freed, up to 32 MiB:
+    weights that are gathered and dropped, layer after layer, then stay with the process between
+    activations. Measured on two ranks at stage 3 of a model of 32 million weights, float32: 778 MiB
+    for an update that needs 446 (`tests/integration/train/deepspeed/test_ranks.py`).
+    """
+    option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if option is not None:
+        option(_M_MMAP_THRESHOLD, _MAPPED_ALONE_BYTES)
 
 
 @contextmanager
