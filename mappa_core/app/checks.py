@@ -10,6 +10,7 @@ from mappa_core.app.placement import placement
 from mappa_core.app.recording import check_recorder_load
 from mappa_core.audit.config import AuditConfig
 from mappa_core.audit.store import AuditStore
+from mappa_core.cluster.storage import Storage
 from mappa_core.coach.config import RULE, CoachConfig
 from mappa_core.coach.opening import CoachedTeam, check_coaches, coach_rubrics
 from mappa_core.coach.rubrics import TaskType
@@ -39,16 +40,25 @@ WEIGHTS = {
 """Keys that decide which weights fit."""
 
 
-def check_weights(policy: PolicyVersion) -> None:
+def check_weights(policy: PolicyVersion, storage: Storage | None = None) -> None:
     """Read the files of a policy against their hashes; the base model has none.
+
+    What is not on this machine is fetched from `storage` first, and what is not there is stored.
 
     Raises:
         LearnerError: A file is missing or damaged.
+        ClusterError: It is in neither place, or cannot be fetched or stored.
     """
     from mappa_core.train import checkpoints
 
-    if policy.adapter_uri is not None:
-        checkpoints.verify(Path(policy.adapter_uri))
+    if policy.adapter_uri is None:
+        return
+    directory = Path(policy.adapter_uri)
+    if storage is not None and not directory.is_dir():
+        storage.fetch(directory, directory)
+    checkpoints.verify(directory)
+    if storage is not None and not storage.has(directory):
+        storage.upload(directory, directory)
 
 
 def check_trains(run: Run) -> None:

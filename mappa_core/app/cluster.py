@@ -13,6 +13,7 @@ from mappa_core.app.config import TrainConfig
 from mappa_core.app.placement import Gpus, Placement
 from mappa_core.cluster.bundles import Node, Request, assigned, said
 from mappa_core.cluster.config import ClusterConfig
+from mappa_core.cluster.storage import Storage
 from mappa_core.core.errors import ConfigError
 from mappa_core.rollout.engines.base import EngineSetup, serves_whole_models
 
@@ -31,23 +32,31 @@ class OnRay:
     """Of each update at once."""
     dashboard: str | None = None
     """Where a browser finds Ray's."""
+    storage: Storage | None = None
+    """Where checkpoints are; None: nodes share a folder with the run."""
 
     def setup(self, setup: EngineSetup) -> EngineSetup:
         """Give the setup of the engine there."""
         from mappa_core.cluster.ray_servers import RayServers
 
-        servers = RayServers(self.places, device=self.device)
+        servers = RayServers(self.places, device=self.device, storage=self.storage)
         replicas = _replicas(setup.config.replicas)
         return replace(setup, device=self.device, servers=servers, replicas=replicas, devices=())
 
-    def launch(self, slot: int, inbox: Path, log: Path, variables: Mapping[str, str]) -> "RayRanks":
+    def launch(
+        self,
+        slot: int,
+        inbox: Path,  # noqa: ARG002 (each has one on its node)
+        log: Path,
+        variables: Mapping[str, str],
+    ) -> "RayRanks":
         """Start the learner's ranks there; a `Launcher`."""
         from mappa_core.cluster.ray_ranks import RayRanks
         from mappa_core.train.learners.deepspeed.launch import WORKER
 
         first = self.places.request.servers + slot * self.ranks
         bundles = range(first, first + self.ranks)
-        return RayRanks(self.places, bundles, ("-m", WORKER, str(inbox)), log, variables)
+        return RayRanks(self.places, bundles, ("-m", WORKER), log, variables)
 
 
 def request(config: TrainConfig, agents: int, device: str, *, trains: bool = True) -> Request:
@@ -67,8 +76,26 @@ def request(config: TrainConfig, agents: int, device: str, *, trains: bool = Tru
     )
 
 
+def open_storage(config: ClusterConfig, checkpoints: Path) -> Storage | None:
+    """Find a run's storage of checkpoints, which it has in the folder `checkpoints` as well.
+
+    Raises:
+        ClusterError: Nothing can be written there, or not read again.
+    """
+    if not config.storage:
+        return None
+    storage = Storage(url=config.storage, root=str(checkpoints))
+    storage.check()
+    return storage
+
+
 async def open_on_ray(
-    config: TrainConfig, agents: int, stack: AsyncExitStack, *, trains: bool = True
+    config: TrainConfig,
+    agents: int,
+    stack: AsyncExitStack,
+    *,
+    trains: bool = True,
+    storage: Storage | None = None,
 ) -> OnRay | None:
     """Reserve a run's places until `stack` ends; None where it asks for no cluster.
 
@@ -88,7 +115,9 @@ async def open_on_ray(
         asked = request(config, agents, device, trains=trains)
         places = stack.enter_context(placed(config.cluster, asked))
         ranks = config.learner.deepspeed.ranks
-        return OnRay(places=places, device=device, ranks=ranks, dashboard=dashboard)
+        return OnRay(
+            places=places, device=device, ranks=ranks, dashboard=dashboard, storage=storage
+        )
 
     return await asyncio.to_thread(reserved)
 

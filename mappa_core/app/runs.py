@@ -8,6 +8,7 @@ A run is stored, then claimed, and only then prepared: what another process has 
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from uuid import UUID, uuid4
 
 from mappa_core.app.checks import check_same_weights, check_trains, check_weights
@@ -18,7 +19,7 @@ from mappa_core.app.services import Services
 from mappa_core.core import ids
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.runs import Run, RunStatus, evaluation_name
-from mappa_core.train.forking import adopt, check_fork, check_resumable
+from mappa_core.train.forking import Check, adopt, check_fork, check_resumable
 from mappa_core.train.update import base_policy, policy_at
 
 
@@ -48,11 +49,15 @@ def stored_run(
         return run
     if source is not None:
         check_same_weights(source, config, "a fork")
-        check_fork(source, config.start.step, port.store, check_weights)
+        check_fork(source, config.start.step, port.store, _check(port))
     identity, now = ids.content_id("run", flow_run_id or uuid4()), datetime.now(UTC)
     # A piece of the id at the end: two runs may start in one second.
     name = f"{config.name}-{now:%Y%m%d-%H%M%S}-{identity.hex[:4]}"
     return _stored(port, identity, name, config, now)
+
+
+def _check(port: Services) -> Check:
+    return partial(check_weights, storage=port.storage)
 
 
 def prepare_run(
@@ -70,7 +75,7 @@ def prepare_run(
     if source is not None:
         adopt(source, run.id, port.store, config.start.step)
     # Once they are this run's too: its source may be training, and retires what only it has.
-    check_resumable(port.store, run.id, check_weights)
+    check_resumable(port.store, run.id, _check(port))
     record_provenance(port, run, config)
     _link(port, run, flow_run_id)
     port.store.runs.add_manifest(run.id, "train", port.problems.train())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mappa_core.app.checks import auditable, check_inputs, coached_team
-from mappa_core.app.cluster import open_on_ray
+from mappa_core.app.cluster import open_on_ray, open_storage
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.fitting import Despite, check_space, server_cache_bytes
 from mappa_core.app.placement import Placement, experimental, learner_gpus, placement
@@ -17,6 +17,7 @@ from mappa_core.app.progress import Log, LogProgress, ProgressListener
 from mappa_core.audit.config import AuditConfig
 from mappa_core.audit.corrections import corrected_actions
 from mappa_core.audit.store import AuditStore
+from mappa_core.cluster.storage import Storage
 from mappa_core.coach.opening import open_coaches, start_coaches
 from mappa_core.coach.protocols import Coach
 from mappa_core.core.outage import OutageRetry
@@ -53,6 +54,8 @@ class Learning:
     store: Store
     audit: AuditStore | None
     """Has the corrections of a coach's bias; None where no update asks for one."""
+    storage: Storage | None = None
+    """Has the checkpoints, too."""
 
     def compute(self, request: UpdateRequest, config: AuditConfig) -> Update:
         """Compute an update, with a proven bias taken off its scores where that is asked for.
@@ -63,7 +66,13 @@ class Learning:
             MappaError: As `update_agent`.
         """
         correct = self._corrector(config.correction) if config.correction else None
-        return update_agent(request, learner=self.learner, store=self.store, correct=correct)
+        return update_agent(
+            request,
+            learner=self.learner,
+            store=self.store,
+            correct=correct,
+            storage=self.storage,
+        )
 
     def _corrector(self, name: str) -> Correct:
         audit = auditable(self.audit)
@@ -107,6 +116,8 @@ class Services:
     """Watches the coach during training; None for no watch."""
     dashboard: str | None = None
     """Where a browser finds that of the cluster this is in; None for none."""
+    storage: Storage | None = None
+    """Has the checkpoints for nodes that share no folder; None where they do."""
 
     @property
     def coaches(self) -> tuple[str, ...]:
@@ -134,7 +145,9 @@ class Services:
         """
         if self.learner is None:
             raise LookupError("updates are computed by the runs of learner.deployment, not here")
-        return Learning(learner=self.learner, store=self.store, audit=self.audit)
+        return Learning(
+            learner=self.learner, store=self.store, audit=self.audit, storage=self.storage
+        )
 
 
 _progress: ContextVar[ProgressListener | None] = ContextVar("progress", default=None)
@@ -248,7 +261,8 @@ async def _build(
     if (said := experimental(config, placed)) is not None:
         logging.getLogger("mappa").warning(said)
     setup = engine_setup(config, settings, team, model, tokenizer.end_token_ids, placed)
-    on_ray = await open_on_ray(config, len(team.agents), stack, trains=trains)
+    storage = await asyncio.to_thread(open_storage, config.cluster, settings.checkpoints)
+    on_ray = await open_on_ray(config, len(team.agents), stack, trains=trains, storage=storage)
     engine = await start_engine(setup if on_ray is None else on_ray.setup(setup), stack)
     return Services(
         team=team,
@@ -269,6 +283,7 @@ async def _build(
             stack,
             gpus=placed.learner,
             launcher=on_ray and on_ray.launch,
+            storage=storage,
         ),
         store=store,
         tracker=open_tracker(databases.mlflow, config.tracking, settings, outage_retry),
@@ -277,6 +292,7 @@ async def _build(
         files=open_files(team, problems, settings.workspaces),
         audit=AuditStore(store.database),
         dashboard=on_ray and on_ray.dashboard,
+        storage=storage,
     )
 
 

@@ -31,6 +31,12 @@ class ClusterConfig(Section):
         gt=0,
         description="Logical CPUs of Ray for each server and each rank, beside its GPUs.",
     )
+    storage: str = Field(
+        default="",
+        pattern=r"^$|^(s3|gs|file)://.+",
+        description="Where all nodes find checkpoints: s3://bucket/prefix, gs://bucket/prefix or "
+        "file:///path, by pyarrow (keys: the environment's); empty: they share MAPPA_HOME.",
+    )
     wait_seconds: float = Field(
         default=120, gt=0, description="How long a run waits for its places in the cluster."
     )

@@ -10,6 +10,7 @@ Ray 2.60 makes a placement group of its own, beside the one that the run has res
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import ray
 from ray.exceptions import RayActorError, RayError
@@ -20,6 +21,8 @@ from mappa_core.core.errors import LearnerError
 
 LOOK_SECONDS = 1.0
 """Between two looks whether they live."""
+REPLY_SECONDS = 0.1
+"""Between two looks for a reply."""
 START_SECONDS = 120.0
 """Of an actor: for Ray to find its bundle a node, where one has died, and to start it there."""
 
@@ -58,6 +61,7 @@ class RayRanks:
                     ) from error
                 time.sleep(LOOK_SECONDS)
         self._alive, self._looked = True, time.monotonic()
+        self._asked = self._looked
 
     def _start(self, arguments: Sequence[str], log: Path, variables: Mapping[str, str]) -> None:
         address, port = ray.get(self._hosts[0].rendezvous.remote(), timeout=START_SECONDS)
@@ -86,6 +90,34 @@ class RayRanks:
             return all(ray.get([host.alive.remote() for host in self._hosts]))
         except RayError:
             return False
+
+    def hand_over(self, number: int, task: Path) -> None:
+        """Give each of them the task, as a file on its node.
+
+        Raises:
+            LearnerError: One of them is not there.
+        """
+        data = task.read_bytes()
+        try:
+            ray.get([host.hand_over.remote(number, data) for host in self._hosts])
+        except RayError as error:
+            raise LearnerError(
+                f"a rank was lost before its task ({type(error).__name__})"
+            ) from error
+
+    def reply(self, number: int, task: Path) -> bytes | None:  # noqa: ARG002
+        """Read the reply of the first rank, or that of one that has failed.
+
+        None where there is none, or nothing was looked for as it was a moment ago.
+        """
+        if self._alive and time.monotonic() < self._asked + REPLY_SECONDS:
+            return None
+        self._asked = time.monotonic()
+        try:
+            found = ray.get([host.reply.remote() for host in self._hosts])
+        except RayError:
+            return None
+        return next((cast(bytes, one) for one in found if one is not None), None)
 
     def close(self) -> None:
         """End the actors, and the processes with them; safe to call twice."""

@@ -9,19 +9,26 @@ connection: what waits for it is broken off when Ray says that the actor is dead
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError
 
 from mappa_core.cluster.ray_places import Actor, RayPlaces
 from mappa_core.cluster.server_host import ServerHost
+from mappa_core.cluster.storage import Storage
 from mappa_core.core.errors import EngineError
 from mappa_core.models.serving.client import ServerDied
 from mappa_core.models.serving.fork_server import SCRIPT
 from mappa_core.models.serving.server import OwnServer
+
+if TYPE_CHECKING:
+    import torch
+
+T = TypeVar("T")
 
 _POLL_SECONDS = 0.5
 _LOOK_SECONDS = 5.0
@@ -40,9 +47,14 @@ class RayServer(OwnServer):
         *,
         device: str,
         script: Path = SCRIPT,
+        storage: Storage | None = None,
     ) -> None:
-        """Prepare it in a bundle; `log` is on the node where that lies."""
+        """Prepare it in a bundle; `log` is on the node where that lies.
+
+        `storage` has the checkpoints, where the node does not see the run's files.
+        """
         super().__init__(log)
+        self._storage = storage
         self._places, self._bundle = places, bundle
         self._arguments, self._device, self._script = tuple(arguments), device, script
         self._host: Actor | None = None
@@ -87,6 +99,29 @@ class RayServer(OwnServer):
         if client is not None:
             await client.close()
 
+    async def readable(self, checkpoint: Path) -> Path:
+        """Have its node fetch the files, where they are in a storage."""
+        host = self._present()
+        return Path(await _asked(host.readable.remote(str(checkpoint), self._storage)))
+
+    async def make_servable(
+        self, base: Path | str, checkpoint: Path, target: Path, dtype: "torch.dtype"
+    ) -> None:
+        """Have it made on its node: no weights come through this process."""
+        given = (str(base), str(checkpoint), str(target), dtype, self._storage)
+        await _asked(self._present().make_servable.remote(*given))
+
+    async def drop(self, target: Path) -> None:
+        """Have it removed there; with a dead actor nothing is."""
+        if self._host is not None:
+            with suppress(RayError):
+                await self._host.drop.remote(str(target))
+
+    def _present(self) -> Actor:
+        if self._host is None:
+            raise ServerDied("it is not running")
+        return self._host
+
     async def _watched(self, host: Actor) -> None:
         with suppress(RayError):
             while True:
@@ -110,17 +145,43 @@ class RayServer(OwnServer):
         return f"read {self.log} on its node"
 
 
+async def _asked(asked: Awaitable[T]) -> T:
+    """Wait for what an actor was asked; what it raises is raised.
+
+    Raises:
+        ServerDied: It died.
+    """
+    try:
+        return await asked
+    except RayActorError as error:
+        raise ServerDied(f"its actor died: {type(error).__name__}") from error
+
+
 class RayServers:
     """What an engine's servers come from where they are in a cluster."""
 
-    def __init__(self, places: RayPlaces, *, device: str, script: Path = SCRIPT) -> None:
-        """Put servers on `places`, the first on the first."""
+    def __init__(
+        self,
+        places: RayPlaces,
+        *,
+        device: str,
+        script: Path = SCRIPT,
+        storage: Storage | None = None,
+    ) -> None:
+        """Put servers on `places`, the first on the first; as `RayServer`."""
         self._places, self._device, self._script = places, device, script
+        self._storage = storage
 
     def open(self, number: int, arguments: Sequence[str], log: Path) -> RayServer:
         """Prepare the `number`-th server, from 0."""
         return RayServer(
-            self._places, number, arguments, log, device=self._device, script=self._script
+            self._places,
+            number,
+            arguments,
+            log,
+            device=self._device,
+            script=self._script,
+            storage=self._storage,
         )
 
     def close(self) -> None:

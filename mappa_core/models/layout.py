@@ -15,6 +15,8 @@ class Layout:
 
 
 ADAPTER = Layout(library="peft", config="adapter_config.json", weights="adapter_model.safetensors")
+MANIFEST = "manifest.json"
+"""Has the hashes of a checkpoint's other files."""
 WHOLE_MODEL = Layout(library="transformers", config="config.json", weights="model.safetensors")
 
 

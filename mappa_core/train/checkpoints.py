@@ -27,12 +27,11 @@ from torch import Tensor
 
 from mappa_core.core.errors import DiskFull, LearnerError
 from mappa_core.models import tensor_files
-from mappa_core.models.layout import ADAPTER, WHOLE_MODEL, layout_of
+from mappa_core.models.layout import ADAPTER, MANIFEST, WHOLE_MODEL, layout_of
 from mappa_core.models.tensor_files import sha256_file
 from mappa_core.models.tensor_slices import StreamedTensors, write_streamed
 
 OPTIMIZER = "optimizer.safetensors"
-MANIFEST = "manifest.json"
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

@@ -12,16 +12,20 @@ from mappa_core.train import checkpoints
 
 def retire_checkpoints(
     store: Store, run_id: UUID, agent: str, keep: int | None, async_level: int
-) -> None:
+) -> tuple[Path, ...]:
     """Remove the files of an agent's superseded checkpoints; records and registered copies stay.
 
     `keep` is `learner.keep_checkpoints` (None removes nothing), `async_level` is the rollout's.
+    Returns where they were.
 
     Raises:
         LearnerError: One is there and cannot be removed.
     """
-    for checkpoint in superseded(store, run_id, agent, keep, async_level) if keep else ():
-        checkpoints.remove(Path(checkpoint.directory))
+    old = superseded(store, run_id, agent, keep, async_level) if keep else ()
+    gone = tuple(Path(checkpoint.directory) for checkpoint in old)
+    for directory in gone:
+        checkpoints.remove(directory)
+    return gone
 
 
 def superseded(

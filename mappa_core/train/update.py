@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
+from mappa_core.cluster.storage import Storage
 from mappa_core.core import ids
 from mappa_core.core.errors import LearnerError, StoreError
 from mappa_core.core.records.episodes import PolicyVersion
@@ -44,7 +45,12 @@ Correct = Callable[[UpdateRequest, Sequence[ScoredAction]], Sequence[ScoredActio
 
 
 def update_agent(
-    request: UpdateRequest, *, learner: Learner, store: Store, correct: Correct | None = None
+    request: UpdateRequest,
+    *,
+    learner: Learner,
+    store: Store,
+    correct: Correct | None = None,
+    storage: Storage | None = None,
 ) -> Update:
     """Turn one agent's scored actions of one iteration into new weights, and store all of it.
 
@@ -54,6 +60,7 @@ def update_agent(
     Raises:
         LearnerError: The update could not be computed.
         DiskFull: The checkpoint does not fit.
+        ClusterError: Those that go cannot be removed from `storage`.
     """
     run_id, agent, iteration = request.run_id, request.agent, request.iteration
     identity = ids.update_id(run_id, agent, iteration)
@@ -74,7 +81,10 @@ def update_agent(
             )
             done = _update(request, policy, actions, credit, report)
             store.updates.add_update(done, report.policy, report.checkpoint)
-    retire_checkpoints(store, run_id, agent, request.keep_checkpoints, request.async_level)
+    gone = retire_checkpoints(store, run_id, agent, request.keep_checkpoints, request.async_level)
+    if storage is not None:
+        for directory in gone:
+            storage.remove(directory)
     return done
 
 

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mappa_core.cluster.storage import Storage
 from mappa_core.core.errors import ConfigError
 from mappa_core.train.config import LearnerConfig
 from mappa_core.train.protocols import Learner
@@ -21,11 +22,13 @@ def open_learner(
     *,
     gpus: tuple[str, ...],
     launcher: "Launcher | None" = None,
+    storage: Storage | None = None,
 ) -> Learner:
     """Open the learner as configured; what it starts ends with `stack`.
 
     The torch learner has the base model in memory then, DeepSpeed's ranks start with the first
     update, on `gpus` by their names in CUDA_VISIBLE_DEVICES, or where `launcher` starts them.
+    `storage` has checkpoints for other machines.
 
     Raises:
         ConfigError: A package it needs is missing.
@@ -39,9 +42,11 @@ def open_learner(
             )
         from mappa_core.train.learners.deepspeed.learner import DeepspeedLearner
 
-        learner = DeepspeedLearner(model, checkpoints, config, devices=gpus, launcher=launcher)
+        learner = DeepspeedLearner(
+            model, checkpoints, config, devices=gpus, launcher=launcher, storage=storage
+        )
         stack.callback(learner.close)
         return learner
     from mappa_core.train.learners.torch_learner import TorchLearner
 
-    return TorchLearner(model, checkpoints, config)
+    return TorchLearner(model, checkpoints, config, storage=storage)

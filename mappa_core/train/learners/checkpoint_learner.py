@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mappa_core.cluster.storage import Storage
 from mappa_core.core.ids import content_id, policy_version_id
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.updates import Checkpoint, TrainingSample, UpdateReport
@@ -47,16 +48,18 @@ class CheckpointLearner(ABC):
         config: LearnerConfig,
         *,
         threads: int | None = None,
+        storage: Storage | None = None,
     ) -> None:
         """Keep what it is to work with.
 
         Checkpoints go to folders run id / agent / step. `threads` are those of the CPU for each
-        process that computes; None for all, shared equally.
+        process that computes; None for all, shared equally. `storage` has them for other machines.
         """
         self._base = base_model
         self._directory = checkpoints_directory
         self._config = config
         self._threads = threads
+        self._storage = storage
 
     @abstractmethod
     def _compute(self, job: UpdateJob) -> UpdateResult:
@@ -65,6 +68,10 @@ class CheckpointLearner(ABC):
         Where no sample has a gradient, or the guard does not take the update, the weights stay as
         they are, moments included.
         """
+
+    def _share(self, storage: Storage, directory: Path) -> None:
+        """Let other machines have the checkpoint in `directory`."""
+        storage.upload(directory, directory)
 
     def update(
         self,
@@ -89,6 +96,8 @@ class CheckpointLearner(ABC):
                 directory=directory,
             )
         )
+        if self._storage is not None:
+            self._share(self._storage, Path(directory))
         identity = policy_version_id(policy.run_id, policy.agent, step)
         seconds = time.monotonic() - started
         return UpdateReport(

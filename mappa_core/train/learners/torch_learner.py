@@ -15,6 +15,7 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 
+from mappa_core.cluster.storage import Storage
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.scores import ScoredAction
 from mappa_core.core.records.updates import TrainingSample
@@ -43,9 +44,12 @@ class TorchLearner(CheckpointLearner):
         config: LearnerConfig,
         *,
         threads: int | None = None,
+        storage: Storage | None = None,
     ) -> None:
         """Load the base model; as `CheckpointLearner`."""
-        super().__init__(base_model, checkpoints_directory, config, threads=threads)
+        super().__init__(
+            base_model, checkpoints_directory, config, threads=threads, storage=storage
+        )
         torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
         self._model = model.load(base_model, config, fused=True)
         self._parameters = model.trained_parameters(self._model)

@@ -11,7 +11,6 @@ not mind, and has memory for one base model rather than three.
 """
 
 import asyncio
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -21,11 +20,11 @@ from typing import Literal
 import httpx
 import torch
 
-from mappa_core.core.errors import EngineError
+from mappa_core.core.errors import ClusterError, EngineError
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.models.serving.client import REPLY_SECONDS, ServerDied
 from mappa_core.models.serving.server import OwnServer, Server
-from mappa_core.models.weights import ServedWeights, servable
+from mappa_core.models.weights import ServedWeights
 from mappa_core.rollout.engines.vllm.command import BASE
 
 
@@ -76,10 +75,10 @@ class FileLoader(WeightLoader):
         try:
             with _readable(policy):
                 checkpoint = Path(policy.adapter_uri)
-                await asyncio.to_thread(servable, self._model, checkpoint, merged, self._dtype)
+                await server.make_servable(self._model, checkpoint, merged, self._dtype)
             await _reload(server, merged)
         finally:
-            shutil.rmtree(merged, ignore_errors=True)
+            await server.drop(merged)
 
 
 class TransferLoader(WeightLoader):
@@ -128,9 +127,12 @@ class AdapterLoader(WeightLoader):
     ) -> None:
         """Add the new adapter, then drop the old one."""
         if policy.adapter_uri is not None:
-            name, path = self.model_name(policy), str(Path(policy.adapter_uri).resolve())
+            name = self.model_name(policy)
+            with _readable(policy):
+                path = await server.readable(Path(policy.adapter_uri))
+            order = {"lora_name": name, "lora_path": str(path)}
             try:
-                await server.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": path})
+                await server.post("/v1/load_lora_adapter", order)
             except EngineError as error:
                 raise WeightsUnchanged(str(error)) from error
         if old is not None and old.adapter_uri is not None:
@@ -145,7 +147,7 @@ class AdapterLoader(WeightLoader):
 def _readable(policy: PolicyVersion) -> Generator[None]:
     try:
         yield
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ClusterError) as error:
         raise WeightsUnchanged(
             f"cannot serve {policy.agent}'s weights {policy.adapter_uri}: {error}"
         ) from error

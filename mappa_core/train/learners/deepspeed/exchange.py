@@ -1,6 +1,5 @@
-"""Hands tasks to the ranks and their replies back: two files each, of which they are told the path.
+"""Writes tasks for the ranks and reads their replies, which `cluster.inbox` has the places of.
 
-    INBOX/0, 1, 2, ...    links to the tasks, in the order in which every rank does them
     .job-*/job.json       a task, in a folder of its own; beside it the reply
 
 An update that is taken up again removes the folders of earlier attempts, and ranks whose task is
@@ -9,7 +8,6 @@ gone write no checkpoint: those of a worker that was taken for dead may compute 
 
 import shutil
 import tempfile
-import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +15,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from mappa_core.cluster.inbox import reply_file
+from mappa_core.cluster.storage import Storage
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.scores import ScoredAction
 from mappa_core.train.config import LearnerConfig
@@ -32,6 +32,8 @@ class RankTask:
     learner: LearnerConfig
     update: UpdateJob | None = None
     actions: tuple[ScoredAction, ...] = ()
+    storage: Storage | None = None
+    """Where checkpoints are, for ranks that do not see the learner's files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +46,6 @@ class RankReply:
     """One line, where something outside failed."""
     disk_full: bool = False
 
-
-POLL_SECONDS = 0.02
-"""Between two looks for a file."""
 
 _TASK, _REPLY = TypeAdapter(RankTask), TypeAdapter(RankReply)
 
@@ -65,19 +64,6 @@ def written_task(directory: Path, task: RankTask) -> Generator[Path]:
         yield file
 
 
-def hand_over(inbox: Path, number: int, task: Path) -> None:
-    """Let the ranks see the task in the file `task` as their next."""
-    (inbox / str(number)).symlink_to(task.resolve())
-
-
-def next_task(inbox: Path, number: int) -> Path:
-    """Wait for a task, however long it takes to come; returns its file."""
-    link = inbox / str(number)
-    while not link.is_symlink():
-        time.sleep(POLL_SECONDS)
-    return link.readlink()
-
-
 def read_task(file: Path) -> RankTask:
     """Read the task as it was written."""
     return _TASK.validate_json(file.read_bytes())
@@ -87,14 +73,9 @@ def write_reply(file: Path, reply: RankReply) -> None:
     """Write the reply to the task in `file`, whole or not at all."""
     unfinished = file.with_suffix(".writing")
     unfinished.write_bytes(_REPLY.dump_json(reply))
-    unfinished.rename(_reply_file(file))
+    unfinished.rename(reply_file(file))
 
 
-def read_reply(file: Path) -> RankReply | None:
-    """Read the reply to the task in `file`; None where the ranks ended without one."""
-    reply = _reply_file(file)
-    return _REPLY.validate_json(reply.read_bytes()) if reply.exists() else None
-
-
-def _reply_file(task: Path) -> Path:
-    return task.with_suffix(".answer.json")
+def as_reply(data: bytes) -> RankReply:
+    """Read a reply as it was written."""
+    return _REPLY.validate_json(data)

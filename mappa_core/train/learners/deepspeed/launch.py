@@ -20,14 +20,10 @@ from pathlib import Path
 from threading import Thread
 from typing import Protocol
 
+from mappa_core.cluster.inbox import POLL_SECONDS, hand_over, read_reply
 from mappa_core.core.errors import LearnerError
 from mappa_core.train.config import DeepspeedConfig
-from mappa_core.train.learners.deepspeed.exchange import (
-    POLL_SECONDS,
-    RankReply,
-    hand_over,
-    read_reply,
-)
+from mappa_core.train.learners.deepspeed.exchange import RankReply, as_reply
 
 WORKER = "mappa_core.train.learners.deepspeed.worker"
 
@@ -40,6 +36,18 @@ class Processes(Protocol):
     @property
     def alive(self) -> bool:
         """Tell whether all of them do."""
+        ...
+
+    def hand_over(self, number: int, task: Path) -> None:
+        """Let them see the task in the file `task` as their `number`-th, from 0.
+
+        Raises:
+            LearnerError: They are not there.
+        """
+        ...
+
+    def reply(self, number: int, task: Path) -> bytes | None:
+        """Read the reply to it; None where there is none yet."""
         ...
 
     def close(self) -> None:
@@ -86,6 +94,7 @@ class TorchrunProcesses:
     """torchrun and its ranks; `Processes`."""
 
     def __init__(self, ranks: int, inbox: Path, log: Path, variables: Mapping[str, str]) -> None:
+        self._inbox = inbox
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         with log.open("ab") as output:
             self._process = subprocess.Popen(
@@ -100,6 +109,14 @@ class TorchrunProcesses:
     def alive(self) -> bool:
         """Tell whether torchrun does, which ends when a rank does."""
         return self._process.poll() is None
+
+    def hand_over(self, number: int, task: Path) -> None:
+        """Link to it in their inbox."""
+        hand_over(self._inbox, number, task)
+
+    def reply(self, number: int, task: Path) -> bytes | None:  # noqa: ARG002
+        """Read what lies beside it."""
+        return read_reply(task)
 
     def close(self) -> None:
         """End them; torchrun does when it is told to end itself, and so does their pipe."""
@@ -149,13 +166,13 @@ class Ranks:
             LearnerError: It took longer than `timeout_seconds`, or the ranks ended without a reply.
         """
         ends = time.monotonic() + self._config.timeout_seconds
-        hand_over(self._inbox, self._tasks, task)
-        self._tasks += 1
+        number, self._tasks = self._tasks, self._tasks + 1
+        self._processes.hand_over(number, task)
         while True:
             # In this order: what a rank wrote before it ended counts.
-            alive, reply = self.alive, read_reply(task)
+            alive, reply = self.alive, self._processes.reply(number, task)
             if reply is not None:
-                return reply
+                return as_reply(reply)
             if not alive:
                 raise LearnerError(f"DeepSpeed's ranks ended without an answer: read {self._log}")
             if time.monotonic() > ends:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 
+from mappa_core.cluster.storage import Storage
 from mappa_core.core.errors import ConfigError, DiskFull, LearnerError
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.scores import ScoredAction
@@ -37,16 +38,19 @@ class DeepspeedLearner(CheckpointLearner):
         threads: int | None = None,
         devices: Sequence[str] = (),
         launcher: Launcher | None = None,
+        storage: Storage | None = None,
     ) -> None:
         """Keep what it is to work with; as `CheckpointLearner`.
 
         `devices` are the GPUs of all ranks, by their names in CUDA_VISIBLE_DEVICES; none on a CPU.
-        `launcher` starts ranks elsewhere than here.
+        `launcher` starts ranks elsewhere than here; with `storage` they need see no files of ours.
 
         Raises:
             ConfigError: They are too few for all updates at once.
         """
-        super().__init__(base_model, checkpoints_directory, config, threads=threads)
+        super().__init__(
+            base_model, checkpoints_directory, config, threads=threads, storage=storage
+        )
         own = [devices_of(slot, config, devices) for slot in range(config.updates_at_once)]
         self._launcher = launcher or Torchrun(config.deepspeed.ranks, own)
         self._free: SimpleQueue[int] = SimpleQueue()
@@ -72,6 +76,10 @@ class DeepspeedLearner(CheckpointLearner):
         assert result is not None, "ranks that were given an update reply with its result"
         return result
 
+    def _share(self, storage: Storage, directory: Path) -> None:
+        """Have a copy of what the ranks have stored: for the registry, and a run that goes on."""
+        storage.fetch(directory, directory)
+
     def _reply(
         self,
         policy: PolicyVersion,
@@ -85,6 +93,7 @@ class DeepspeedLearner(CheckpointLearner):
             learner=self._config,
             update=update,
             actions=actions,
+            storage=self._storage,
         )
         self._directory.mkdir(parents=True, exist_ok=True)
         with written_task(self._directory, task) as file, self._borrowed() as ranks:

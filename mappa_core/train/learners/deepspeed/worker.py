@@ -21,9 +21,12 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import torch
 from torch import Tensor, distributed
 
+from mappa_core.cluster.inbox import next_task
+from mappa_core.cluster.storage import drop_earlier
 from mappa_core.core.errors import DiskFull, LearnerError, MappaError
 from mappa_core.core.records.scores import ScoredAction
 from mappa_core.core.records.updates import TrainingSample
+from mappa_core.core.settings import Settings
 from mappa_core.models.device import resolve_device
 from mappa_core.models.tensor_slices import StreamedTensors, TensorSlices
 from mappa_core.train import checkpoints
@@ -36,7 +39,6 @@ from mappa_core.train.learners.deepspeed import loading, zero
 from mappa_core.train.learners.deepspeed.exchange import (
     RankReply,
     RankTask,
-    next_task,
     read_task,
     write_reply,
 )
@@ -223,8 +225,30 @@ def _of_all(mine: Mapping[str, float]) -> dict[str, float]:
     return {name: max(one[name] for one in every) for name in mine}
 
 
-def done(task: RankTask, file: Path) -> RankReply:
+def on_this_node(task: RankTask) -> RankTask:
+    """Fetch the task's weights where they are stored for all nodes, and have it save here."""
+    if task.storage is None:
+        return task
+    storage, home, policy, update = task.storage, Settings().home, task.policy, task.update
+    if policy.adapter_uri is not None:
+        fetched = storage.on_node(Path(policy.adapter_uri), home)
+        policy = replace(policy, adapter_uri=str(fetched))
+    if update is not None:
+        place = storage.node_place(Path(update.directory), home)
+        update = replace(update, policy=policy, directory=str(place))
+    return replace(task, policy=policy, update=update)
+
+
+def _stored(task: RankTask, directory: str) -> None:
+    """Store what was saved on this node in `directory` for all nodes."""
+    if task.storage is not None and task.update is not None:
+        task.storage.upload(Path(task.update.directory), Path(directory))
+        drop_earlier(Path(directory))
+
+
+def done(asked: RankTask, file: Path) -> RankReply:
     """Do a task, and let go of all that it took."""
+    task = on_this_node(asked)
     device = resolve_device(task.learner.device)
     with memory.measured(torch.device(device)) as peak:
         rank = Rank(task, file)
@@ -232,6 +256,8 @@ def done(task: RankTask, file: Path) -> RankReply:
             if task.update is None:
                 return RankReply(logprobs=rank.logprobs(task.actions))
             result = rank.update(task.update)
+            if result is not None:
+                _stored(asked, task.update.directory)
         finally:
             rank.close()
             del rank
