@@ -2,6 +2,7 @@
 
 rollout         generated tokens/s of whole rollouts over plain vLLM's, on the same requests
 orchestration   share of the wall time in which engine, sandbox, coach and learner all rest
+cluster         what a run on three local nodes of Ray loses when two of them are killed
 many-episodes   what 2,000 episodes at once cost the process that plays them
 learner         tokens/s and memory of one update over TRL's
 store           a million actions written and asked for
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 Bench: TypeAlias = "Callable[[Sequence[str], Settings], BenchReport]"
 NAMES = (
-    *("rollout", "orchestration", "many-episodes", "learner", "store", "coach", "sandbox"),
-    *("audit", "audit-worlds", "estimators", "families", "quickstart"),
+    *("rollout", "orchestration", "cluster", "many-episodes", "learner", "store", "coach"),
+    *("sandbox", "audit", "audit-worlds", "estimators", "families", "quickstart"),
 )
 """Each is a module here with a function `bench_NAME` of overrides and settings, `-` being `_`."""
 

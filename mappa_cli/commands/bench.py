@@ -21,8 +21,8 @@ def bench(
     name: Annotated[
         str,
         typer.Argument(
-            help="rollout, orchestration, many-episodes, learner, store, coach, sandbox, audit, "
-            "audit-worlds, estimators, families or quickstart."
+            help="rollout, orchestration, cluster, many-episodes, learner, store, coach, sandbox, "
+            "audit, audit-worlds, estimators, families or quickstart."
         ),
     ],
     overrides: Overrides = None,

@@ -35,6 +35,7 @@ from mappa_core.rollout.actions import DirectRunner, limits_of
 from mappa_core.rollout.config import EngineConfig, SandboxConfig
 from mappa_core.rollout.engines.base import EngineSetup
 from mappa_core.rollout.engines.transformers.engine import TransformersEngine
+from mappa_core.rollout.engines.transformers.vllm_stub import Flags, VllmStub, free_port
 from mappa_core.rollout.engines.vllm.endpoints_engine import EndpointsEngine
 from mappa_core.rollout.engines.vllm.engine import VllmEngine
 from mappa_core.rollout.engines.vllm.fork_server import open_fork_server
@@ -43,7 +44,6 @@ from mappa_core.train.config import LearnerConfig
 from mappa_core.train.learners.torch_learner import TorchLearner
 from tests.builders import make_episode, make_policy, make_problem, make_run
 from tests.fakes.acting import NoPython
-from tests.fakes.vllm_server import Flags, VllmStub, free_port
 from tests.tiny_model import save_adapter, save_tiny_model
 
 CONFIG = EngineConfig(device="cpu", dtype="float32", max_model_length=512, kv_cache_gib=0.5)

@@ -24,7 +24,7 @@ def prefect() -> Iterator[None]:
     # thread, which hypothesis takes for a strategy that does.
     with (
         temporary_settings({PREFECT_SERVER_ANALYTICS_ENABLED: False}),
-        prefect_test_harness(server_startup_timeout=120),
+        prefect_test_harness(server_startup_timeout=600),
     ):
         yield
 

@@ -13,11 +13,11 @@ from mappa_core.core.records.runs import RunStatus
 from mappa_core.models.tokenizer import ChatTokenizer
 from mappa_core.rollout.config import EngineConfig
 from mappa_core.rollout.engines.base import EngineSetup
+from mappa_core.rollout.engines.transformers.vllm_stub import Flags, VllmStub, free_port
 from mappa_core.rollout.engines.vllm.endpoints_engine import EndpointsEngine
 from mappa_core.store.store import Store
 from tests.e2e.conftest import MakeServices
 from tests.e2e.test_killed import play_here, weights
-from tests.fakes.vllm_server import Flags, VllmStub, free_port
 
 
 @pytest.mark.slow

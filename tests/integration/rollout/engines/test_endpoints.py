@@ -20,9 +20,9 @@ from mappa_core.core.records.episodes import Completion, GenerationRequest, Poli
 from mappa_core.models.serving.command import cpu_arguments, environment
 from mappa_core.rollout.config import EngineConfig
 from mappa_core.rollout.engines.base import EngineSetup
+from mappa_core.rollout.engines.transformers.vllm_stub import Flags, VllmStub, free_port
 from mappa_core.rollout.engines.vllm.endpoints_engine import EndpointsEngine
 from tests.builders import make_policy, make_run
-from tests.fakes.vllm_server import Flags, VllmStub, free_port
 from tests.tiny_model import save_adapter, save_tiny_model
 
 LENGTH = 128

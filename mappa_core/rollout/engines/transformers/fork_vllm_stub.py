@@ -1,16 +1,13 @@
 """Forks servers as `fork_server_script.py` does, that speak vLLM's HTTP over transformers."""
 
 import asyncio
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from mappa_core.models.serving.fork_server_script import serve_requests
 from mappa_core.models.tokenizer import ChatTokenizer
-from tests.fakes.vllm_server import Answer, Flags, VllmStub
+from mappa_core.rollout.engines.transformers.vllm_stub import Answer, Flags, VllmStub
 
 HOLD = "hold"
 """A file beside the model; while it is there, completions wait."""
@@ -26,6 +23,7 @@ class Slow(VllmStub):
 
 
 async def serve(named: dict[str, str]) -> None:
+    """Serve as vLLM's flags say."""
     model = Path(named["--model"])
     flags = Flags(
         model=model,
@@ -44,6 +42,7 @@ async def serve(named: dict[str, str]) -> None:
 
 
 def main() -> None:
+    """Fork servers until no more can be asked for."""
     arguments = serve_requests()
     if arguments is not None:
         asyncio.run(serve(dict(pairwise(arguments))))

@@ -1,6 +1,8 @@
 """A server that speaks what a run uses of vLLM's HTTP, over the transformers engine.
 
-Its refusals are in vLLM's words and status codes, which tests/integration holds against vLLM.
+It samples the same in any company, bit for bit, and is there within seconds: for tests and
+`mappa bench cluster`. Its refusals are in vLLM's words and status codes, which tests/integration
+holds against vLLM.
 """
 
 import asyncio
@@ -74,13 +76,16 @@ class VllmStub:
 
     @property
     def url(self) -> str:
+        """Where it listens."""
         return f"http://{self.host}:{self.port}"
 
     @property
     def adapters(self) -> tuple[str, ...]:
+        """Name those that were loaded."""
         return tuple(self._adapters)
 
     async def start(self) -> None:
+        """Read the model, then listen."""
         await self._engine.start()
         await self._engine.load(self._base)
         self._server = await asyncio.start_server(self._connected, self.host, self.port)
