@@ -1,5 +1,6 @@
 """What an actor that owns a rank gives it, and takes from it: no shared folder is between them."""
 
+import gc
 import time
 from pathlib import Path
 
@@ -24,6 +25,9 @@ def replied(host: RankHost) -> bytes:
     return reply
 
 
+# An actor closes nothing: all of it goes with its process.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_tasks_are_given_and_replies_taken_one_after_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -37,3 +41,7 @@ def test_tasks_are_given_and_replies_taken_one_after_another(
     assert replied(host) == b"SECOND"
     # What is done is not kept.
     assert len([*tmp_path.glob("mappa-rank-*/.job-*")]) == 1
+    while host.alive():
+        time.sleep(0.01)
+    del host
+    gc.collect()
