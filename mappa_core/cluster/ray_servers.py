@@ -8,6 +8,7 @@ connection: what waits for it is broken off when Ray says that the actor is dead
 """
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
@@ -73,7 +74,8 @@ class RayServer(OwnServer):
             EngineError: It ended early or took longer than `seconds`; the message names the log.
         """
         deadline = time.monotonic() + seconds
-        given = ("", str(self.log), self._device, str(self._script))
+        threads = os.environ.get("OMP_NUM_THREADS", "")
+        given = ("", str(self.log), self._device, str(self._script), threads)
         self._host = host = self._places.actor(ServerHost, self._bundle, *given)
         try:
             url = await asyncio.wait_for(host.start.remote(self._arguments), seconds)

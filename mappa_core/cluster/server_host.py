@@ -26,7 +26,9 @@ UNSERVED = ("optimizer.safetensors",)
 class ServerHost:
     """One server, which ends with the process that this is in."""
 
-    def __init__(self, address: str, log: str, device: str, script: str = str(SCRIPT)) -> None:
+    def __init__(
+        self, address: str, log: str, device: str, script: str = str(SCRIPT), threads: str = ""
+    ) -> None:
         """Prepare it.
 
         Args:
@@ -34,9 +36,12 @@ class ServerHost:
             log: Where it writes, on this node.
             device: `cpu` or `cuda`.
             script: What servers are forked by.
+            threads: The run's OMP_NUM_THREADS; empty: as many as this node has cores.
         """
         # Ray sets it to the logical CPUs of the actor, which are for its scheduler alone.
         os.environ.pop("OMP_NUM_THREADS", None)
+        if threads:
+            os.environ["OMP_NUM_THREADS"] = threads
         self._address, self._log = address or address_of_node(), Path(log)
         given = environment(os.environ, device=device)
         forks_log = self._log.with_name(f"{self._log.stem}-forks.log")
