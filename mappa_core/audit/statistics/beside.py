@@ -106,7 +106,8 @@ def _difference(data: LabelledScores, domain: Domain) -> Difference | None:
     value = float((weights * (trust * means + middle)).sum())
     return Difference(
         domain=domain,
-        estimate=_estimate(value, by_problem, clusters, len(count)),
+        # The means of the cells, and what is taken of the scores, were fitted to the labels.
+        estimate=_estimate(value, by_problem, clusters, len(count) + (trust > 0)),
         trust=trust,
         labels=int(labelled.sum()),
         actions=len(cell),
@@ -151,16 +152,16 @@ def _trust(scores: Floats, apart: Floats, cell: Ints, labelled: Mask) -> float:
     return float(np.clip(slope * rest / len(scores), 0, 1))
 
 
-def _estimate(value: float, moved: Floats, labelled: int, cells: int) -> Estimate:
+def _estimate(value: float, moved: Floats, labelled: int, fitted: int) -> Estimate:
     """The estimate with its error.
 
     Args:
         value: Of the difference.
         moved: By problem, what its actions move it by.
         labelled: Problems with labels.
-        cells: Whose means were fitted to the labels.
+        fitted: How many numbers were fitted to the labels.
     """
-    freedom = labelled - cells
+    freedom = labelled - fitted
     if freedom < 1:
         return Estimate(
             value=value, standard_error=float("inf"), degrees_of_freedom=0.0, p_value=1.0
