@@ -99,7 +99,7 @@ class Difficulty:
     """Whether every task type has problems with several episodes; without, difficulty is unknown
     beyond an action's own outcome."""
 
-    def take(self, rows: Mask) -> "Difficulty":
+    def take(self, rows: Mask | Ints) -> "Difficulty":
         """Some of the actions."""
         names = ("others", "others_follow", "surprise", "own", "own_follow")
         names += ("stratum", "kind", "first")

@@ -245,8 +245,7 @@ def test_another_coach_by_hand() -> None:
     frame = make_frame([8, 2, 6, 4], advantage=[1.0, -1.0, 0.5, -0.5])
     again, none = np.array([7.0, 3.0, 6.0, 4.0]), np.full(4, NAN)
     (same,) = other_updates(frame, np.array([4.0, 1.0, 3.0, 2.0]), again, BATCH)
-    # Of so few problems nothing is shown.
-    assert (same.flipped, same.cosine, same.differs) == (0, pytest.approx(1.0), None)
+    assert (same.flipped, same.cosine, same.differs) == (0, pytest.approx(1.0), False)
     (turned,) = other_updates(frame, np.array([2.0, 8.0, 6.0, NAN]), again, BATCH)
     assert (turned.actions, turned.flipped) == (3, 2)
     # Without a second scoring by its own coach it is not known what differs.
