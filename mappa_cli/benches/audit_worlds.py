@@ -5,8 +5,9 @@
     by=regression   honest coaches called biased (at most 5 %) and suspected; planted biases called
                     biased or suspected, and never equivalent
     by=drift        the coach watched over 60 iterations: coaches that do not change said to have
-                    drifted (at most 5 %), those that do (at least 90 %), and a change of their
-                    model that is stored named as the likely cause (at least 90 %)
+                    drifted (at most 5 %), those that do (with the anchors that `mappa audit` says
+                    their noise takes, at least 90 %), and a change of their model that is stored
+                    named as the likely cause (at least 90 %)
 
 The first two also say how far each rate that is printed beside a verdict is from the measured one
 (at most 3 points beyond two standard errors), and how often it is said that it cannot be known. All
@@ -138,7 +139,9 @@ def _of_watch(trial: WatchTrial) -> Iterator[Figure]:
     if not trial.changed:
         yield _rate(f"{name}: the coach has drifted", alarmed, trial.runs, at_most=MOST_FALSE)
         return
-    yield _rate(f"{name}: the coach has drifted", alarmed, trial.runs, at_least=FEWEST_FOUND)
+    yield _rate(f"{name}: the coach has drifted", alarmed, trial.runs)
+    more = f"... with {trial.wanted} anchors, which its noise takes: the coach has drifted"
+    yield _rate(more, trial.found / trial.runs, trial.runs, at_least=FEWEST_FOUND)
     if trial.world.model_until is not None:
         share = trial.named / trial.runs
         yield _rate("... its change of model is named", share, trial.runs, at_least=FEWEST_FOUND)

@@ -23,8 +23,9 @@ FIRST_EXPERIMENT = 200
 """Actions to begin with where the coach's noise was never measured."""
 APART = 3
 """Comparisons besides those of types and agents: padding, the rubric's order, asked today."""
-ANCHORS_OF_A_TYPE = 6
-"""With which a point more for that type alone is found in time at noise of a point."""
+ANCHORS_OF_A_TYPE = 8
+"""With which a point more for that type alone is found in time at noise of a point, also where
+scores heap, so that less than a point shows; 6 do where they do not."""
 
 
 def more_anchors(seen: AuditInput) -> str | None:

@@ -122,19 +122,19 @@ def test_after_an_experiment_a_larger_one_or_the_coach_of_then_would_tell() -> N
 
 def test_the_anchors_that_find_a_change_for_one_type_are_named_where_they_are_more() -> None:
     asked = make_experiment(np.random.default_rng(4), honest, actions=400)
-    twelve = np.tile([5.0, 6.0, 7.0], (12, 1))
+    sixteen = np.tile([5.0, 6.0, 7.0], (16, 1))
     looked = seen(asked, None)
     scores = replace(
         NO_ANCHORS.scores,
-        known=twelve.mean(axis=1),
-        repeats=twelve,
-        task_types=("a", "b") * 6,
+        known=sixteen.mean(axis=1),
+        repeats=sixteen,
+        task_types=("a", "b") * 8,
     )
     calm = replace(looked, anchors=replace(NO_ANCHORS, scores=scores))
-    assert (anchors_for(2, 1.0), more_anchors(calm), more_anchors(looked)) == (12, None, None)
-    loud = replace(scores, repeats=np.tile([4.5, 6.0, 7.5], (12, 1)))
+    assert (anchors_for(2, 1.0), more_anchors(calm), more_anchors(looked)) == (16, None, None)
+    loud = replace(scores, repeats=np.tile([4.5, 6.0, 7.5], (16, 1)))
     said = more_anchors(replace(calm, anchors=replace(NO_ANCHORS, scores=loud)))
     assert said is not None
-    # 6 of each type at a deviation of 1; 1.5 points of noise take 2.25 times as many.
-    assert "12 anchors watched" in said
-    assert "audit.anchors=28" in said
+    # 8 of each type at a deviation of 1; 1.5 points of noise take 2.25 times as many.
+    assert "16 anchors watched" in said
+    assert "audit.anchors=36" in said
