@@ -185,8 +185,9 @@ def test_with_the_quickstarts_engines(
             "problems": {"levels": [1], "held_out_size": 6},
             "rollout": {
                 "iterations": 5,
-                "problems": 8,
-                "episodes_per_problem": 4,
+                # Many problems rather than many episodes: they are what an onset is dated by.
+                "problems": 12,
+                "episodes_per_problem": 2,
                 "max_tokens": 32,
             },
             "engine": {"max_model_length": 512, "kv_cache_gib": 0.25},

@@ -44,7 +44,9 @@ class Printed:
     def error(self) -> float:
         """Standard error of the difference between told and measured."""
         share = min(max(self.measured, 0.5 / self.measured_runs), 1 - 0.5 / self.measured_runs)
-        own = float(np.var(self.told)) / len(self.told)
+        # Each was counted in so many simulations, however alike the few that were told are.
+        counted = self.mean * (1 - self.mean) / SIMULATIONS
+        own = max(float(np.var(self.told)), counted) / len(self.told)
         return float(np.sqrt(share * (1 - share) / self.measured_runs + own))
 
 
