@@ -10,8 +10,10 @@ machine: what a network does between machines is not in it.
 """
 
 import asyncio
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -104,7 +106,8 @@ async def _compared(config: TrainConfig, settings: Settings) -> Compared:
         started = time.perf_counter()
         await train(config)
         alone, seconds_alone = _newest(port), time.perf_counter() - started
-        with local_nodes(NODES) as cluster:
+        # Ray prints what it says of lost nodes to standard output, which is the report's.
+        with redirect_stdout(sys.stderr), local_nodes(NODES) as cluster:
             started = time.perf_counter()
             played = await play_losing_two(train, port, config, cluster, settings.home / "ray")
             seconds_there = time.perf_counter() - started
