@@ -1,16 +1,20 @@
 """The store's bench records by the calls that a training run makes, one turn and one score each."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from mappa_cli.benches import store_writers
 from mappa_cli.benches.episodes import AGENTS, Material
 from mappa_cli.benches.replay import record
-from mappa_core.core.records.episodes import StopReason
+from mappa_core.core.records.episodes import Episode, StopReason, Turn
 from mappa_core.core.records.scores import CoachScore
+from mappa_core.store.episodes import Episodes
 from mappa_core.store.store import Store
 
 EPISODES = 3
@@ -66,3 +70,31 @@ def test_every_turn_and_every_score_waits_for_a_commit(
         "close_episodes": EPISODES,
         "add_scores": actions,
     }
+
+
+def test_what_is_timed_is_recorded_as_training_does_and_the_rest_is_put_there_later(
+    store: Store, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = 2 * len(AGENTS)
+    monkeypatch.setattr(store_writers, "RECORDED", recorded)
+    added: list[float] = []
+    put = Episodes.add_episodes
+
+    def add_episodes(self: Episodes, *whole: Any) -> None:
+        added.append(time.monotonic())
+        put(self, *whole)
+
+    monkeypatch.setattr(Episodes, "add_episodes", add_episodes)
+    calls, add_turns = Counter[str](), Episodes.add_turns
+
+    def counted_turns(self: Episodes, turns: Sequence[tuple[Episode, Turn]]) -> None:
+        calls["turns"] += len(turns)
+        add_turns(self, turns)
+
+    monkeypatch.setattr(Episodes, "add_turns", counted_turns)
+    actions = 20 * len(AGENTS)
+    written = store_writers.write_runs(database_url, actions, ["bench-1"])
+    assert (written.actions, written.recorded) == (actions, recorded)
+    assert calls["turns"] == recorded
+    assert added
+    assert min(added) >= written.ended

@@ -1,9 +1,14 @@
 """The rollout's bench counts what each of the two sampled in its own time."""
 
+import ast
+import sys
+from pathlib import Path
+
 import pytest
 
 from mappa_cli.benches.rollout import Generation, Played, compared
 from mappa_core.core.records.episodes import Completion, FinishReason, GenerationRequest, Sampling
+from mappa_core.rollout.engines.vllm import plain_script
 from mappa_core.rollout.engines.vllm.plain import PlainBatch
 from tests.builders import make_policy, make_run
 
@@ -44,3 +49,20 @@ def test_an_answer_that_is_missing_is_no_comparison() -> None:
     played = Played(episodes=1, seconds=1.0, batches=([generation("a", 5)],))
     with pytest.raises(ValueError, match="longer"):
         compared(played, (PlainBatch(seconds=1.0, tokens=((5,), (6,))),))
+
+
+def test_what_it_is_compared_with_is_nothing_of_ours() -> None:
+    script = ast.parse(Path(plain_script.__file__).read_text())
+    imported = {
+        name.partition(".")[0]
+        for node in ast.walk(script)
+        for name in (
+            [each.name for each in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert "vllm" in imported
+    assert imported - {"vllm"} <= sys.stdlib_module_names
