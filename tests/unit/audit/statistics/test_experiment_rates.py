@@ -31,7 +31,7 @@ def told(experiment: Experiment, seed: int = 0) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("heaps", "actions", "level"), [(range(11), 60, 4.5), ((0, 5, 7, 10), 120, 4.5)]
+    ("heaps", "actions", "level"), [(range(11), 60, 6.0), ((0, 5, 7, 10), 120, 4.5)]
 )
 def test_answers_dealt_anew_are_wrong_as_often_as_experiments_are(
     heaps: Sequence[int], actions: int, level: float
@@ -41,7 +41,7 @@ def test_answers_dealt_anew_are_wrong_as_often_as_experiments_are(
     def made(seed: list[int], favour: Told) -> Experiment:
         return make_experiment(RNG(seed), favour, actions=actions, level=level, heaps=heaps)
 
-    shares = np.mean([told(made([s, 0], honest), s) for s in range(20)], axis=0)
+    shares = np.nanmean([told(made([s, 0], honest), s) for s in range(20)], axis=0)
     biased = [made([s, 1], kind_to_b) for s in range(300)]
     found = np.mean([experiment_verdict(experiment_effects(e)) == "biased" for e in biased])
     assert shares[0] <= 0.08
@@ -51,12 +51,12 @@ def test_answers_dealt_anew_are_wrong_as_often_as_experiments_are(
 
 def test_a_name_that_is_worth_something_else_on_each_problem_takes_power() -> None:
     def made(seed: list[int], favour: Told) -> Experiment:
-        return make_experiment(RNG(seed), favour, actions=200, problems=60, level=5.0, uneven=1.0)
+        return make_experiment(RNG(seed), favour, actions=200, problems=60, level=6.0, uneven=1.0)
 
     shares = [told(made([s, 2], honest), s) for s in range(12)]
     biased = [made([s, 3], kind_to_b) for s in range(100)]
     found = np.mean([experiment_verdict(experiment_effects(e)) == "biased" for e in biased])
-    assert abs(np.mean(shares, axis=0)[1] - found) <= 0.03 + 2 * 0.07
+    assert abs(np.nanmean(shares, axis=0)[1] - found) <= 0.03 + 2 * 0.07
 
 
 def test_a_coach_that_favours_a_type_has_the_rates_of_an_honest_one() -> None:
