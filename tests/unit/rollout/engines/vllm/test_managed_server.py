@@ -54,6 +54,9 @@ class ServerInMemory:
     async def stop(self) -> None:
         self.running = False
 
+    async def readable(self, checkpoint: Path) -> Path:
+        return checkpoint.resolve()
+
     async def post(self, path: str, body: Mapping[str, object]) -> Reply:
         self.paths.append(path)
         self.bodies.append(body)
