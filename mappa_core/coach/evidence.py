@@ -14,7 +14,7 @@ begin alike, which a server reads once.
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mappa_core.coach.injection import UNSEEN
@@ -209,11 +209,18 @@ def _action_sections(case: CoachCase) -> Iterator[tuple[str, str, int]]:
     yield "task", case.statement, STATEMENT_CHARACTERS
     if case.own_solution is not None:
         yield "your own solution", case.own_solution, STATEMENT_CHARACTERS
+    seen = _seen(case.messages)
+    # What it was told to do is the same in all episodes: before their turns, a server reads it once.
+    yield from _messages(message for message in seen if message.role == "system")
     for turn in case.earlier:
         yield f"earlier turn {turn.index}", _turn_text(turn), 3 * EARLIER_CHARACTERS
-    for message in _seen(case.messages):
-        yield f"the agent saw, {message.role} message", message.content, SEEN_CHARACTERS
+    yield from _messages(message for message in seen if message.role != "system")
     yield "the agent wrote", case.text, WRITTEN_CHARACTERS
+
+
+def _messages(messages: Iterable[Message]) -> Iterator[tuple[str, str, int]]:
+    for message in messages:
+        yield f"the agent saw, {message.role} message", message.content, SEEN_CHARACTERS
 
 
 def _result_sections(case: CoachCase) -> Iterator[tuple[str, str, int]]:
@@ -305,14 +312,18 @@ def _streams(result: ToolResult) -> tuple[tuple[str, str, int], ...]:
 
 
 def _ended(result: ToolResult | None) -> str:
-    """Say how the action's program ended; the sandbox's words, so outside the fences."""
+    """Say how the action's program ended; the sandbox's words, so outside the fences.
+
+    Fractions of a second are the machine's: without them, the same work is the same case.
+    """
     if result is None:
         return "It ran no program."
     empty = [
         f", nothing on {name}" for name, text, omitted in _streams(result) if not (text or omitted)
     ]
     code = f"status {result.status.value}, exit code {result.exit_code}"
-    return f"Its program ended: {code}, {result.seconds:.2f} s{''.join(empty)}."
+    took = f"{result.seconds:.0f} s" if result.seconds >= 1 else "under 1 s"
+    return f"Its program ended: {code}, {took}{''.join(empty)}."
 
 
 def _turn_text(turn: Turn) -> str:
