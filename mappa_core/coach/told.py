@@ -1,7 +1,7 @@
 """What a coach is told about every case, and the name of that in what it stores.
 
 A model that is asked in other words, or samples its judgement otherwise, is another scorer, though
-its rubric is the same: `scorer_rubric` gives that rubric another name and another hash.
+its rubric is the same: `scorer_rubric` names and hashes the two together.
 """
 
 import hashlib
@@ -18,9 +18,6 @@ from mappa_core.core.records.tools import ToolResult, ToolStatus
 
 SAMPLED = ("temperature", "thinking_budget", "reasoning_effort")
 """Keys of the configuration that a judgement depends on, beside the words."""
-PLAIN = "4c8ea4cc02063149dc7c60852c48ff008a1d9f752c161a90891e1b76a5555d41"
-"""Of the words and settings whose scorers go by the rubric alone, as all did once. It never
-changes: a coach that is told anything else by now is another scorer."""
 DIGITS = 8
 """Of its hash that tell one way of asking from another, beside the rubric's name."""
 
@@ -49,7 +46,10 @@ _RESULT = ToolResult(
 _CASE = CoachCase(
     statement="What is 1 + 1?",
     agent="agent",
-    messages=(Message(role="user", content=r"What is 1 + 1? Answer in \boxed{}."),),
+    messages=(
+        Message(role="system", content="Add."),
+        Message(role="user", content=r"What is 1 + 1? Answer in \boxed{}."),
+    ),
     text=r"\boxed{3}",
     tool_result=_RESULT,
     earlier=(),
@@ -72,10 +72,8 @@ def told(rubric: Rubric, config: CoachModelConfig) -> str:
 
 
 def scorer_rubric(rubrics: RubricSet, config: CoachModelConfig) -> tuple[str, str]:
-    """Name and hash of a rubric set as a coach judges by it."""
+    """Name and hash of a rubric set and the way of asking by it."""
     asked = way_of_asking(config)
-    if asked == PLAIN:
-        return rubrics.name, rubrics.sha256
     both = hashlib.sha256(f"{rubrics.sha256} {asked}".encode()).hexdigest()
     return f"{rubrics.name}+{asked[:DIGITS]}", both
 

@@ -18,7 +18,7 @@ class CoachIdentity:
     model: str
     model_version: str
     rubric_version: str
-    """Its name, and the way of asking by it where that is not the plain one."""
+    """Its name; with a model, the way of asking by it, too."""
     rubric_sha256: str
     """Of its files, and of the words and settings of that way."""
 

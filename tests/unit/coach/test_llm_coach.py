@@ -63,7 +63,8 @@ def test_a_score_carries_everything_it_rests_on() -> None:
     assert (score.prompt_tokens, score.cached_tokens) == (1000, 600)
     assert (score.reply_tokens, score.thought_tokens) == (30, 20)
     assert score.flags == ("fake_score",)
-    assert coach.identity.rubric_sha256 == RUBRICS.sha256
+    assert coach.identity.rubric_version.startswith(f"{RUBRICS.name}+")
+    assert coach.identity.rubric_sha256 != RUBRICS.sha256, "of its way of asking, too"
     assert isinstance(coach, BudgetedCoach)
 
 
