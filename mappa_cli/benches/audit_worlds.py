@@ -31,7 +31,7 @@ from mappa_core.audit.stress.trial import (
     experimented,
     tried,
 )
-from mappa_core.audit.stress.watching import WatchTrial, watch_trial
+from mappa_core.audit.stress.watching import SHIPPED, WatchTrial, watch_trial
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
 
@@ -139,7 +139,8 @@ def _of_watch(trial: WatchTrial) -> Iterator[Figure]:
     if not trial.changed:
         yield _rate(f"{name}: the coach has drifted", alarmed, trial.runs, at_most=MOST_FALSE)
         return
-    yield _rate(f"{name}: the coach has drifted", alarmed, trial.runs)
+    enough = FEWEST_FOUND if trial.wanted <= SHIPPED else None
+    yield _rate(f"{name}: the coach has drifted", alarmed, trial.runs, at_least=enough)
     more = f"... with {trial.wanted} anchors, which its noise takes: the coach has drifted"
     yield _rate(more, trial.found / trial.runs, trial.runs, at_least=FEWEST_FOUND)
     if trial.world.model_until is not None:

@@ -27,7 +27,7 @@ class AuditConfig(Section):
     """How the coach is watched while it teaches."""
 
     anchors: int = Field(
-        default=12,
+        default=20,
         ge=0,
         description="Actions scored again every iteration, spread over agents and task types; 0 "
         "for no watch.",

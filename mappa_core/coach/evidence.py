@@ -210,7 +210,7 @@ def _action_sections(case: CoachCase) -> Iterator[tuple[str, str, int]]:
     if case.own_solution is not None:
         yield "your own solution", case.own_solution, STATEMENT_CHARACTERS
     seen = _seen(case.messages)
-    # What it was told to do is the same in all episodes: before their turns, a server reads it once.
+    # What it was told to do is the same in all episodes: before their turns, it is read once.
     yield from _messages(message for message in seen if message.role == "system")
     for turn in case.earlier:
         yield f"earlier turn {turn.index}", _turn_text(turn), 3 * EARLIER_CHARACTERS
