@@ -14,7 +14,7 @@ begin alike, which a server reads once.
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mappa_core.coach.injection import UNSEEN
@@ -85,6 +85,8 @@ OUTPUT_CHARACTERS = 6_000
 """Of each output stream of its program."""
 EARLIER_CHARACTERS = 2_000
 """Of each earlier turn, its text and its output."""
+REPEATED_CHARACTERS = 50
+"""Of a text that is not read twice; the name of a shorter one would cost as much."""
 CORRECTION = '"correction": "<what the agent should have done instead>", '
 
 
@@ -209,18 +211,31 @@ def _action_sections(case: CoachCase) -> Iterator[tuple[str, str, int]]:
     yield "task", case.statement, STATEMENT_CHARACTERS
     if case.own_solution is not None:
         yield "your own solution", case.own_solution, STATEMENT_CHARACTERS
-    seen = _seen(case.messages)
     # What it was told to do is the same in all episodes: before their turns, it is read once.
-    yield from _messages(message for message in seen if message.role == "system")
+    yield from _messages(case, told=True)
     for turn in case.earlier:
         yield f"earlier turn {turn.index}", _turn_text(turn), 3 * EARLIER_CHARACTERS
-    yield from _messages(message for message in seen if message.role != "system")
+    yield from _messages(case, told=False)
     yield "the agent wrote", case.text, WRITTEN_CHARACTERS
 
 
-def _messages(messages: Iterable[Message]) -> Iterator[tuple[str, str, int]]:
-    for message in messages:
-        yield f"the agent saw, {message.role} message", message.content, SEEN_CHARACTERS
+def _messages(case: CoachCase, *, told: bool) -> Iterator[tuple[str, str, int]]:
+    for message in _seen(case.messages):
+        if (message.role == "system") == told:
+            name = f"the agent saw, {message.role} message"
+            yield name, _without_repeats(message.content, case), SEEN_CHARACTERS
+
+
+def _without_repeats(content: str, case: CoachCase) -> str:
+    """What the agent saw, with the name of each text in it that the coach has read whole before."""
+    read = [("the task, as above", case.statement, STATEMENT_CHARACTERS)]
+    for turn in case.earlier:
+        name = f"what {turn.agent} wrote in turn {turn.index}"
+        read.append((name, visible(turn.action.text), EARLIER_CHARACTERS))
+    for name, text, limit in read:
+        if REPEATED_CHARACTERS <= len(text) <= limit:
+            content = content.replace(text, f"({name})")
+    return content
 
 
 def _result_sections(case: CoachCase) -> Iterator[tuple[str, str, int]]:

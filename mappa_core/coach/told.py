@@ -43,12 +43,13 @@ _RESULT = ToolResult(
     peak_memory_bytes=None,
     tier="",
 )
+_STATEMENT = "What is the sum of 1 and 1? Give it in a box, without a word beside it."
 _CASE = CoachCase(
-    statement="What is 1 + 1?",
+    statement=_STATEMENT,
     agent="agent",
     messages=(
         Message(role="system", content="Add."),
-        Message(role="user", content=r"What is 1 + 1? Answer in \boxed{}."),
+        Message(role="user", content=rf"{_STATEMENT} Answer in \boxed{{}}."),
     ),
     text=r"\boxed{3}",
     tool_result=_RESULT,

@@ -49,6 +49,27 @@ def test_a_case_says_who_saw_wrote_and_ran_what() -> None:
     assert prompt.marker not in prompt.system
 
 
+def test_a_text_that_the_coach_has_read_is_named_where_an_agent_saw_it_again() -> None:
+    case, plan = make_case(), "First multiply the boxes by the pens in each, then give the number."
+    earlier = (make_turn(make_policy(make_run(), "planner"), text=f"<think>Hm.</think>{plan}"),)
+    saw = Message(role="user", content=f"{case.statement}\n{plan}\nOutput: 20")
+    user = build_prompt(replace(case, earlier=earlier, messages=(saw,)), RUBRIC).user
+    assert (user.count(case.statement), user.count(plan)) == (1, 1)
+    assert "\n(the task, as above)\n(what planner wrote in turn 0)\nOutput: 20\n" in user
+    # One of which the coach read a part alone is shown where it was seen.
+    long = f"{plan} " * 100
+    earlier = (make_turn(make_policy(make_run(), "planner"), text=long),)
+    saw = Message(role="user", content=long)
+    assert long in build_prompt(replace(case, earlier=earlier, messages=(saw,)), RUBRIC).user
+
+
+def test_what_it_was_told_to_do_stands_before_its_teams_turns() -> None:
+    user = build_prompt(make_case(), RUBRIC).user
+    order = ("<<<task", "system message", "<<<earlier turn", "user message", "the agent wrote")
+    places = [user.index(part) for part in order]
+    assert places == sorted(places)
+
+
 def test_an_agents_own_earlier_turn_is_part_of_what_it_saw() -> None:
     messages = (
         Message(role="user", content="an example"),
