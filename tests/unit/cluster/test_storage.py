@@ -39,7 +39,6 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[str]:
     """A bucket of an S3 server on the loopback."""
-    pytest.importorskip("moto.server", reason="moto[server] is not installed here")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
