@@ -7,9 +7,9 @@ Everything that an agent had a hand in stands between fences that close with the
 hash over all of it. A text that contained its own marker would be a fixed point of the hash, so no
 agent can close a fence or sign a reply, and the same case always gives the same prompt. A fence
 costs the coach tokens for every action, so that its opening carries no marker: one that is forged
-stands inside a fence still. Where replies are brief and name no case, fences close without it, too:
-what looks like a fence in an agent's text is broken anyway (`shown`), and cases of one task then
-begin alike, which a server reads once.
+stands inside a fence still. Where replies are brief and name no case, fences close without it, too,
+and by the next one: what looks like a fence in an agent's text is broken anyway (`shown`), and
+cases of one task then begin alike, which a server reads once.
 """
 
 import hashlib
@@ -54,7 +54,7 @@ not blame it for what an earlier agent got wrong; say who or which file is to bl
 CLOSED = """\
 <<<END {mark}>>> closes it, where {mark} is the
 case's marker, given at the top of the case"""
-CLOSED_BRIEFLY = "<<<END>>> closes it"
+CLOSED_BRIEFLY = "the next one or <<<END>>> closes it"
 
 WITH_OWN_SOLUTION = """\
 The case holds your own solution of the task, which you made before you saw any work on it. Compare
@@ -143,9 +143,11 @@ def case_text(case: CoachCase, marker: str | None) -> str:
 
 
 def _fenced(marker: str | None, sections: Iterator[tuple[str, str, int]]) -> Iterator[str]:
-    for name, text, limit in sections:
-        end = "<<<END>>>" if marker is None else f"<<<END {marker}>>>"
-        yield f"<<<{name}>>>\n{shown(kept(text, limit))}\n{end}"
+    fences = [f"<<<{name}>>>\n{shown(kept(text, limit))}" for name, text, limit in sections]
+    if marker is not None:
+        yield from (f"{fence}\n<<<END {marker}>>>" for fence in fences)
+    elif fences:
+        yield from (*fences, "<<<END>>>")
 
 
 def marker_of(case: CoachCase) -> str:
