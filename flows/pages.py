@@ -107,15 +107,20 @@ def next_step(name: str, comparison: Comparison, verdict: str) -> tuple[str, str
         comparison: Of its base with what it became.
         verdict: The audit's; empty where nothing was audited.
     """
+    audit = f"mappa audit {name}"
+    experiment = f"{audit} --experiment 200"
     if verdict == "biased":
-        return f"mappa audit {name}", "The coach is biased; see for what, before you use the team"
+        return audit, "The coach is biased; see for what, before you use the team"
     if verdict == "suspected":
-        return (
-            f"mappa audit {name} --experiment 200",
-            "The coach is suspected of a bias, and only an experiment can tell",
-        )
+        return experiment, "The coach is suspected of a bias, and only an experiment can tell"
     if comparison.verdict == "better":
-        return f"mappa promote {name}", "The team is better on problems it never trained on"
+        return {
+            "equivalent": (
+                f"mappa promote {name}",
+                "The team is better on problems it never trained on",
+            ),
+            "": (audit, "The team is better, and whether its coach is fair was not looked at"),
+        }.get(verdict, (experiment, "The team is better; whether its coach is fair, this may tell"))
     if comparison.verdict == "worse":
         return f"mappa report {name}", "The team is worse; read which actions were rewarded"
     samples = 4 * comparison.episodes // comparison.problems

@@ -41,7 +41,12 @@ class OnRay:
 
         servers = RayServers(self.places, device=self.device, storage=self.storage)
         replicas = _replicas(setup.config.replicas)
-        return replace(setup, device=self.device, servers=servers, replicas=replicas, devices=())
+        # Each server has its bundle's GPUs for itself, whatever they are called on its node.
+        bundles = range(self.places.request.servers) if self.device == "cuda" else ()
+        devices = tuple((f"bundle {number}",) for number in bundles)
+        return replace(
+            setup, device=self.device, servers=servers, replicas=replicas, devices=devices
+        )
 
     def launch(
         self,

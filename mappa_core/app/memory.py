@@ -70,7 +70,7 @@ def plan_cluster(
     agents = len(load_team(config.team, config.prompts, config.rollout).agents)
     shape = shape_for(config.model, settings.models)
     placed = placed_in(config, agents, nodes)
-    return planned_where(config, settings, shape, placed, agents, gpu_bytes)
+    return planned_where(config, settings, shape, placed, agents, gpu_bytes, coaches=False)
 
 
 def coached(alone: MemoryPlan, config: TrainConfig, settings: Settings) -> MemoryPlan:
@@ -86,10 +86,15 @@ def planned_where(
     placed: Placement,
     agents: int,
     gpu_bytes: float,
+    *,
+    coaches: bool = True,
 ) -> tuple[MemoryPlan, ...]:
-    """Plan every GPU of a placed run; those that hold the same share one plan."""
+    """Plan every GPU of a placed run; those that hold the same share one plan.
+
+    Without `coaches`, local coaches are elsewhere: beside a cluster, on the run's own machine.
+    """
     servers, count = _placed_servers(config, agents, placed), placed.servers_on
-    coaches = any(coach_items(config.coach, settings.models, gpu_bytes))
+    coaches = coaches and any(coach_items(config.coach, settings.models, gpu_bytes))
     alike: dict[OnGpu, list[str]] = {}
     for gpu in placed.gpus:
         # Local coaches are on the first, which the learner has where it has any.

@@ -258,8 +258,7 @@ async def _build(
         await start_coaches(coach, second)
     progress.on_starting("engines")
     placed = placement(config, len(team.agents))
-    if (said := experimental(config, placed)) is not None:
-        logging.getLogger("mappa").warning(said)
+    _say_experimental(config, placed)
     setup = engine_setup(config, settings, team, model, tokenizer.end_token_ids, placed)
     storage = await asyncio.to_thread(open_storage, config.cluster, settings.checkpoints)
     on_ray = await open_on_ray(config, len(team.agents), stack, trains=trains, storage=storage)
@@ -334,6 +333,8 @@ async def open_learning(
         OutsideError: Something outside does not work.
     """
     model = await _model(config, settings)
+    gpus = learner_gpus(config)
+    _say_experimental(config, Placement(servers=(), replicas=1, learner=gpus))
     async with AsyncExitStack() as stack:
         waiting = LogProgress(log).on_waiting
         *_, store = await asyncio.to_thread(_open_databases, settings, waiting, stack)
@@ -343,9 +344,14 @@ async def open_learning(
             model,
             settings.checkpoints,
             stack,
-            gpus=learner_gpus(config),
+            gpus=gpus,
         )
         yield Learning(learner=learner, store=store, audit=AuditStore(store.database))
+
+
+def _say_experimental(config: TrainConfig, placed: Placement) -> None:
+    if (said := experimental(config, placed)) is not None:
+        logging.getLogger("mappa").warning(said)
 
 
 async def _model(config: TrainConfig, settings: Settings) -> str:

@@ -1,12 +1,20 @@
 """What of a run goes into a cluster, and what cannot."""
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
-from mappa_core.app.cluster import device_in, placed_in, request
+from mappa_core.app.cluster import OnRay, device_in, placed_in, request
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.placement import experimental, placement
+from mappa_core.app.services import engine_setup
 from mappa_core.core.errors import ConfigError
+from mappa_core.core.settings import Settings
+from mappa_core.rollout.engines.vllm.engine import server_flags, turns
+from mappa_core.rollout.teams import load_team
 
 RAY = {"cluster": {"backend": "ray", "cpus": 2}}
 AGENTS = 3
@@ -36,6 +44,20 @@ def test_updates_at_once_have_ranks_of_their_own() -> None:
     asked = request(config(learner=deepspeed), AGENTS, "cpu")
     assert (asked.ranks, asked.rank_gpus, asked.cpus) == (6, 0, 2.0)
     assert request(config(learner=deepspeed), AGENTS, "cpu", trains=False).ranks == 0
+
+
+def test_each_server_there_has_its_gpus_for_itself(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed here")
+    full = config(learner={"weights": "full"}, engine={"gpu_memory_utilization": 0.9})
+    places: Any = SimpleNamespace(request=request(full, AGENTS, "cuda"))
+    settings = Settings.model_validate({"MAPPA_HOME": tmp_path})
+    team, placed = load_team("mathchat", "small-1"), placement(full, AGENTS)
+    setup = OnRay(places=places, device="cuda", ranks=1).setup(
+        engine_setup(full, settings, team, "m", (), placed)
+    )
+    flags = server_flags(setup, "cuda")
+    assert flags[flags.index("--gpu-memory-utilization") + 1] == "0.900"
+    assert turns(setup.devices, on_gpu=True) == [[0], [1], [2]], "they start at once"
 
 
 def test_nothing_of_it_is_placed_on_this_machine() -> None:

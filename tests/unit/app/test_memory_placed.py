@@ -174,6 +174,15 @@ def test_a_local_coach_is_on_the_first_gpu(tmp_path: Path) -> None:
     assert coach not in update(found[("1",)])
 
 
+def test_a_local_coach_is_beside_a_cluster_and_not_on_its_nodes(tmp_path: Path) -> None:
+    settings = Settings.model_validate({"MAPPA_HOME": tmp_path})
+    given = config("Qwen/Qwen3-4B", "full", {"ranks": 2, "stage": 3})
+    sections = {"coach": {"backend": "local", "model": "judge"}, "cluster": {"backend": "ray"}}
+    ray = TrainConfig.model_validate(given.model_dump(mode="json") | sections)
+    plans = plan_cluster(ray, settings, [{"GPU": 8.0}], 80 * GB)
+    assert not any("coach" in item for each in plans for item in update(each))
+
+
 def test_three_32b_in_full_need_more_ranks_than_two_nodes_leave(tmp_path: Path) -> None:
     settings = Settings.model_validate({"MAPPA_HOME": tmp_path})
 

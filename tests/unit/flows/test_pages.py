@@ -26,8 +26,9 @@ BETTER, WORSE = measured(0.2, 0.1, 0.3), measured(-0.2, -0.3, -0.1)
     ("comparison", "verdict", "command"),
     [
         (BETTER, "equivalent", "mappa promote toy"),
-        (BETTER, "cannot tell", "mappa promote toy"),
-        (BETTER, "", "mappa promote toy"),
+        # What promotion would object to comes first.
+        (BETTER, "cannot tell", "mappa audit toy --experiment 200"),
+        (BETTER, "", "mappa audit toy"),
         (BETTER, "suspected", "mappa audit toy --experiment 200"),
         (BETTER, "biased", "mappa audit toy"),
         (WORSE, "equivalent", "mappa report toy"),
