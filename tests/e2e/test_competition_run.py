@@ -59,7 +59,7 @@ def test_competition_problems_are_played_scored_learnt_from_audited_and_reported
         f"model={real_model}",
         f"coach.model={coach}",
         f"problems.train_files=[{DATA}/AIME_1983_2024.json]",
-        f"problems.held_out_files=[{DATA}/aime_2025.json,{DATA}/amc_32.json]",
+        f"problems.held_out_files=[{DATA}/aime_2025.json,{DATA}/amc_eval_32.json]",
         *SMALL,
         timeout=5000,
     )
