@@ -4,6 +4,7 @@ The estimate says what it assumes. Coach prices are the preset's; GPU hours foll
 and from what an H100 sustains; power follows from playing the planned comparison out.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 
 from mappa_core.app.config import TrainConfig
@@ -11,6 +12,7 @@ from mappa_core.app.forecast import forecast_run
 from mappa_core.app.memory import GPU_BYTES, planned, shape_for
 from mappa_core.coach.forecast import FILLED
 from mappa_core.core.settings import Settings
+from mappa_core.evaluate.evaluation import UNKNOWN
 from mappa_core.evaluate.power import power
 from mappa_core.models.shape import ModelShape
 from mappa_core.rollout.problems import problem_source
@@ -106,14 +108,17 @@ def _seconds_per_token(shape: ModelShape, config: TrainConfig, agents: int, toke
 
 
 def _power(config: TrainConfig) -> list[Line]:
-    problems, samples = config.problems.held_out_size, config.evaluation.samples
-    because = f"{problems} problems x {samples}, paired; {BEFORE:.0%} solved before"
+    """Of all held-out problems, and of each contest where there are several."""
+    held_out, samples = problem_source(config.problems).held_out(), config.evaluation.samples
+    contests = Counter(str(each.attributes.get("contest", UNKNOWN)) for each in held_out)
+    counts = {"": len(held_out), **(contests if len(contests) > 1 else {})}
     return [
         Line(
-            name=f"chance to see a gain of {gain * 100:.1f} points",
+            name=f"{name}{': ' if name else ''}chance to see a gain of {gain * 100:.1f} points",
             value=power(problems=problems, samples=samples, before=BEFORE, gain=gain),
             unit="share",
-            because=because,
+            because=f"{problems} problems x {samples}, paired; {BEFORE:.0%} solved before",
         )
+        for name, problems in counts.items()
         for gain in (0.0, *REPORTED_GAINS)
     ]

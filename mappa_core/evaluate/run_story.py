@@ -1,11 +1,15 @@
 """Reads back from the store what the page of a run shows."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from mappa_core.core import ids
 from mappa_core.core.records.episodes import Episode, Turn
-from mappa_core.core.records.runs import IterationFigures, Run
+from mappa_core.core.records.runs import EpisodeSummary, IterationFigures, Run
 from mappa_core.core.records.scores import CoachScore
+from mappa_core.evaluate.config import EvaluationConfig
+from mappa_core.evaluate.evaluation import Evaluation, HeldOut, evaluation
+from mappa_core.evaluate.report import report
 from mappa_core.evaluate.run_page import Example, RunStory, extremes
 from mappa_core.store.store import Store
 
@@ -39,7 +43,28 @@ def read_story(store: Store, run: Run) -> RunStory:
         kl=_kl(store, run, iterations),
         cost_usd=store.figures.get_coach_costs(run.id),
         examples=extremes(list(scored), EXAMPLES),
+        evaluation=_evaluation(run, summaries),
     )
+
+
+def _evaluation(run: Run, summaries: Sequence[EpisodeSummary]) -> Evaluation | None:
+    """The first step whose held-out episodes are all played against the last one."""
+    played: dict[int, list[EpisodeSummary]] = {}
+    for each in summaries:
+        if each.phase == "held_out":
+            played.setdefault(each.iteration, []).append(each)
+    # One that was cut short measured other problems, or fewer episodes of them.
+    counts = {step: Counter(each.problem_id for each in found) for step, found in played.items()}
+    most = max(counts.values(), key=Counter.total, default=None)
+    steps = sorted(step for step, found in counts.items() if found == most)
+    if len(steps) < 2:
+        return None
+    before, after = (
+        HeldOut(report=report(step, played[step], ()), episodes=played[step])
+        for step in (steps[0], steps[-1])
+    )
+    resamples = EvaluationConfig().bootstrap
+    return evaluation(run.name, before, after, resamples=resamples, seed=0)
 
 
 def _kl(

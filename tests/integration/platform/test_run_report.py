@@ -101,6 +101,37 @@ def test_the_page_stands_alone_and_escapes_what_models_write(
     assert not re.findall(r"""<script|<link|@import|url\((?!#)|(?:src|href)=["']?(?!["'#])""", page)
 
 
+def test_the_page_says_what_a_team_can_by_kind_of_problem(store: Store, run: Run) -> None:
+    contests = {"Of two boxes?": "aime", "Of three boxes?": "amc", "Of four boxes?": "amc"}
+    problems = [
+        replace(make_problem(statement), attributes={"contest": contest})
+        for statement, contest in contests.items()
+    ]
+    store.episodes.add_problems(problems)
+    solver = make_policy(run, "solver", 0)
+    # After two updates AMC's are right; the step between was cut short.
+    for step, measured in ((0, problems), (1, problems[:1]), (2, problems)):
+        for problem in measured:
+            episode = make_episode(run, problem, phase="held_out", iteration=step)
+            store.episodes.open_episode(episode)
+            turn = make_turn(solver)
+            store.episodes.add_turn(episode, turn)
+            right = step == 2 and problem.attributes["contest"] == "amc"
+            outcome = Outcome(success=right, answer="5", method="math-verify")
+            store.episodes.close_episode(
+                episode.with_turn(turn).closed(StopReason.ANSWERED, outcome=outcome)
+            )
+    page = html(read_story(store, run))
+    table = page[page.index("Held-out problems by contest") :]
+    rows = table[: table.index("</table>")].split("<tr>")[1:]
+    cells = [re.findall(r"<t[hd]>([^<]*)", row) for row in rows]
+    assert cells[0][:4] == ["contest", "problems", "before", "after"]
+    assert [row[:5] for row in cells[1:]] == [
+        ["aime", "1", "0.0%", "0.0%", "+0.0"],
+        ["amc", "2", "0.0%", "100.0%", "+100.0"],
+    ]
+
+
 def test_a_run_without_episodes_has_a_page_too(store: Store) -> None:
     store.runs.add_run(make_run("empty"))
     page = html(read_story(store, store.runs.get_run("empty")))

@@ -21,10 +21,9 @@ def test_a_dry_run_forecasts_cost_hours_and_power(
     monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
     monkeypatch.setenv("MAPPA_HOME", str(tmp_path))
     train, held_out = DATA / "AIME_1983_2024.json", DATA / "amc_eval_32.json"
-    words = [f"problems.train_files=[{train}]", f"problems.held_out_files=[{held_out}]"]
-    result = RUNNER.invoke(
-        app, ["reproduce", "mathchat", "--dry-run", "--json", "problems.held_out_size=32", *words]
-    )
+    both = f"{held_out},{DATA / 'aime_2025.json'}"
+    words = [f"problems.train_files=[{train}]", f"problems.held_out_files=[{both}]"]
+    result = RUNNER.invoke(app, ["reproduce", "mathchat", "--dry-run", "--json", *words])
     assert result.exit_code == 0, result.output
     figures = {name: value for name, value, _ in json.loads(result.output)}
     # 128 iterations of 64 episodes with one action per agent.
@@ -33,6 +32,9 @@ def test_a_dry_run_forecasts_cost_hours_and_power(
     assert figures["sampling"] > 0
     assert figures["updates"] > 0
     assert figures["chance to see a gain of 0.0 points"] < 0.1
+    # 62 problems tell more than the 30 of one contest.
+    alone = [figures[f"{name}: chance to see a gain of 17.5 points"] for name in ("aime", "amc")]
+    assert max(alone) < figures["chance to see a gain of 17.5 points"]
     assert (
         figures["chance to see a gain of 5.0 points"]
         < figures["chance to see a gain of 17.5 points"]
