@@ -18,6 +18,7 @@ from mappa_core.core.settings import Settings
 
 if TYPE_CHECKING:
     from mappa_cli.doctor import Finding
+    from mappa_core.app.fitting import DiskNeed
     from mappa_core.train.memory_plan import MemoryPlan
 
 
@@ -56,13 +57,16 @@ def doctor(
         elsewhere = nodes is not None or config.cluster.backend == "ray"
         shortage = "" if elsewhere else _host_shortage(plans, gpus)
         fits = all(each.fits for each in plans) and not shortage
+        disk = _disk(config, settings)
         if as_json:
-            typer.echo(json.dumps({"fits": fits, "plans": [_with_totals(each) for each in plans]}))
+            told = {"fits": fits, "plans": [_with_totals(each) for each in plans]}
+            typer.echo(json.dumps({**told, "disk": {**asdict(disk), "total": disk.total}}))
         else:
             for each in plans:
                 _print_plan(each)
             lines = (
                 *filter(None, [shortage]),
+                _told(disk),
                 *coach_keys(config.coach, settings),
                 *local_coaches(config.coach, settings),
                 recording(config),
@@ -91,6 +95,24 @@ def _plans(
         return plan_cluster(config, settings, there, gpu_bytes() or GPU_BYTES)
     host = machine_bytes() if gpus is None else None
     return plan_memory(config, settings, gpu_bytes(), host, gpus or len(visible_gpus()) or 1)
+
+
+def _disk(config: "TrainConfig", settings: Settings) -> "DiskNeed":
+    from mappa_core.app.fitting import disk_need
+    from mappa_core.app.memory import shape_for
+    from mappa_core.rollout.teams import load_team
+
+    agents = len(load_team(config.team, config.prompts, config.rollout).agents)
+    return disk_need(config, shape_for(config.model, settings.models), agents)
+
+
+def _told(disk: "DiskNeed") -> str:
+    from mappa_core.train.memory_plan import GB
+
+    return (
+        f"disk at most {disk.total / GB:.0f} GB: {disk.checkpoints / GB:.1f} of checkpoints, "
+        f"{disk.registered / GB:.1f} registered, {disk.served / GB:.1f} as served"
+    )
 
 
 def _host_shortage(plans: "Sequence[MemoryPlan]", gpus: int | None) -> str:

@@ -7,7 +7,8 @@ import pytest
 
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import load_config
-from mappa_core.app.memory import plan_memory, planned_on_cpu, shared_cache_bytes
+from mappa_core.app.fitting import disk_need
+from mappa_core.app.memory import plan_memory, planned_on_cpu, shape_for, shared_cache_bytes
 from mappa_core.app.memory import planned as plan_of
 from mappa_core.app.placement import placed_on
 from mappa_core.core.settings import Settings
@@ -62,6 +63,11 @@ def test_a_preset_fits_the_machine_that_it_names(preset: Path, tmp_path: Path) -
     (planned,) = plan_memory(config, settings, gpu, 20 * GB)
     assert (planned.machine_bytes is None) == (named is not None)
     assert planned.fits, planned
+    stated = re.search(r"with (\d+) GB of the CPU's memory and (\d+) GB of d", preset.read_text())
+    if stated:
+        shape = shape_for(config.model, settings.models)
+        needed = planned.host_bytes, disk_need(config, shape, 3).total
+        assert [f"{each / GB:.0f}" for each in needed] == list(stated.groups())
 
 
 def test_on_a_cpu_everything_is_float32_and_stays() -> None:
