@@ -138,6 +138,7 @@ def figures(found: Compared) -> Iterator[Figure]:
     alone, there, played = found.alone, found.there, found.played
     killed = played.in_rollout + played.in_update
     yield Figure(name="nodes, the head not counted", value=NODES, unit="nodes")
+    yield aimed("nodes with servers", played.servers_on, "nodes", at_least=SERVERS)
     yield aimed("nodes killed in a rollout and in an update", killed, "nodes", at_least=2)
     again = played.servers_started - SERVERS
     yield aimed("servers started again", again, "servers", at_least=1)

@@ -132,6 +132,10 @@ class Saboteur:
     """Whether the rollout was under way when the first node was gone."""
     in_update: bool = False
     """The same of the update and the second node."""
+    servers_on: int = 0
+    """Nodes that had the servers before any was killed."""
+    ranks_on: int = 0
+    """Nodes that had the update's ranks before the second was."""
 
     async def strike(self) -> None:
         """Wait for the next run, and kill two nodes in it."""
@@ -147,6 +151,7 @@ class Saboteur:
         await _until(lambda: self._sampled(run) > 0)
         hold.touch()
         await asyncio.sleep(1)
+        self.servers_on = await self._nodes_of(range(SERVERS))
         await asyncio.to_thread(self.cluster.kill, self.cluster.node_of(0))
         rollout = self.config.rollout
         # Each agent speaks once or more in each episode.
@@ -163,9 +168,13 @@ class Saboteur:
         await _until(lambda: any(checkpoints.glob(".job-*")))
         (job,) = checkpoints.glob(".job-*")
         await asyncio.sleep(0.3)
-        place = SERVERS + self.config.learner.deepspeed.ranks - 1
-        await asyncio.to_thread(self.cluster.kill, self.cluster.node_of(place))
+        ranks = range(SERVERS, SERVERS + self.config.learner.deepspeed.ranks)
+        self.ranks_on = await self._nodes_of(ranks)
+        await asyncio.to_thread(self.cluster.kill, self.cluster.node_of(ranks[-1]))
         self.in_update = job.exists() and learned(run, last, 2) is None
+
+    async def _nodes_of(self, bundles: Sequence[int]) -> int:
+        return len({await asyncio.to_thread(self.cluster.node_of, each) for each in bundles})
 
     def _newest(self) -> UUID | None:
         runs = self.port.store.runs.list_runs()
@@ -189,6 +198,9 @@ class Played:
     in_rollout: bool
     in_update: bool
     """Whether nodes were killed in the middle of these."""
+    servers_on: int
+    ranks_on: int
+    """Nodes that had servers and ranks before one of theirs was killed."""
     servers_started: int
     ranks_started: int
 
@@ -211,6 +223,8 @@ async def play_losing_two(
         run=port.store.runs.list_runs()[0].id,
         in_rollout=saboteur.in_rollout,
         in_update=saboteur.in_update,
+        servers_on=saboteur.servers_on,
+        ranks_on=saboteur.ranks_on,
         servers_started=started.servers,
         ranks_started=started.ranks,
     )

@@ -106,7 +106,8 @@ def world(
     )
 
 
-def assert_lost_two(world: World, played: Played) -> None:
+def assert_lost_two(world: World, played: Played, ranks: int) -> None:
+    assert (played.servers_on, played.ranks_on) == (SERVERS, ranks), "each has a node of its own"
     assert played.in_rollout
     assert played.in_update
     # Later ones are of the second node, which may have had a server, too.
@@ -120,7 +121,7 @@ def test_a_run_that_loses_two_nodes_ends_with_the_checkpoints_of_one_without_a_c
 ) -> None:
     alone = asyncio.run(world.alone(1))
     played = asyncio.run(world.there(1))
-    assert_lost_two(world, played)
+    assert_lost_two(world, played, ranks=1)
     assert world.recorded(played.run) == world.recorded(alone)
     hashes = checkpoints(world.store, played.run)
     assert len(hashes) == 2 * len(AGENTS)
@@ -134,7 +135,7 @@ def test_with_ranks_on_two_nodes_they_are_the_same_to_rounding(
     monkeypatch.setenv("MAPPA_HOME", str(world.folder / "nodes"))
     alone = asyncio.run(world.alone(1))
     played = asyncio.run(world.there(2, f"file://{world.folder}/storage"))
-    assert_lost_two(world, played)
+    assert_lost_two(world, played, ranks=2)
     # Where servers and ranks had their weights from.
     assert any((world.folder / "nodes" / "fetched" / "served").rglob("manifest.json"))
     assert any((world.folder / "nodes" / "fetched" / "whole").rglob("manifest.json"))

@@ -15,7 +15,13 @@ KEPT = Kept(
     checkpoints={("solver", 1): "aa", ("solver", 2): "bb"},
 )
 PLAYED = Played(
-    run=UUID(int=1), in_rollout=True, in_update=True, servers_started=4, ranks_started=2
+    run=UUID(int=1),
+    in_rollout=True,
+    in_update=True,
+    servers_on=2,
+    ranks_on=1,
+    servers_started=4,
+    ranks_started=2,
 )
 HELD = Compared(alone=KEPT, there=KEPT, played=PLAYED, seconds_alone=9.0, seconds_there=30.0)
 
