@@ -18,11 +18,13 @@ from mappa_core.audit.experiments.changes import Asker
 from mappa_core.audit.run_audit import RunAudit, audit_run
 from mappa_core.audit.statistics.paired import PairedEffect
 from mappa_core.audit.store import AuditStore
+from mappa_core.coach.config import CoachModelConfig
 from mappa_core.coach.opening import ProbeCoaches
 from mappa_core.coach.protocols import Coach
 from mappa_core.coach.rubrics import load_rubrics
 from mappa_core.coach.rules.coach import RuleCoach
 from mappa_core.coach.scoring import ScorePlan, score_episode
+from mappa_core.coach.told import scorer_rubric
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import Episode
 from mappa_core.core.records.scores import CoachCase, CoachIdentity, CoachScore, Unscored
@@ -189,12 +191,14 @@ def stand_in() -> Iterator[str]:
 def test_a_coach_that_costs_money_is_asked_after_a_question(
     mappa: Mappa, store: Store, stand_in: str, database_url: str
 ) -> None:
+    config = CoachModelConfig(backend="gemini", model="test-model")
+    version, sha256 = scorer_rubric(load_rubrics("single", "paper-1"), config)
     identity = CoachIdentity(
         coach="gemini",
         model="test-model",
         model_version="test-model",
-        rubric_version="paper-1",
-        rubric_sha256=load_rubrics("single", "paper-1").sha256,
+        rubric_version=version,
+        rubric_sha256=sha256,
     )
 
     def stored(episode: Episode) -> None:
