@@ -40,7 +40,14 @@ _HELD_OUT = {
     "seed": True,
     "problems": True,
     "tools": True,
-    "rollout": {"max_tokens", "agent_tokens", "thought_tokens", "agent_turns", "debaters"},
+    "rollout": {
+        "max_tokens",
+        "agent_tokens",
+        "thought_tokens",
+        "chat_template_kwargs",
+        "agent_turns",
+        "debaters",
+    },
     "engine": {"dtype", "max_model_length"},
     "sandbox": {
         "runtime",
@@ -57,7 +64,13 @@ _HELD_OUT = {
 """Keys that decide what a held-out episode of given weights is like."""
 
 _LATER = {
-    "rollout": ("agent_tokens", "thought_tokens", "agent_turns", "debaters"),
+    "rollout": (
+        "agent_tokens",
+        "thought_tokens",
+        "chat_template_kwargs",
+        "agent_turns",
+        "debaters",
+    ),
     "problems": ("sample", "skip_unusable"),
 }
 """Those that came later: left out at their defaults, so that stored evaluations are found again."""

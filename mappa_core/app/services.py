@@ -235,7 +235,7 @@ async def _build(
     problems = problem_source(config.problems, config.sandbox.workspace_mib)
     progress.on_starting("model")
     model = await _model(config, settings)
-    tokenizer = await asyncio.to_thread(ChatTokenizer, model)
+    tokenizer = await asyncio.to_thread(ChatTokenizer, model, config.rollout.chat_template_kwargs)
     progress.on_starting("sandbox")
     sandbox = await choose_sandbox(
         config.sandbox.backend,

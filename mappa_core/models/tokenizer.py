@@ -53,8 +53,10 @@ class _Template:
 class ChatTokenizer:
     """A model's tokenizer and chat template."""
 
-    def __init__(self, model: Path | str) -> None:
-        """Read both from `model`.
+    def __init__(
+        self, model: Path | str, variables: Mapping[str, bool | str] | None = None
+    ) -> None:
+        """Read both from `model`; `variables` are the template's, `enable_thinking` for one.
 
         Raises:
             ModelNotFound: There is no tokenizer, or it has no chat template.
@@ -71,6 +73,7 @@ class ChatTokenizer:
                 "chat_template.jinja"
             )
         self._tokenizer: PreTrainedTokenizerBase = tokenizer
+        self._variables = dict(variables or {})
         self.chat_template = tokenizer.chat_template
         added = tokenizer.added_tokens_decoder.items()
         # Most of a prompt is the same from episode to episode: its template and worked examples.
@@ -145,7 +148,7 @@ class ChatTokenizer:
         ]
         try:
             text = self._tokenizer.apply_chat_template(
-                chat, tokenize=False, add_generation_prompt=True
+                chat, tokenize=False, add_generation_prompt=True, **self._variables
             )
         except TemplateError as error:
             roles = ", ".join(message.role for message in messages)

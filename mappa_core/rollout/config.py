@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeAlias
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from mappa_core.core.section import Fraction, NonNegative, Positive, Section
 from mappa_core.rollout.source_table import SOURCES
@@ -14,6 +14,15 @@ else:
     # Of the table, so that a new source is a row there and nothing here.
     SourceName = Literal[(*SOURCES,)]
 Runtime = Literal["standard-library", "data-science"]
+
+
+def _template_variable(name: str) -> str:
+    if name in ("add_generation_prompt", "tokenize"):
+        raise ValueError(f"{name} is not the chat template's to know: leave it off")
+    return name
+
+
+TemplateVariable = Annotated[str, AfterValidator(_template_variable)]
 Address = Annotated[str, Field(pattern=r"^https?://[^\s/?#@]+$")]
 """Of a server: scheme, host and port."""
 
@@ -115,6 +124,11 @@ class RolloutConfig(Section):
         description="Sampled tokens after which a thought that is still open is closed, so that "
         "the rest of the action's tokens are its answer; the closing tag is not learnt from. null "
         "lets thoughts end themselves, or run into max_tokens.",
+    )
+    chat_template_kwargs: dict[TemplateVariable, bool | str] = Field(
+        default={},
+        description="Variables of the model's chat template, as transformers and vLLM call them, "
+        "e.g. enable_thinking: false for Qwen3.",
     )
     agent_turns: dict[str, Positive] = Field(
         default={},
