@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from jinja2 import TemplateError
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
@@ -73,7 +73,7 @@ class ChatTokenizer:
                 "chat_template.jinja"
             )
         self._tokenizer: PreTrainedTokenizerBase = tokenizer
-        self._variables = dict(variables or {})
+        self._variables: dict[str, Any] = dict(variables or {})
         self.chat_template = tokenizer.chat_template
         added = tokenizer.added_tokens_decoder.items()
         # Most of a prompt is the same from episode to episode: its template and worked examples.
