@@ -200,6 +200,7 @@ def test_episodes_under_any_other_key_of_play_are_another_measurement() -> None:
         "max_tokens": 7,
         "agent_tokens": {"verifier": 9},
         "thought_tokens": 5,
+        "chat_template_kwargs": {"enable_thinking": False},
         "agent_turns": {"code_executor": 3},
         "debaters": 4,
     }

@@ -83,13 +83,14 @@ def test_the_bench_watches_a_silent_change_of_the_model() -> None:
     assert found.name == "the coach's model changes silently: the coach has drifted"
     assert with_more.name.endswith("anchors, which its noise takes: the coach has drifted")
     assert named.name == "... its change of model is named"
-    assert (found.aim, with_more.aim, named.aim) == (None, ">= 0.9", ">= 0.9")
+    assert (found.aim, with_more.aim, named.aim) == (">= 0.9",) * 3
     # A point more from iteration 31 on: found in most runs, and the set holds that iteration.
     assert found.value >= named.value >= 0.5
 
 
 def test_a_coach_that_stays_as_it_is_is_not_said_to_have_drifted() -> None:
-    (figure,) = bench_audit_worlds(["runs=6", "only=8 problems", "by=drift"], Settings()).figures
+    # Of few runs, one by chance would be more than the aim.
+    (figure,) = bench_audit_worlds(["runs=60", "only=8 problems", "by=drift"], Settings()).figures
     assert (figure.aim, figure.met) == ("<= 0.05", True)
 
 
