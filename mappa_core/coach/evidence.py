@@ -230,12 +230,14 @@ def _messages(case: CoachCase, *, told: bool) -> Iterator[tuple[str, str, int]]:
 
 def _without_repeats(content: str, case: CoachCase) -> str:
     """What the agent saw, with the name of each text in it that the coach has read whole before."""
-    read = [("the task, as above", case.statement, STATEMENT_CHARACTERS)]
+    read = [("the task, as above", case.statement)] * (len(case.statement) <= STATEMENT_CHARACTERS)
     for turn in case.earlier:
-        name = f"what {turn.agent} wrote in turn {turn.index}"
-        read.append((name, visible(turn.action.text), EARLIER_CHARACTERS))
-    for name, text, limit in read:
-        if REPEATED_CHARACTERS <= len(text) <= limit:
+        # Of a longer one, thoughts included, the coach has read both ends alone.
+        if len(turn.action.text) <= EARLIER_CHARACTERS:
+            name = f"what {turn.agent} wrote in turn {turn.index}"
+            read.append((name, visible(turn.action.text)))
+    for name, text in read:
+        if len(text) >= REPEATED_CHARACTERS:
             content = content.replace(text, f"({name})")
     return content
 

@@ -56,7 +56,12 @@ def test_a_text_that_the_coach_has_read_is_named_where_an_agent_saw_it_again() -
     user = build_prompt(replace(case, earlier=earlier, messages=(saw,)), RUBRIC).user
     assert (user.count(case.statement), user.count(plan)) == (1, 1)
     assert "\n(the task, as above)\n(what planner wrote in turn 0)\nOutput: 20\n" in user
-    # One of which the coach read a part alone is shown where it was seen.
+    # One of which the coach read a part alone is shown where it was seen, be it for its thoughts.
+    thought = f"<think>{'Hm. ' * 1000}</think>{plan} {plan}"
+    earlier = (make_turn(make_policy(make_run(), "planner"), text=thought),)
+    saw = Message(role="user", content=f"{plan} {plan}")
+    user = build_prompt(replace(case, earlier=earlier, messages=(saw,)), RUBRIC).user
+    assert f"user message>>>\n{plan} {plan}\n" in user
     long = f"{plan} " * 100
     earlier = (make_turn(make_policy(make_run(), "planner"), text=long),)
     saw = Message(role="user", content=long)
