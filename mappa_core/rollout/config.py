@@ -67,7 +67,8 @@ class ProblemsConfig(Section):
     sample: Literal["first", "seeded"] = Field(
         default="first",
         description="Which problems of longer files (json): the first, or a sample by seed "
-        "with as many of each task type; tasks with tables are always sampled so.",
+        "with as many of each task type and, within it, of each decade; tasks with tables are "
+        "always sampled by type.",
     )
     seed: int = Field(
         default=0, ge=0, description="Seed of the split; the same for every run by default."

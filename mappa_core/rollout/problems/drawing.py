@@ -14,17 +14,38 @@ Item = TypeVar("Item")
 Draw = Literal["shuffled", "stratified"]
 
 
-def in_turn(items: Sequence[Item], size: int, seed: int, kind: Callable[[Item], str]) -> list[Item]:
-    """At most `size` of `items`, in turn over their kinds, each kind in a seeded order."""
-    by_kind: dict[str, list[Item]] = defaultdict(list)
+def in_turn(
+    items: Sequence[Item],
+    size: int,
+    seed: int,
+    kind: Callable[[Item], str],
+    within: Callable[[Item], str] = lambda _: "",
+) -> list[Item]:
+    """At most `size` of `items`, in turn over their kinds, each kind in a seeded order.
+
+    A kind's own items come in turn over what they are `within` it.
+    """
+    by_kind = _grouped(items, kind)
+    groups = []
+    for name in sorted(by_kind):
+        random = Random(ids.derive_seed("sample", seed, name))  # noqa: S311
+        random.shuffle(by_kind[name])
+        parts = _grouped(by_kind[name], within)
+        groups.append(_interleaved([parts[part] for part in parts]))
+    return _interleaved(groups)[:size]
+
+
+def _grouped(items: Sequence[Item], name: Callable[[Item], str]) -> dict[str, list[Item]]:
+    groups: dict[str, list[Item]] = defaultdict(list)
     for item in items:
-        by_kind[kind(item)].append(item)
-    for name, group in by_kind.items():
-        Random(ids.derive_seed("sample", seed, name)).shuffle(group)  # noqa: S311
-    groups = [by_kind[name] for name in sorted(by_kind)]
+        groups[name(item)].append(item)
+    return groups
+
+
+def _interleaved(groups: Sequence[Sequence[Item]]) -> list[Item]:
+    """The first of each, then the second of each, and so on."""
     longest = max(map(len, groups), default=0)
-    turns = [group[k] for k in range(longest) for group in groups if k < len(group)]
-    return turns[:size]
+    return [group[k] for k in range(longest) for group in groups if k < len(group)]
 
 
 def problems_of_iteration(

@@ -138,7 +138,13 @@ def open_problems(config: ProblemsConfig, workspace_mib: int | None) -> FixedPro
 def _chosen(problems: Sequence[Problem], size: int, config: ProblemsConfig) -> Sequence[Problem]:
     if config.sample == "first":
         return problems[:size]
-    return in_turn(problems, size, config.seed, lambda problem: problem.task_type)
+    return in_turn(problems, size, config.seed, lambda problem: problem.task_type, _decade)
+
+
+def _decade(problem: Problem) -> str:
+    """Contests have changed over the years, and neighbouring ones hardly."""
+    year = problem.attributes.get("year")
+    return "" if year is None else str(int(year) // 10)
 
 
 def _read_all(paths: Sequence[Path]) -> list[Problem]:

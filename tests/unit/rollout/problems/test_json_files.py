@@ -284,6 +284,20 @@ def test_a_seeded_sample_is_of_the_whole_file_and_stratified(tmp_path: Path) -> 
     assert len({statement.split()[4][:4] for statement in drawn}) > 5
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_within_a_third_a_sample_is_of_all_decades(tmp_path: Path, seed: int) -> None:
+    """Two years are of the eighties, and one of each other decade."""
+    years = (1984, 1995, 2010)
+    rows = [aime(year, number) for year in (*years, 1985) for number in range(1, 16)]
+    train = write(tmp_path / "AIME_1983_2024.json", *rows)
+    held_out = write(tmp_path / "amc.json", row("Another one?"))
+    given = {"train_size": 9, "sample": "seeded", "seed": seed}
+    drawn = source(train, held_out, **given).train()
+    strata = Counter((one.task_type, int(one.attributes["year"]) // 10) for one in drawn)
+    assert set(strata.values()) == {1}
+    assert len(strata) == 9
+
+
 @published
 def test_the_published_aime_problems_are_sampled_over_years_and_thirds() -> None:
     problems = source(
