@@ -9,7 +9,7 @@ from mappa_cli.printing.console import make_table
 from mappa_core.core.text import counted
 from mappa_core.evaluate.comparison import Comparison
 from mappa_core.evaluate.evaluation import Evaluation, Stratum
-from mappa_core.evaluate.fair import FairFigure
+from mappa_core.evaluate.evaluation_tables import kind_tables
 from mappa_core.evaluate.power import ENOUGH, PowerPlan
 from mappa_core.evaluate.report import Report
 
@@ -39,10 +39,8 @@ def print_evaluation(console: Console, found: Evaluation) -> None:
     for name, told in (("before", found.before), ("after", found.after)):
         console.print(_table(f"{name} ({counted(told.step, 'update')})", told.table()))
         console.print(_table(f"{name}: what each agent does", told.agents_table()))
-    for by, strata in found.strata.items():
-        console.print(_strata_table(by.replace("_", " "), strata))
-    if found.fair:
-        console.print(_fair_table(found.fair))
+    for told in kind_tables(found):
+        console.print(make_table(told.title, told.columns, told.rows, numbers=told.numbers))
     console.print(f"success: {gain(found.success)}")
     if found.skill is not None:
         console.print(f"skill: {gain(found.skill)}")
@@ -97,28 +95,6 @@ def _needed(number: int | None, form: str) -> str:
     return "not in reach" if number is None else form.format(number)
 
 
-def _strata_table(by: str, strata: Mapping[str, Stratum]) -> Table:
-    """Before and after of each stratum, with what can be said of it alone."""
-    rows = [
-        (
-            name,
-            str(each.after.problems),
-            str(each.after.episodes),
-            f"{each.success.before:.1%}",
-            f"{each.success.after:.1%}",
-            f"{each.after.pass_at[max(each.after.pass_at)]:.1%}",
-            "" if each.after.majority is None else f"{each.after.majority:.1%}",
-            f"{100 * each.success.difference:+.1f}",
-            f"{100 * each.success.low:+.1f} to {100 * each.success.high:+.1f}",
-            each.success.verdict,
-        )
-        for name, each in strata.items()
-    ]
-    after = ("any right", "majority")
-    numbers = ("problems", "episodes", "before", "after", *after, "gain, points", "95 % interval")
-    return make_table(f"by {by}", (by, *numbers, ""), rows, numbers=numbers)
-
-
 def _stratum_json(each: Stratum) -> dict[str, object]:
     return {
         **each.success.metrics(prefix="success"),
@@ -126,34 +102,6 @@ def _stratum_json(each: Stratum) -> dict[str, object]:
         "before": each.before.table(),
         "after": each.after.table(),
     }
-
-
-_FAIR_NAMES = {
-    "accuracy": "accuracy",
-    "f1": "F1",
-    "rmse_percent_of_range": "RMSE, % of range (lower is better)",
-}
-
-
-def _fair_table(figures: Sequence[FairFigure]) -> Table:
-    """The paper's table: every episode counts, a failure as much as a constant prediction."""
-    rows = [
-        (
-            each.task_type,
-            _FAIR_NAMES[each.name],
-            str(each.comparison.problems),
-            f"{each.charged[0]}, {each.charged[1]} of {each.comparison.episodes}",
-            f"{each.comparison.before:.3f}",
-            f"{each.comparison.after:.3f}",
-            f"{each.comparison.difference:+.3f}",
-            f"{each.comparison.low:+.3f} to {each.comparison.high:+.3f}",
-            each.verdict,
-        )
-        for each in figures
-    ]
-    numbers = ("tasks", "charged", "before", "after", "change", "95 % interval")
-    title = "Fair metrics: a failed episode is charged a constant prediction's value"
-    return make_table(title, ("task type", "figure", *numbers, ""), rows, numbers=numbers)
 
 
 def _as_json(told: Report) -> dict[str, object]:

@@ -27,7 +27,7 @@ FEWEST_CHANGED = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Mean success, or skill, before and after, in [0, 1]."""
+    """Mean success, skill or another figure before and after; success and skill are in [0, 1]."""
 
     problems: int
     changed: int
@@ -79,6 +79,7 @@ def compare(
     *,
     resamples: int,
     seed: int,
+    span: float = 1.0,
 ) -> Comparison:
     """Compare two sets of episodes on the same problems.
 
@@ -87,6 +88,7 @@ def compare(
         after: The same problems, later.
         resamples: Bootstrap resamples.
         seed: Of the resampling.
+        span: What one episode can change; 1 of success, and of skill.
 
     Raises:
         ValueError: The problems differ, or there are none.
@@ -99,7 +101,7 @@ def compare(
     differences = later - earlier
     if len(problems) <= FEW:
         fewest = min(len(side[problem]) for side in (before, after) for problem in problems)
-        low, high = few_changes(differences, fewest)
+        low, high = few_changes(differences, fewest, span)
     else:
         low, high = _interval(differences, resamples, seed)
     return Comparison(

@@ -68,11 +68,13 @@ def fair_figures(
             if not constants:
                 continue
             values = [_values(name, side, constants) for side in sides]
+            # An error has no upper end; a failure costs a constant's.
+            span = max(constants.values()) if name in LOWER_IS_BETTER else 1.0
             found.append(
                 FairFigure(
                     name=name,
                     task_type=kind,
-                    comparison=compare(*values, resamples=resamples, seed=seed),
+                    comparison=compare(*values, resamples=resamples, seed=seed, span=span),
                     charged=(_charged(name, sides[0]), _charged(name, sides[1])),
                 )
             )

@@ -13,26 +13,29 @@ LEVEL = 0.95
 Floats = NDArray[np.float64]
 
 
-def few_changes(differences: Floats, episodes: int) -> tuple[float, float]:
+def few_changes(differences: Floats, episodes: int, span: float = 1.0) -> tuple[float, float]:
     """Interval of the mean of few problems' changes.
 
-        d +- t(n - 1) s / sqrt(n),   s^2 = (sum (d_i - d)^2 + 1 / k) / n
+        d +- t(n - 1) s / sqrt(n),   s^2 = (sum (d_i - d)^2 + span^2 / k) / n
 
     Student's t with one problem more, which changed by one of k episodes' deviation. Plain t covers
     66 % at worst, for all problems may change alike; a percentile bootstrap 62 %, inverted sign
     flips 69 %.
 
     Args:
-        differences: (n,) each problem's change of its mean, in [-1, 1].
+        differences: (n,) each problem's change of its mean.
         episodes: k, the fewest of a problem on a side.
+        span: What one episode can change: 1 of a share. The interval ends at a change of as much,
+            or of the most that was seen.
     """
     count = len(differences)
+    least, most = min(-span, float(differences.min())), max(span, float(differences.max()))
     if count < 2:
-        return -1.0, 1.0
+        return least, most
     mean = float(differences.mean())
-    variance = (float(((differences - mean) ** 2).sum()) + 1 / episodes) / count
+    variance = (float(((differences - mean) ** 2).sum()) + span**2 / episodes) / count
     reach = float(special.stdtrit(count - 1, (1 + LEVEL) / 2)) * (variance / count) ** 0.5
-    return max(mean - reach, -1.0), min(mean + reach, 1.0)
+    return max(mean - reach, least), min(mean + reach, most)
 
 
 def share_interval(shares: Floats, episodes: int) -> tuple[float, float]:

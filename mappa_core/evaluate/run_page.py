@@ -3,7 +3,7 @@
 RunStory ─▶ headline, curves (inline SVG), examples of the best, worst and most contested actions
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from mappa_core.core.records.provenance import resumed_otherwise
 from mappa_core.core.records.runs import AgentFigures, IterationFigures, Run
 from mappa_core.core.text import clipped, counted
-from mappa_core.evaluate.comparison import Comparison
 from mappa_core.evaluate.evaluation import Evaluation
+from mappa_core.evaluate.evaluation_tables import kind_tables
 from mappa_core.pages.render import inline_svg, render
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def html(story: RunStory) -> str:
         title=story.run.name,
         facts=_facts(story),
         curves=[(title, inline_svg(draw, INCHES)) for title, draw in _curves(story)],
-        tables=dict(_tables(story.evaluation)) if story.evaluation else {},
+        tables=list(kind_tables(story.evaluation)) if story.evaluation else [],
         kl=story.kl,
         examples=story.examples,
         clipped=partial(clipped, limit=TEXT_CHARS),
@@ -92,43 +92,6 @@ def _facts(story: RunStory) -> Mapping[str, str]:
     if changes := resumed_otherwise(run.provenance):
         facts["made otherwise"] = "; ".join(changes)
     return facts
-
-
-def _tables(found: Evaluation) -> Iterator[tuple[str, Sequence[Sequence[str]]]]:
-    """Title and rows of what a team can now by kind of problem; the header is a table's first."""
-    numbers = ("before", "after", "change", "95 % interval", "")
-    for by, strata in found.strata.items():
-        kind = by.replace("_", " ")
-        rows = [
-            (name, *_row(each.success, "{:.1%}", "{:+.1f}", 100)) for name, each in strata.items()
-        ]
-        yield (
-            f"Held-out problems by {kind}, change in points",
-            [(kind, "problems", *numbers), *rows],
-        )
-    if found.fair:
-        title = "Fair metrics: a failed episode is charged a constant prediction's value"
-        rows = [
-            (
-                f"{each.task_type}, {each.name.replace('_', ' ')}",
-                *_row(each.comparison, "{:.3f}", "{:+.3f}")[:-1],
-                each.verdict,
-            )
-            for each in found.fair
-        ]
-        yield title, [("of", "tasks", *numbers), *rows]
-
-
-def _row(found: Comparison, value: str, change: str, unit: float = 1) -> tuple[str, ...]:
-    low, high = (change.format(unit * end) for end in (found.low, found.high))
-    return (
-        str(found.problems),
-        value.format(found.before),
-        value.format(found.after),
-        change.format(unit * found.difference),
-        f"{low} to {high}",
-        found.verdict,
-    )
 
 
 def _curves(story: RunStory) -> list[tuple[str, Callable[["Axes"], None]]]:

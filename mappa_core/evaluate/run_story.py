@@ -63,8 +63,9 @@ def _evaluation(run: Run, summaries: Sequence[EpisodeSummary]) -> Evaluation | N
         HeldOut(report=report(step, played[step], ()), episodes=played[step])
         for step in (steps[0], steps[-1])
     )
-    resamples = EvaluationConfig().bootstrap
-    return evaluation(run.name, before, after, resamples=resamples, seed=0)
+    # As `mappa evaluate` has it. What was stored without a configuration has the defaults.
+    config = EvaluationConfig.model_validate(run.config.get("evaluation", {}))
+    return evaluation(run.name, before, after, resamples=config.bootstrap, seed=run.seed)
 
 
 def _kl(

@@ -14,11 +14,20 @@ else:
     # Of the table, so that a new source is a row there and nothing here.
     SourceName = Literal[(*SOURCES,)]
 Runtime = Literal["standard-library", "data-science"]
+_NO_VARIABLES = frozenset(
+    {
+        *("conversation", "messages", "tools", "documents", "chat_template", "tokenize"),
+        *("add_generation_prompt", "continue_final_message", "padding", "truncation"),
+        *("max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask"),
+        "tokenizer_kwargs",
+    }
+)
+"""Arguments of transformers' `apply_chat_template` itself."""
 
 
 def _template_variable(name: str) -> str:
-    if name in ("add_generation_prompt", "tokenize"):
-        raise ValueError(f"{name} is not the chat template's to know: leave it off")
+    if name in _NO_VARIABLES:
+        raise ValueError(f"{name} is not a variable of the chat template: leave it off")
     return name
 
 

@@ -125,10 +125,10 @@ def test_the_page_says_what_a_team_can_by_kind_of_problem(store: Store, run: Run
     table = page[page.index("Held-out problems by contest") :]
     rows = table[: table.index("</table>")].split("<tr>")[1:]
     cells = [re.findall(r"<t[hd]>([^<]*)", row) for row in rows]
-    assert cells[0][:4] == ["contest", "problems", "before", "after"]
+    assert cells[0][:5] == ["contest", "problems", "episodes", "before", "after"]
     assert [row[:5] for row in cells[1:]] == [
-        ["aime", "1", "0.0%", "0.0%", "+0.0"],
-        ["amc", "2", "0.0%", "100.0%", "+100.0"],
+        ["aime", "1", "1", "0.0%", "0.0%"],
+        ["amc", "2", "2", "0.0%", "100.0%"],
     ]
 
 

@@ -18,6 +18,7 @@ from mappa_core.core.records.episodes import Figure
 from mappa_core.core.records.runs import EpisodeSummary
 from mappa_core.evaluate.comparison import FEWEST_CHANGED, Comparison, compare
 from mappa_core.evaluate.evaluation import HeldOut, evaluation
+from mappa_core.evaluate.evaluation_tables import kind_tables
 from mappa_core.evaluate.fair import fair_figures
 from mappa_core.evaluate.power import plans_of
 from mappa_core.evaluate.report import report
@@ -244,3 +245,26 @@ def test_fair_metrics_charge_failures_and_know_that_less_error_is_better() -> No
     assert (error.comparison.before, error.comparison.after) == (40.0, 10.0)
     assert (error.charged, error.comparison.verdict, error.verdict) == ((8, 0), "worse", "better")
     assert fair_figures([failed(1, "x")], [failed(1, "x")], resamples=200, seed=1) == ()
+
+
+def test_the_fair_table_says_what_was_charged_and_that_less_error_is_better() -> None:
+    spoilt = [played(at, "regression", "rmse_percent_of_range", None, 40.0) for at in range(8)]
+    mended = [played(at, "regression", "rmse_percent_of_range", 10.0, 40.0) for at in range(8)]
+    sides = (
+        HeldOut(report=report(step, episodes, ()), episodes=episodes)
+        for step, episodes in ((0, spoilt), (9, mended))
+    )
+    (fair,) = kind_tables(evaluation("run", *sides, resamples=200, seed=1))
+    assert fair.title.startswith("Fair metrics")
+    (row,) = (dict(zip(fair.columns, cells, strict=True)) for cells in fair.rows)
+    assert row == {
+        "task type": "regression",
+        "figure": "RMSE, % of range (lower is better)",
+        "tasks": "8",
+        "charged": "8, 0 of 8",
+        "before": "40.000",
+        "after": "10.000",
+        "change": "-30.000",
+        "95 % interval": "-40.000 to -18.177",
+        "": "better",
+    }

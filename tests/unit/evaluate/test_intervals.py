@@ -40,6 +40,28 @@ def test_a_gain_on_few_problems_is_covered(problems: int, episodes: int) -> None
     assert ((ends[:, 0] <= gain) & (gain <= ends[:, 1])).mean() >= LEAST
 
 
+@pytest.mark.parametrize("tasks", [4, 6, 12, 20])
+@pytest.mark.parametrize("episodes", [1, 4])
+def test_a_fall_of_errors_on_few_tasks_is_covered(tasks: int, episodes: int) -> None:
+    """Errors in per cent of a range, of which a failed episode is charged a constant's."""
+    rng = np.random.default_rng([tasks, episodes])
+    shape = (RUNS, tasks, episodes)
+
+    def errors(failing: float, constants: Floats, skill: Floats) -> Floats:
+        noise = np.exp(rng.normal(0, 0.2, shape))
+        found = constants[..., None] * skill[..., None] * noise
+        return np.where(rng.random(shape) < failing, constants[..., None], found).mean(-1)
+
+    constants, skill = rng.uniform(20, 40, shape[:2]), rng.uniform(0.3, 1.0, shape[:2])
+    changes = errors(0.2, constants, 0.7 * skill) - errors(0.6, constants, skill)
+    ends = np.array([few_changes(row, episodes, 40.0) for row in changes])
+    # 30 and 0.65 on average; exp(normal(0, 0.2)) has the mean exp(0.02).
+    worked = 30 * 0.65 * np.exp(0.02)
+    fall = (0.2 * 30 + 0.8 * 0.7 * worked) - (0.6 * 30 + 0.4 * worked)
+    assert ((ends[:, 0] <= fall) & (fall <= ends[:, 1])).mean() >= LEAST
+    assert ends.min() < -1, "it is in the figure's own unit"
+
+
 @pytest.mark.parametrize(("a", "b"), [(0.1, 0.9), (0.05, 2.0), (3.0, 3.0)])
 @pytest.mark.parametrize("problems", [5, 20, 64])
 def test_pass_at_k_is_covered(a: float, b: float, problems: int) -> None:

@@ -1,12 +1,14 @@
 """Models that think: what their templates open, what a reply shows, what later turns are told."""
 
 import asyncio
+import inspect
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer
+from pydantic import ValidationError
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from mappa_core.core.records.episodes import (
     Action,
@@ -90,6 +92,13 @@ def test_thinking_that_is_switched_off_is_not_open(model: Path, tmp_path: Path) 
     # The switch of Qwen3 hands a thought that is over.
     closed = chat.decode(chat.render([QUESTION]))
     assert closed.endswith("<think>\n\n</think>\n\n")
+
+
+def test_no_argument_of_transformers_own_passes_for_a_variable_of_the_template() -> None:
+    taken = inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters
+    for name in taken.keys() - {"self", "kwargs"}:
+        with pytest.raises(ValidationError, match=f"{name} is not a variable of the chat template"):
+            RolloutConfig(chat_template_kwargs={name: "x"})
 
 
 def test_a_tag_in_a_message_opens_nothing(model: Path, tmp_path: Path) -> None:
