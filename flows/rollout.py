@@ -16,6 +16,7 @@ from prefect.cache_policies import NO_CACHE
 from flows.limits import limited
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import Services, services
+from mappa_core.coach.protocols import SolvingCoach
 from mappa_core.coach.scoring import ScorePlan, score_episode
 from mappa_core.core.concurrency import in_thread, together
 from mappa_core.core.errors import OutsideError
@@ -217,6 +218,20 @@ async def serve(
     if figures.episodes < len(episodes):
         await together(port.engine.load(policy) for policy in policies.values())
     return policies
+
+
+async def solve_ahead(port: Services, run_id: UUID, iteration: int, config: TrainConfig) -> None:
+    """Have the coach solve an iteration's tasks, where it judges with a solution of its own.
+
+    Asked for with the first case of a task, a solution is what all of the task's cases wait for.
+    What a resumed run has learnt from already is left alone.
+    """
+    if not isinstance(port.coach, SolvingCoach) or iteration > config.rollout.iterations:
+        return
+    first = port.team.agents[0].name
+    if await asyncio.to_thread(port.store.updates.get_update, run_id, first, iteration) is None:
+        episodes = planned(port.problems, run_id, "train", iteration, config)
+        await port.coach.solve(episode.problem.statement for episode in episodes)
 
 
 def planned(

@@ -29,7 +29,7 @@ from flows.evaluate import evaluate_held_out
 from flows.limits import global_limits
 from flows.pages import show_end, shown
 from flows.recording import Recording
-from flows.rollout import planned, rollout, serve
+from flows.rollout import planned, rollout, serve, solve_ahead
 from flows.runs import open_run
 from flows.update import update_task
 from mappa_core.app.checks import check_caps, check_correction, check_reading, check_run, kinds_of
@@ -38,7 +38,7 @@ from mappa_core.app.exam import check_exam
 from mappa_core.app.fitting import Despite
 from mappa_core.app.services import Services, open_services, services
 from mappa_core.coach.protocols import BudgetedCoach
-from mappa_core.core.concurrency import all_ended, result_of
+from mappa_core.core.concurrency import all_ended, beside, result_of
 from mappa_core.core.errors import CoachError
 from mappa_core.core.records.runs import IterationFigures, Run
 from mappa_core.core.records.updates import Update
@@ -90,16 +90,20 @@ async def train(
                 spent = await asyncio.to_thread(port.store.figures.get_coach_spending, run.id)
                 port.coach.resume_budget(spent)
             watch, recording = Watch(port, run, config), Recording(port, run.id)
-            async with recording.watched("held_out", 0):
-                before = await evaluate_held_out(run.id, 0, config)
-            for iteration in range(config.start.step + 1, last + 1):
-                async with recording.watched("train", iteration):
-                    recorded = recording.chosen(config, "train")
-                    await _iterate(port, run, iteration, recorded, watch)
-                config = await asked(port, run, iteration, config)
-                if every and iteration % every == 0 and iteration < last:
-                    recorded = recording.chosen(config, "held_out")
-                    await evaluate_held_out(run.id, iteration, recorded)
+            first = config.start.step + 1
+            async with beside() as begin:
+                begin(solve_ahead(port, run.id, first, config))
+                async with recording.watched("held_out", 0):
+                    before = await evaluate_held_out(run.id, 0, config)
+                for iteration in range(first, last + 1):
+                    begin(solve_ahead(port, run.id, iteration + 1, config))
+                    async with recording.watched("train", iteration):
+                        recorded = recording.chosen(config, "train")
+                        await _iterate(port, run, iteration, recorded, watch)
+                    config = await asked(port, run, iteration, config)
+                    if every and iteration % every == 0 and iteration < last:
+                        recorded = recording.chosen(config, "held_out")
+                        await evaluate_held_out(run.id, iteration, recorded)
             if not config.registers_every:
                 best = await asyncio.to_thread(
                     best_steps, port.store, run.id, config.rollout.async_level

@@ -40,7 +40,7 @@ class RequestTemplate:
     """Makes the requests about one case; the case is put into words when the first is made."""
 
     def __init__(self, case: CoachCase, system: str, config: CoachModelConfig) -> None:
-        self.case, self.marker = case, marker_of(case)
+        self.case, self.marker, self.sample = case, marker_of(case), case.sample
         self._system, self._config = system, config
 
     @cached_property
@@ -63,16 +63,19 @@ class RequestTemplate:
 
 
 class SolvingTemplate:
-    """Makes the request for the coach's own solution of a case's task."""
+    """Makes the request for the coach's own solution of a task."""
 
-    def __init__(self, case: CoachCase, config: CoachModelConfig) -> None:
-        self.case, self._config = case, config
+    sample = 0
+    """All cases of a task have the same one, whichever comes first."""
+
+    def __init__(self, statement: str, config: CoachModelConfig) -> None:
+        self._statement, self._config = statement, config
 
     def request(self, why: str) -> CoachRequest:  # noqa: ARG002
         """Make what is sent; no solution is refused, so that there is no `why`."""
         return CoachRequest(
             system=SOLVING,
-            prompt=shown(self.case.statement),
+            prompt=shown(self._statement),
             settings=recorded(self._config),
         )
 
@@ -85,9 +88,9 @@ def recorded(config: CoachModelConfig) -> dict[str, Any]:
 class Attempts:
     """Counts the calls, tokens and seconds of one score, and makes its record."""
 
-    def __init__(self, case: CoachCase, prices: PricesConfig, clock: Clock) -> None:
+    def __init__(self, prices: PricesConfig, clock: Clock, case: CoachCase | None = None) -> None:
         self._prices, self._clock = prices, clock
-        self._flags = flags_in(authored(case))
+        self._flags = () if case is None else flags_in(authored(case))
         self._calls = 0
         self._began: float | None = None
         self._usage, self._cost = Usage(), Cost()
@@ -110,6 +113,17 @@ class Attempts:
         """Count the tokens of a call."""
         self._usage += usage
         self._cost += cost(usage, self._prices)
+
+    @property
+    def taken(self) -> tuple[int, Usage]:
+        """Calls and tokens until now."""
+        return self._calls, self._usage
+
+    def pay_for(self, earlier: "Attempts") -> None:
+        """Count the calls and tokens of what was asked beforehand for this score."""
+        calls, usage = earlier.taken
+        self._calls += calls
+        self.use(usage)
 
     def scored(self, judged: CoachScore) -> CoachScore:
         """Make the record of a score that was read in the last reply."""

@@ -2,7 +2,9 @@
 
 import asyncio
 from collections import OrderedDict
-from dataclasses import replace
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
@@ -21,6 +23,7 @@ from mappa_core.coach.providers.provider import (
 from mappa_core.coach.replies import read_reply
 from mappa_core.coach.rubrics import RubricSet
 from mappa_core.coach.told import scorer_rubric, told
+from mappa_core.core.concurrency import together
 from mappa_core.core.records.scores import (
     CoachCase,
     CoachIdentity,
@@ -38,6 +41,15 @@ CASES_PER_CALL = 2
 """Cases that are looked at for each call under way: a thousand that wait hold up no first call."""
 REMEMBERED = 2048
 """Scores kept for identical requests; a run's repeats lie close together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Solution:
+    """The coach's own, of one task."""
+
+    text: str
+    unpaid: Attempts | None
+    """What it took, until the task's first score has it in its record."""
 
 
 class LlmCoach:
@@ -62,8 +74,8 @@ class LlmCoach:
         self._rates = Rates(config.requests_per_minute, config.tokens_per_minute)
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._known: OrderedDict[str, CoachScore] = OrderedDict()
-        self._solutions: OrderedDict[str, str] = OrderedDict()
-        """Its own, by the task's statement."""
+        self._solutions: OrderedDict[str, _Solution] = OrderedDict()
+        """By the task's statement."""
 
     @property
     def identity(self) -> CoachIdentity:
@@ -111,10 +123,10 @@ class LlmCoach:
             return await self._scored(case)
 
     async def _scored(self, case: CoachCase) -> CoachScore | Unscored:
-        attempts = Attempts(case, self._config.charged, self._clock)
+        attempts = Attempts(self._config.charged, self._clock, case)
         if self._config.own_solution and case.own_solution is None:
             try:
-                case = replace(case, own_solution=await self._solution(case, attempts))
+                case = replace(case, own_solution=await self._solution(case.statement, attempts))
             except ProviderError as error:
                 return attempts.unscored(error.reason, f"its own solution: {error}")
         template = RequestTemplate(case, self._systems[case.agent], self._config)
@@ -130,23 +142,49 @@ class LlmCoach:
                 _remember(self._known, key, result)
             return result
 
-    async def _solution(self, case: CoachCase, attempts: Attempts) -> str:
+    async def solve(self, statements: Iterable[str]) -> None:
+        """Solve tasks before any work on them is judged, where that is asked of it.
+
+        A task's first score has the calls and tokens of its solution in its record; of a task that
+        is never scored only the budget has them. One that cannot be solved now is tried again with
+        its first case.
+        """
+        if self._config.own_solution:
+            await together(self._solved(statement) for statement in dict.fromkeys(statements))
+
+    async def _solved(self, statement: str) -> None:
+        async with self._solving(statement):
+            if statement not in self._solutions:
+                attempts = Attempts(self._config.charged, self._clock)
+                with suppress(ProviderError):
+                    text = await self._worked_out(statement, attempts)
+                    solution = _Solution(text=text, unpaid=attempts)
+                    _remember(self._solutions, statement, solution)
+
+    async def _solution(self, statement: str, attempts: Attempts) -> str:
         """Solve a case's task, or recall its solution; the first score of a task pays for it.
 
         Raises:
             ProviderError: There is none.
         """
-        lock = self._locks.setdefault(f"solution of {case.statement}", asyncio.Lock())
-        async with lock:
-            known = self._solutions.get(case.statement)
-            if known is not None:
-                return known
-            template = SolvingTemplate(case, self._config)
-            reply = await self._repeated(template, attempts, "")
-            if not (solution := reply.text.strip()):
-                raise Final("unparsable", "the reply is empty")
-            _remember(self._solutions, case.statement, solution)
-            return solution
+        async with self._solving(statement):
+            known = self._solutions.get(statement)
+            if known is None:
+                text = await self._worked_out(statement, attempts)
+                known = _Solution(text=text, unpaid=None)
+            if known.unpaid is not None:
+                attempts.pay_for(known.unpaid)
+            _remember(self._solutions, statement, replace(known, unpaid=None))
+            return known.text
+
+    def _solving(self, statement: str) -> asyncio.Lock:
+        return self._locks.setdefault(f"solution of {statement}", asyncio.Lock())
+
+    async def _worked_out(self, statement: str, attempts: Attempts) -> str:
+        reply = await self._repeated(SolvingTemplate(statement, self._config), attempts, "")
+        if not (solution := reply.text.strip()):
+            raise Final("unparsable", "the reply is empty")
+        return solution
 
     async def start(self) -> None:
         """Bring up what is asked, where that is ours; without it the first question does."""
@@ -200,7 +238,7 @@ class LlmCoach:
             used: Usage | None = Usage()
             try:
                 judges = isinstance(template, RequestTemplate)
-                reply = await self._call(request, template.case.sample, judges=judges)
+                reply = await self._call(request, template.sample, judges=judges)
                 attempts.reply = reply
                 used = reply.usage
             except ProviderError as error:

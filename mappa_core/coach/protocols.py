@@ -1,5 +1,6 @@
 """What a coach is to those that use it."""
 
+from collections.abc import Iterable
 from typing import Protocol, runtime_checkable
 
 from mappa_core.core.records.scores import CoachCase, CoachIdentity, CoachScore, Spending, Unscored
@@ -45,4 +46,13 @@ class BudgetedCoach(Protocol):
 
     def resume_budget(self, spent: Spending) -> None:
         """Begin with what the run has spent already."""
+        ...
+
+
+@runtime_checkable
+class SolvingCoach(Protocol):
+    """Solves tasks itself, before it judges work on them; a `Coach` may be one."""
+
+    async def solve(self, statements: Iterable[str]) -> None:
+        """Solve tasks that cases will come of, so that none of these waits for it."""
         ...

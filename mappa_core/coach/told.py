@@ -97,5 +97,5 @@ def _words(config: CoachModelConfig) -> Iterator[str]:
     if config.own_solution:
         planning = replace(solved, messages=(), text="Plan: 3 - 2", tool_result=None)
         judging = RequestTemplate(planning, told(_RUBRIC, config), config).request("")
-        for request in (judging, SolvingTemplate(solved, config).request("")):
+        for request in (judging, SolvingTemplate(solved.statement, config).request("")):
             yield from (request.system, request.prompt)

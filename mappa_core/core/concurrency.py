@@ -4,6 +4,7 @@ together   ─┬─ a ─▶ result
             ├─ b ─▶ fails ─▶ a and c are cancelled, and have ended when the error is raised
             └─ c
 all_ended   as `together`, and nothing is cancelled for another's failure
+beside      ──── work that nobody waits for; what is left of it at the end is cancelled
 in_thread  ──── cancelled ─▶ the thread ends first
 InOneGo    ─┬─ a ─▶ thread: [a]             what piles up meanwhile is done together
             ├─ b ─▶ waits ─▶ thread: [b, c]
@@ -13,7 +14,8 @@ What outlives its run would write into it when another process may have it.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import Generic, ParamSpec, TypeVar
 
 from mappa_core.core.errors import Unreachable
@@ -36,6 +38,29 @@ async def together(work: Iterable[Coroutine[object, object, T]]) -> list[T]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def beside() -> AsyncGenerator[Callable[[Coroutine[object, object, None]], None]]:
+    """Give a function that starts work and does not wait for it.
+
+    What is left when the block ends is cancelled. Where the block did not fail itself, the first
+    error of the work is raised then.
+    """
+    tasks: list[asyncio.Task[None]] = []
+
+    def start(work: Coroutine[object, object, None]) -> None:
+        tasks.append(asyncio.create_task(work))
+
+    try:
+        yield start
+    finally:
+        for task in tasks:
+            task.cancel()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            raise outcome
 
 
 async def all_ended(

@@ -1,10 +1,12 @@
 """An episode that has ended is scored while others of its iteration still play."""
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from flows.rollout import rollout
+from flows.train import train
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.runs import prepare_run, stored_run
 from mappa_core.app.services import use
@@ -71,3 +73,55 @@ def test_a_score_does_not_wait_for_the_other_episodes(
 
     assert asyncio.run(body()) == 4
     assert engine.asked_meanwhile
+
+
+class Solving(AlphabetCoach):
+    """A coach that solves tasks, and keeps in which order it was asked for what."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.heard: list[tuple[str, frozenset[str]]] = []
+
+    async def solve(self, statements: Iterable[str]) -> None:
+        self.heard.append(("solve", frozenset(statements)))
+
+    async def score(self, case: CoachCase) -> CoachScore | Unscored:
+        self.heard.append(("score", frozenset([case.statement])))
+        return await super().score(case)
+
+
+def test_tasks_are_solved_an_iteration_ahead(
+    make_services: MakeServices, toy_config: TrainConfig
+) -> None:
+    short = {"iterations": 3, "episodes_per_problem": 2}
+    config = toy_config.model_copy(update={"rollout": toy_config.rollout.model_copy(update=short)})
+    coach = Solving()
+    services = make_services(config, coach)
+
+    async def body() -> None:
+        await services.engine.start()
+        with use(services):
+            await train(config)
+
+    asyncio.run(body())
+    solved = [at for at, (what, _) in enumerate(coach.heard) if what == "solve"]
+    assert len(solved) == 3
+    scored = [at for at in range(len(coach.heard)) if at not in solved]
+    per_iteration = len(scored) // 3
+    for number, at in enumerate(solved):
+        first, *more = scored[number * per_iteration : (number + 1) * per_iteration]
+        assert at < first
+        assert coach.heard[at][1] == frozenset().union(*(coach.heard[k][1] for k in (first, *more)))
+        if number:
+            assert at < scored[(number - 1) * per_iteration], (
+                "before the iteration before is scored"
+            )
+    heard = len(coach.heard)
+    run = services.store.runs.list_runs()[0]
+
+    async def again() -> None:
+        with use(services):
+            await train(config, resume=str(run.id))
+
+    asyncio.run(again())
+    assert len(coach.heard) == heard, "what was learnt from is not solved again"

@@ -434,6 +434,46 @@ def test_a_task_is_solved_once_and_judged_with_that_solution_at_hand() -> None:
     assert coach.spent.calls == 3
 
 
+def test_tasks_that_are_solved_beforehand_are_paid_for_by_their_first_score() -> None:
+    provider = ScriptedProvider(_solves)
+    coach = make_coach(provider, own_solution=True)
+    case = make_case()
+
+    async def body() -> list[CoachScore | Unscored]:
+        await coach.solve([case.statement, case.statement, "Another task."])
+        await coach.solve([case.statement])
+        return [await coach.score(case), await coach.score(make_case("Another plan."))]
+
+    scores = asyncio.run(body())
+    assert provider.judged == [False, False, True, True]
+    assert [score.attempts for score in scores] == [2, 1]
+    assert [score.prompt_tokens for score in scores] == [200, 100]
+    assert all("4 * 5 = 20" in question.user for question in provider.asked[2:])
+    assert coach.spent.calls == 4
+
+
+def test_a_task_that_could_not_be_solved_beforehand_is_solved_with_its_first_case() -> None:
+    provider = ScriptedProvider(
+        lambda question, number: (
+            Final("refused", "no") if number == 0 else _solves(question, number)
+        )
+    )
+    coach = make_coach(provider, own_solution=True)
+
+    async def body() -> CoachScore | Unscored:
+        await coach.solve([make_case().statement])
+        return await coach.score(make_case())
+
+    assert isinstance(asyncio.run(body()), CoachScore)
+    assert provider.judged == [False, False, True]
+
+
+def test_unless_asked_a_coach_solves_nothing_beforehand_either() -> None:
+    provider = ScriptedProvider()
+    asyncio.run(make_coach(provider).solve(["A task."]))
+    assert provider.judged == []
+
+
 def test_a_coach_under_other_rubrics_knows_the_solution() -> None:
     provider = ScriptedProvider(_solves)
     coach = make_coach(provider, own_solution=True)

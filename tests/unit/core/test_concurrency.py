@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from mappa_core.core.concurrency import InOneGo, all_ended, in_thread, together
+from mappa_core.core.concurrency import InOneGo, all_ended, beside, in_thread, together
 from mappa_core.core.errors import StoreError, Unreachable
 
 
@@ -54,6 +54,35 @@ def test_the_others_have_ended_when_one_fails() -> None:
     under_way, cause = asyncio.run(body())
     assert under_way == 0
     assert isinstance(cause, OSError)
+
+
+def test_what_nobody_waits_for_has_ended_with_the_block() -> None:
+    async def body() -> int:
+        work = Work()
+        async with beside() as begin:
+            begin(work.waits())
+            await work.begun.wait()
+            assert work.under_way == 1
+        return work.under_way
+
+    assert asyncio.run(body()) == 0
+
+
+def test_an_error_beside_a_block_is_raised_at_its_end_unless_the_block_failed() -> None:
+    async def body(error: Exception | None) -> None:
+        work = Work()
+        async with beside() as begin:
+            begin(work.waits())
+            begin(work.fails())
+            await work.begun.wait()
+            await asyncio.sleep(0.01)
+            if error is not None:
+                raise error
+
+    with pytest.raises(LookupError, match="one of them"):
+        asyncio.run(body(None))
+    with pytest.raises(OSError, match="the block's"):
+        asyncio.run(body(OSError("the block's")))
 
 
 def test_all_have_ended_when_it_is_cancelled() -> None:

@@ -19,7 +19,7 @@ from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import load_config
 from mappa_core.app.memory import plan_memory
 from mappa_core.core.settings import Settings
-from mappa_core.train.memory_items import GB
+from mappa_core.train.memory_items import GB, PHASES
 
 ROOT = Path(__file__).parents[3]
 DEPLOYMENTS = {
@@ -74,6 +74,20 @@ def test_memory_is_stated_as_the_plan_has_it(tmp_path: Path) -> None:
     assert most in (ROOT / "docs" / "deploy.md").read_text()
     preset = (ROOT / "configs" / "quickstart_llm_coach.yaml").read_text()
     assert f"Memory: {stated['quickstart_llm_coach']} GB" in preset
+
+
+def test_on_a_gpu_the_plan_fits_it_and_the_memory_that_is_stated_beside(tmp_path: Path) -> None:
+    settings = Settings.model_validate({"MAPPA_HOME": tmp_path})
+    each = DEPLOYMENTS["mathchat"]
+    assert each["work_pool"]["name"] == "gpu"
+    (stated,) = re.findall(r"GPU of (\d+) GB, with (\d+) GB of memory", each["description"])
+    gpu, beside = (int(size) * GB for size in stated)
+    config = TrainConfig.model_validate(each["parameters"]["config"])
+    (planned,) = plan_memory(config, settings, int(gpu))
+    assert planned.fits
+    assert 0 < max(map(planned.host_peak, PHASES)) <= beside
+    (short,) = plan_memory(config, settings, int(gpu / 2))
+    assert not short.fits
 
 
 @pytest.mark.parametrize("name", DEPLOYMENTS)
