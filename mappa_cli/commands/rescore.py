@@ -51,7 +51,7 @@ def rescore(
     lines = _agreement(run, result)
     if as_json:
         rows = [{**asdict(line), "interval": line.difference.interval()} for line in lines]
-        typer.echo(json.dumps({**asdict(result), "agreement": rows}))
+        typer.echo(json.dumps({"run": run, **asdict(result), "agreement": rows}))
     elif lines:
         from mappa_cli.printing.audits import beside_table
 

@@ -21,7 +21,7 @@ from mappa_core.coach.injection import UNSEEN
 from mappa_core.coach.rubrics import Rubric
 from mappa_core.core.records.episodes import Message, Turn
 from mappa_core.core.records.scores import CoachCase
-from mappa_core.core.records.tools import ToolResult
+from mappa_core.core.records.tools import ToolResult, ToolStatus
 from mappa_core.core.text import last_boxed, visible
 from mappa_core.grading.answers import verify
 
@@ -306,10 +306,17 @@ def _last_calculation(text: str) -> str | None:
 def _lacking(case: CoachCase) -> str | None:
     """Say where an action without an answer should have one; None where none was asked of it."""
     if case.tool_result is not None:
-        return "its program printed none"
+        failed = case.tool_result.status is not ToolStatus.OK
+        return "its program failed" if failed else "its program printed none"
     if any(r"\boxed" in message.content for message in case.messages):
         return r"nothing stands in \boxed{}"
-    return None
+    return "it has no program that could be run" if _owes_program(case) else None
+
+
+def _owes_program(case: CoachCase) -> bool:
+    """Tell whether the action begins a program, or the agent was told or shown to write one."""
+    told = (message.content for message in case.messages if message.role != "user")
+    return any("```" in text for text in (visible(case.text), *told))
 
 
 def _seen(messages: Sequence[Message]) -> Sequence[Message]:

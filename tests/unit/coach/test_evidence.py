@@ -1,6 +1,7 @@
 """What a coach sees."""
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from mappa_core.coach.evidence import beside_own, build_prompt, case_text, file_
 from mappa_core.coach.rubrics import load_rubrics
 from mappa_core.core.records.episodes import Message, Outcome
 from mappa_core.core.records.scores import Fact
+from mappa_core.core.records.tools import ToolStatus
 from tests.builders import make_policy, make_run, make_tool_result, make_turn
 from tests.unit.coach.cases import make_case
 
@@ -207,3 +209,31 @@ def test_an_answer_that_is_owed_and_missing_is_named() -> None:
     assert beside_own(owed) == "It gives no answer: nothing stands in \\boxed{}.\nYour own: 12"
     silent = replace(make_case("", place="stdout"), text="print()", own_solution="60 - 48 = 12")
     assert beside_own(silent) == "It gives no answer: its program printed none.\nYour own: 12"
+
+
+@pytest.mark.parametrize(
+    ("role", "told"),
+    [
+        ("system", "The last complete ```python block you write is run."),
+        ("assistant", "```python\nprint(14 + 27)\n```"),
+    ],
+)
+def test_an_agent_that_owes_a_program_and_ran_none_gives_no_answer(
+    role: Literal["system", "assistant"], told: str
+) -> None:
+    lacking = "It gives no answer: it has no program that could be run.\nYour own: 12"
+    case = replace(make_case("Vera has 12."), own_solution="3 * 4 = 12", tool_result=None)
+    asked = replace(case, messages=(Message(role=role, content=told),))
+    assert beside_own(asked) == lacking
+    # Its fence is not closed, so that nothing was run.
+    cut = replace(case, messages=(), text="```python\nprint(3 * 4)\nVera has")
+    assert beside_own(cut) == lacking
+    # What another agent wrote was shown to it, and nothing of the kind asked.
+    shown_to = replace(case, messages=(Message(role="user", content="```python\nprint(1)\n```"),))
+    assert beside_own(shown_to) is None
+
+
+def test_a_program_that_failed_is_said_to_have() -> None:
+    failed = replace(make_tool_result(ToolStatus.NONZERO), stdout="")
+    case = replace(make_case(), own_solution="3 * 4 = 12", tool_result=failed)
+    assert beside_own(case) == "It gives no answer: its program failed.\nYour own: 12"
