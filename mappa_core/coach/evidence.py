@@ -271,7 +271,9 @@ def beside_own(case: CoachCase) -> str | None:
         return None
     if given is None:
         if lacking := _lacking(case):
-            return f"It gives no answer: {lacking}.\nYour own: {own}"
+            # As of a wrong answer: told that there is none and no more, a small model takes its
+            # own solution for the agent's.
+            return f"Its answer: none ({lacking})\nYour own: {own}\nThese are different answers."
         given, what = _last_calculation(visible(case.text)), "last calculation"
     if given is None:
         return None

@@ -198,6 +198,10 @@ def test_a_coach_is_told_where_an_agent_wrote_nothing(text: str, *, said: bool) 
     assert ("The agent wrote nothing." in case_text(case, None)) == said
 
 
+def none_beside_12(why: str) -> str:
+    return f"Its answer: none ({why})\nYour own: 12\nThese are different answers."
+
+
 def test_an_answer_that_is_owed_and_missing_is_named() -> None:
     boxing = Message(role="assistant", content=r"The answer is \boxed{41}.")
     told = Message(role="user", content="What is 60 - 48?")
@@ -206,9 +210,9 @@ def test_an_answer_that_is_owed_and_missing_is_named() -> None:
     )
     assert beside_own(replace(case, messages=(told,))) is None
     owed = replace(case, messages=(boxing, told))
-    assert beside_own(owed) == "It gives no answer: nothing stands in \\boxed{}.\nYour own: 12"
+    assert beside_own(owed) == none_beside_12("nothing stands in \\boxed{}")
     silent = replace(make_case("", place="stdout"), text="print()", own_solution="60 - 48 = 12")
-    assert beside_own(silent) == "It gives no answer: its program printed none.\nYour own: 12"
+    assert beside_own(silent) == none_beside_12("its program printed none")
 
 
 @pytest.mark.parametrize(
@@ -221,7 +225,7 @@ def test_an_answer_that_is_owed_and_missing_is_named() -> None:
 def test_an_agent_that_owes_a_program_and_ran_none_gives_no_answer(
     role: Literal["system", "assistant"], told: str
 ) -> None:
-    lacking = "It gives no answer: it has no program that could be run.\nYour own: 12"
+    lacking = none_beside_12("it has no program that could be run")
     case = replace(make_case("Vera has 12."), own_solution="3 * 4 = 12", tool_result=None)
     asked = replace(case, messages=(Message(role=role, content=told),))
     assert beside_own(asked) == lacking
@@ -236,4 +240,4 @@ def test_an_agent_that_owes_a_program_and_ran_none_gives_no_answer(
 def test_a_program_that_failed_is_said_to_have() -> None:
     failed = replace(make_tool_result(ToolStatus.NONZERO), stdout="")
     case = replace(make_case(), own_solution="3 * 4 = 12", tool_result=failed)
-    assert beside_own(case) == "It gives no answer: its program failed.\nYour own: 12"
+    assert beside_own(case) == none_beside_12("its program failed")
