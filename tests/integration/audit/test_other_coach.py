@@ -109,7 +109,7 @@ def test_rescoring_says_how_two_coaches_agree(
         return CliRunner().invoke(app, [*command, f"coach.base_url={stand_in}", *arguments])
 
     said = json.loads(rescore("--json").stdout)
-    assert said["coach"]["model"] == "test-model"
+    assert (said["run"], said["coach"]["model"]) == ("biased-1", "test-model")
     (line,) = said["agreement"]
     with psycopg.connect(for_psql(biased_url)) as connection:
         found = connection.execute(AGREEMENT).fetchone()
