@@ -30,6 +30,8 @@ _CALCULATION = re.compile(rf"{_TERM}(?: *[-+*/×÷x] *{_TERM})+")
 """Numbers, or quantities, and what is done with them, as in a plan of a small problem."""
 _QUANTITY = re.compile(r"(-?\d(?:[\d.,]*\d)?)(?: +[^\W\d_][^\d=*/+^]*)?\.?")
 """A number, and what it counts."""
+_STATED = re.compile(r"[^\d=+*×÷\n-]*= *\$?(-?\d(?:[\d.,]*\d)?)")
+"""What a calculation is said to come to, after it."""
 _TIMES, _UNIT = re.compile(r"(?<=[\d ])[x×](?=[\d ])"), re.compile(r" +[^\W\d_]{2,}")
 MARKER_CHARACTERS = 8
 """Of 4 bits each. A fence costs a coach two markers, and a case has about six fences."""
@@ -261,12 +263,12 @@ def _result_sections(case: CoachCase) -> Iterator[tuple[str, str, int]]:
 def beside_own(case: CoachCase) -> str | None:
     r"""Compare the answer that the action gives with the one of the coach's own solution.
 
-    Where it gives none and need not, its last calculation is compared; None where it has none, or
-    the solution gives no answer. They are compared as an answer and the expected one are when an
-    episode is graded: a small model that reads both still overlooks that they differ, or that
-    `\box{12}` is no box.
+    Where it gives none and need not, its last calculation is compared, and what that is said to
+    come to; None where it has none, or the solution gives no answer. They are compared as an answer
+    and the expected one are when an episode is graded: a small model that reads both still
+    overlooks that they differ, or that `\box{12}` is no box.
     """
-    own, given, what = _result_of(case.own_solution or ""), _answer_of(case), "answer"
+    own, given = _result_of(case.own_solution or ""), _answer_of(case)
     if own is None:
         return None
     if given is None:
@@ -274,11 +276,8 @@ def beside_own(case: CoachCase) -> str | None:
             # As of a wrong answer: told that there is none and no more, a small model takes its
             # own solution for the agent's.
             return f"Its answer: none ({lacking})\nYour own: {own}\nThese are different answers."
-        given, what = _last_calculation(visible(case.text)), "last calculation"
-    if given is None:
-        return None
-    same = "the same" if verify(given, own).success else "different answers"
-    return f"Its {what}: {given}\nYour own: {own}\nThese are {same}."
+        return _calculation_beside(visible(case.text), own)
+    return _beside("answer", given, own, same=verify(given, own).success)
 
 
 def _result_of(solution: str) -> str | None:
@@ -299,10 +298,25 @@ def _answer_of(case: CoachCase) -> str | None:
     return next(reversed(case.tool_result.stdout.strip().splitlines()), None)
 
 
-def _last_calculation(text: str) -> str | None:
-    """Without the names of what is counted; what it is said to come to is no part of it."""
-    found = _CALCULATION.findall(text)
-    return _TIMES.sub("*", _UNIT.sub("", found[-1])).rstrip(".") if found else None
+def _calculation_beside(text: str, own: str) -> str | None:
+    """Compare the last calculation, without the names of what is counted, and what it comes to.
+
+    A wrong result that only the calculation was compared of taught plans to state results, which
+    later agents took over.
+    """
+    found = list(_CALCULATION.finditer(text))
+    if not found:
+        return None
+    shown = calculated = _TIMES.sub("*", _UNIT.sub("", found[-1][0])).rstrip(".")
+    same = verify(calculated, own).success
+    if stated := _STATED.match(text, found[-1].end()):
+        shown, same = f"{calculated} = {stated[1]}", same and verify(stated[1], own).success
+    return _beside("last calculation", shown, own, same=same)
+
+
+def _beside(what: str, given: str, own: str, *, same: bool) -> str:
+    compared = "the same" if same else "different answers"
+    return f"Its {what}: {given}\nYour own: {own}\nThese are {compared}."
 
 
 def _lacking(case: CoachCase) -> str | None:

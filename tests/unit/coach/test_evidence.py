@@ -145,7 +145,19 @@ def test_whatever_is_shown_can_be_sent(text: str) -> None:
         (r"\boxed{370}", r"That is \boxed{370.0}.", "These are the same."),
         ("A plan.", "37 * 10 = 370", None),
         ("Plan: 60 - 48", "12", "Its last calculation: 60 - 48\nYour own: 12\nThese are the same"),
-        ("He has 3 x 19 = 75 left.", "57", "calculation: 3 * 19\nYour own: 57\nThese are the same"),
+        # What a calculation is said to come to is a part of it: later agents take it over.
+        (
+            "He has 3 x 19 = 75 left.",
+            "57",
+            "Its last calculation: 3 * 19 = 75\nYour own: 57\nThese are different",
+        ),
+        ("He has 3 x 19 = 57 left.", "57", "3 * 19 = 57\nYour own: 57\nThese are the same."),
+        ("7 + 56 = 22 = Carla has 22 now.", "63", "7 + 56 = 22\nYour own: 63\nThese are different"),
+        ("They cost 2 * 4 = $8.", "8", "2 * 4 = 8\nYour own: 8\nThese are the same."),
+        ("8 crates * 19 cards / crate = 141 cards", "152", "8 * 19 = 141\nYour own: 152\nThese a"),
+        ("8 crates of 19 cards: 8 * 19", "152", "8 * 19\nYour own: 152\nThese are the same."),
+        ("12 - 9 = 108", "108", "12 - 9 = 108\nYour own: 108\nThese are different answers."),
+        ("Plan: 40 - 10 =", "30", "Its last calculation: 40 - 10\nYour own: 30\nThese are the s"),
         # What is wrong with a long plan is told as it is of a short one.
         (
             "Of 7, 3 + 4 = 9 are red.\nSo 9 + 7 = 8 * 2.",
@@ -167,7 +179,7 @@ def test_whatever_is_shown_can_be_sent(text: str) -> None:
         (
             "Plan: 2 jars * 14 books = 24",
             "2 * 14 = 28",
-            "Its last calculation: 2 * 14\nYour own: 28\nThese are t",
+            "Its last calculation: 2 * 14 = 24\nYour own: 28\nThese are d",
         ),
         ("Plan: 2 x 14", "28", "calculation: 2 * 14\nYour own: 28\nThese are the same."),
         (r"\boxed{26}", "5 dollars and 30 cents", None),
