@@ -1,6 +1,7 @@
 """The README's figures: what the terminal shows of a finished run, as SVG, and a table of seeds.
 
-python docs/picture.py     writes docs/quickstart.svg and prints README's tables
+python docs/picture.py     writes docs/quickstart.svg and prints the tables of README and
+                           docs/audit.md, and a line of docs/coach.md
 
 They are made from docs/quickstart.json and docs/quickstart_llm_coach.json, which
 `mappa bench quickstart` writes.
@@ -8,6 +9,7 @@ They are made from docs/quickstart.json and docs/quickstart_llm_coach.json, whic
 
 import re
 import sys
+from collections.abc import Iterator, Sequence
 from io import StringIO
 from pathlib import Path
 
@@ -15,10 +17,19 @@ from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
 from mappa_cli.benches.quickstart import PRESET, RepeatedResult, SeedResult, read_result
+from mappa_cli.benches.quickstart_coach import ExamMark, ModelCoachResult, Suspicion, coached_speed
 from mappa_cli.printing.evaluations import comparison_table, gain
 from mappa_cli.printing.runs import iterations_table
 
 DOCS = Path(__file__).parent
+LLM_COACH = (
+    "the same, as `configs/quickstart_llm_coach.yaml` asks it (brief replies, `coach.own_solution`)"
+)
+KINDS = (
+    *("right over wrong", "right over lucky", "plain over praised"),
+    *("success over crash", "work over nothing"),
+)
+"""As the exam's table has them."""
 COLUMNS = 64
 # Without the fonts that Rich would have every reader fetch from elsewhere.
 FORMAT = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
@@ -65,8 +76,66 @@ def seeds_table(found: RepeatedResult) -> str:
     return "\n".join(lines)
 
 
+def exam_rows(found: RepeatedResult, name: str = LLM_COACH) -> str:
+    """Say in rows of the exam's table what the coach of the runs reached, each sitting once."""
+    marks = dict.fromkeys(one.exam for one in coaches(found) if one.exam is not None)
+    return "\n".join(f"| {name} | {' | '.join(_exam_cells(mark))} |" for mark in marks)
+
+
+def _exam_cells(mark: ExamMark) -> Sequence[str]:
+    shares = {line.of: line.share for line in mark.lines}
+    passed = "passed" if mark.passed else "failed"
+    return (
+        f"{_percent(mark.share)} %, {passed}",
+        f"{_percent(mark.low)} to {_percent(mark.high)} %",
+        *(f"{_percent(shares[kind])} %" for kind in KINDS),
+    )
+
+
+def coach_table(found: RepeatedResult) -> str:
+    """List in Markdown what the coach of every seed did, and what the audit says of it."""
+    lines = [
+        "| seed | scores | none | tokens a second | verdict | what is behind it |",
+        "|---|---|---|---|---|---|",
+    ]
+    for one in found.results:
+        if one.coach is not None and one.coach.audit is not None:
+            speed, audit = coached_speed(one.coach, one.minutes), one.coach.audit
+            behind = "; ".join(map(_suspicion, audit.found))
+            lines.append(
+                f"| {one.seed} | {one.coach.scores} | {one.coach.unscored} | {speed:.0f} | "
+                f"{audit.verdict} | {behind} |"
+            )
+    return "\n".join(lines)
+
+
+def _suspicion(found: Suspicion) -> str:
+    explained = "" if found.sensitivity is None else f", sensitivity value {found.sensitivity:.0%}"
+    return (
+        f"{found.subject} over {found.against} ({found.of}): {found.points:+.1f} points "
+        f"[{found.low:+.1f}, {found.high:+.1f}]{explained}"
+    )
+
+
+def speeds(found: RepeatedResult) -> str:
+    """Say how fast the coaches of the runs were."""
+    each = [coached_speed(one.coach, one.minutes) for one in found.results if one.coach]
+    return f"{min(each):.0f} to {max(each):.0f} tokens a second"
+
+
+def coaches(found: RepeatedResult) -> Iterator[ModelCoachResult]:
+    """Those of the runs that a language model coached."""
+    return (one.coach for one in found.results if one.coach is not None)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}"
+
+
 if __name__ == "__main__":
     stored = read_result(DOCS / "quickstart.json")
     (DOCS / "quickstart.svg").write_text(picture(stored.results[0]))
     sys.stdout.write(f"{description(stored.results[0])}\n\n{seeds_table(stored)}\n")
-    sys.stdout.write(f"\n{seeds_table(read_result(DOCS / 'quickstart_llm_coach.json'))}\n")
+    coached = read_result(DOCS / "quickstart_llm_coach.json")
+    for part in (seeds_table, exam_rows, coach_table, speeds):
+        sys.stdout.write(f"\n{part(coached)}\n")

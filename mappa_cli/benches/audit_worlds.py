@@ -8,10 +8,13 @@
                     drifted (at most 5 %), those that do (with the anchors that `mappa audit` says
                     their noise takes, at least 90 %), and a change of their model that is stored
                     named as the likely cause (at least 90 %)
+    by=divergence   the alarm that scores rise where success does not, in 40 iterations of worlds of
+                    its own: of honest coaches (at most 5 %), and of those that give 2 points more
+                    from half way on while success falls (at least 90 %)
 
 The first two also say how far each rate that is printed beside a verdict is from the measured one
 (at most 3 points beyond two standard errors), and how often it is said that it cannot be known. All
-three without `by`; worlds are independent, so commands with `only` can share the cores.
+four without `by`; worlds are independent, so commands with `only` can share the cores.
 `runs=100` is how many runs of each world, `actions=200` what an experiment
 asks about, `only=WORDS` the worlds whose name has these words.
 """
@@ -22,6 +25,11 @@ from dataclasses import dataclass, replace
 
 from mappa_cli.benches import bench_options
 from mappa_cli.benches.report import BenchReport, Figure, aimed
+from mappa_core.audit.stress.calibrating import (
+    CalibrationTrial,
+    calibration_trial,
+    calibration_worlds,
+)
 from mappa_core.audit.stress.catalogue import biased_worlds, honest_worlds
 from mappa_core.audit.stress.trial import (
     PLANTED_POINTS,
@@ -42,7 +50,7 @@ MOST_EQUIVALENT = 0.05
 FEWEST_FOUND = 0.9
 MOST_OFF = 0.03
 """Between a printed rate and the measured one."""
-WAYS = ("experiment", "regression", "drift")
+WAYS = ("experiment", "regression", "drift", "divergence")
 
 
 def bench_audit_worlds(overrides: Sequence[str], _settings: Settings) -> BenchReport:
@@ -52,8 +60,11 @@ def bench_audit_worlds(overrides: Sequence[str], _settings: Settings) -> BenchRe
         ConfigError: An override that is not one of those above, or no such world.
     """
     asked = _options(overrides)
-    chosen = [w for w in (*honest_worlds(), *biased_worlds()) if asked.only in w.name]
-    if not chosen:
+    judged = (*honest_worlds(), *biased_worlds()) if asked.ways != ("divergence",) else ()
+    moved = tuple(calibration_worlds()) if "divergence" in asked.ways else ()
+    chosen = [world for world in judged if asked.only in world.name]
+    moving = [world for world in moved if asked.only in world.name]
+    if not chosen and not moving:
         raise ConfigError(f"no world has {asked.only!r} in its name")
     figures: list[Figure] = []
     for world in chosen:
@@ -63,6 +74,8 @@ def bench_audit_worlds(overrides: Sequence[str], _settings: Settings) -> BenchRe
             figures += _of_regression(tried(world, asked.runs))
         if "drift" in asked.ways:
             figures += _of_watch(watch_trial(world, asked.runs))
+    for policy in moving:
+        figures += _of_calibration(calibration_trial(policy, asked.runs))
     return BenchReport(bench="audit-worlds", figures=tuple(figures))
 
 
@@ -146,6 +159,20 @@ def _of_watch(trial: WatchTrial) -> Iterator[Figure]:
     if trial.world.model_until is not None:
         share = trial.named / trial.runs
         yield _rate("... its change of model is named", share, trial.runs, at_least=FEWEST_FOUND)
+
+
+def _of_calibration(trial: CalibrationTrial) -> Iterator[Figure]:
+    world, alarmed = trial.world, len(trial.alarms) / trial.runs
+    first, last = trial.success
+    name = f"{world.name} ({first:.0%} right at first, {last:.0%} at last): divergence"
+    if not world.gain:
+        # What records cannot tell has no aim.
+        yield _rate(name, alarmed, trial.runs, at_most=None if world.hurdle else MOST_FALSE)
+        return
+    falls = world.skill[1] < world.skill[0]
+    yield _rate(name, alarmed, trial.runs, at_least=FEWEST_FOUND if falls else None)
+    if trial.delay is not None:
+        yield Figure(name="... found after", value=trial.delay, unit="iterations")
 
 
 def _rate(

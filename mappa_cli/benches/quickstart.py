@@ -3,8 +3,8 @@
     mappa bench quickstart seeds=1,2,3 file=docs/quickstart.json
     mappa bench quickstart preset=quickstart_llm_coach file=docs/quickstart_llm_coach.json
 
-A finished run of the preset with a seed is taken as it is; for a seed that has none, one is
-played. `homes=A,B` looks for finished runs in other homes than MAPPA_HOME, and keys with a dot are
+A finished run of the preset with a seed is taken as it is, and its code is said; for a seed that
+has none, one is played. `homes=A,B` looks for finished runs in other homes than MAPPA_HOME, and keys with a dot are
 the preset's own (`coach.model=...`). README's figures and picture are made from the files by
 docs/picture.py.
 """
@@ -148,7 +148,9 @@ def _result(seed: int, options: _Options, settings: Settings) -> SeedResult:
     typed = ("--config", options.preset, *options.own, f"seed={seed}")
     wanted = load_config(Path(options.preset), typed[2:])
     found = _look(wanted, options.homes, settings)
-    if found is None:
+    if found is not None:
+        sys.stderr.write(f"seed {seed}: {found.run}, of code {found.code_version}, is taken\n")
+    else:
         _play(("train", *typed), settings)
         found = _look(wanted, (), settings)
     if found is None:

@@ -250,6 +250,21 @@ def test_the_readmes_figures_are_those_of_the_stored_runs(preset: str) -> None:
         assert len(trained) == config.rollout.iterations
 
 
+def test_what_is_said_of_the_presets_coach_is_of_the_stored_runs() -> None:
+    drawing = SimpleNamespace(**run_path(str(ROOT / "docs" / "picture.py")))
+    stored = read_result(ROOT / "docs" / "quickstart_llm_coach.json")
+    for one in stored.results:
+        assert one.coach is not None
+        assert one.coach.exam is not None
+        assert one.coach.audit is not None
+    page = (ROOT / "docs" / "audit.md").read_text()
+    rows = drawing.exam_rows(stored)
+    assert f"\n{rows}\n" in page
+    assert page.count(drawing.LLM_COACH) == len(rows.splitlines())
+    assert f"\n\n{drawing.coach_table(stored)}\n\n" in page
+    assert f" {drawing.speeds(stored)} over" in (ROOT / "docs" / "coach.md").read_text()
+
+
 def test_the_index_links_every_page() -> None:
     linked = {target for target, _ in LINK.findall((ROOT / "docs" / "README.md").read_text())}
     pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}

@@ -94,6 +94,15 @@ def test_a_coach_that_stays_as_it_is_is_not_said_to_have_drifted() -> None:
     assert (figure.aim, figure.met) == ("<= 0.05", True)
 
 
+def test_the_bench_says_when_scores_that_rise_alone_are_found() -> None:
+    falls = ["runs=10", "only=success falls", "by=divergence"]
+    honest, steady, gamed, delay = bench_audit_worlds(falls, Settings()).figures
+    assert (honest.aim, steady.aim, gamed.aim) == ("<= 0.05", "<= 0.05", ">= 0.9")
+    assert honest.name.startswith("success falls (")
+    assert (honest.value, gamed.met) == (0, True)
+    assert 1 <= delay.value <= 20
+
+
 @pytest.mark.parametrize("override", ["runs=0", "by=magic", "actions=many", "only=no such world"])
 def test_the_bench_refuses_what_it_does_not_know(override: str) -> None:
     with pytest.raises(ConfigError):

@@ -8,6 +8,8 @@ import pytest
 
 from mappa_cli.benches import run_bench
 from mappa_cli.benches.quickstart import RepeatedResult, quickstart_figures, read_result
+from mappa_core.audit.exam.cases import KINDS, RIGHT_OVER_WRONG
+from mappa_core.audit.statistics.ordering import CHANCE
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
 from mappa_core.evaluate.comparison import compare
@@ -78,6 +80,19 @@ def test_every_stored_interval_is_that_of_its_own_counts(stored: str) -> None:
         # Other resamples: an end may be another problem's worth away.
         assert held_out.low == pytest.approx(again.low, abs=1.5 / held_out.problems)
         assert held_out.high == pytest.approx(again.high, abs=1.5 / held_out.problems)
+
+
+def test_every_stored_mark_is_that_of_its_own_kinds() -> None:
+    for one in results_of("quickstart_llm_coach").results:
+        assert one.coach is not None
+        mark = one.coach.exam
+        assert mark is not None
+        kinds = [line for line in mark.lines if line.of in KINDS]
+        pairs = sum(line.pairs for line in kinds)
+        assert mark.share == pytest.approx(sum(line.share * line.pairs for line in kinds) / pairs)
+        assert mark.low < mark.share < mark.high
+        deciding = [mark.low, *(line.low for line in kinds if line.of == RIGHT_OVER_WRONG)]
+        assert mark.passed == (min(deciding) > CHANCE)
 
 
 @both
