@@ -116,7 +116,7 @@ def coach_table(found: RepeatedResult) -> str:
     for one in found.results:
         if one.coach is not None and one.coach.audit is not None:
             speed, audit = coached_speed(one.coach, one.minutes), one.coach.audit
-            behind = "; ".join(map(_suspicion, audit.found))
+            behind = "; ".join(map(_suspicion, audit.found)) or "-"
             lines.append(
                 f"| {one.seed} | {one.coach.scores} | {one.coach.unscored} | {speed:.0f} | "
                 f"{audit.verdict} | {behind} |"

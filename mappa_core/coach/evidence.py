@@ -275,7 +275,7 @@ def beside_own(case: CoachCase) -> str | None:
         if lacking := _lacking(case):
             # As of a wrong answer: told that there is none and no more, a small model takes its
             # own solution for the agent's.
-            return f"Its answer: none ({lacking})\nYour own: {own}\nThese are different answers."
+            return _beside("answer", f"none ({lacking})", own, same=False)
         return _calculation_beside(visible(case.text), own)
     return _beside("answer", given, own, same=verify(given, own).success)
 
@@ -301,8 +301,8 @@ def _answer_of(case: CoachCase) -> str | None:
 def _calculation_beside(text: str, own: str) -> str | None:
     """Compare the last calculation, without the names of what is counted, and what it comes to.
 
-    A wrong result that only the calculation was compared of taught plans to state results, which
-    later agents took over.
+    Where the calculation alone was compared, plans learnt to state wrong results, which later
+    agents took over.
     """
     found = list(_CALCULATION.finditer(text))
     if not found:
