@@ -71,8 +71,8 @@ class ServerConfig(Section):
     )
     rationale_characters: Positive | None = Field(
         default=None,
-        description="A reply is a rationale of so many characters at most, and the score; "
-        "null asks for marks by criterion and who is to blame, too.",
+        description="A reply is a rationale of so many characters at most, right or wrong, and the "
+        "score; null asks for marks by criterion and who is to blame, too.",
     )
     start_seconds: float = Field(default=300, gt=0, description="How long it may take to start.")
     restarts: int = Field(default=3, ge=0, description="After it died, before the run stops.")

@@ -73,7 +73,8 @@ If you cannot write JSON, end with one line `SCORE <the marker>: <number>`."""
 
 ANSWERING_BRIEFLY = """\
 Answer with one JSON object and nothing else:
-{{"rationale": "<why, in at most {words} words>", {correction}"score": <a number from 0 to 10>}}"""
+{{"rationale": "<why, in at most {words} words>", {correction}"verdict": "<right or wrong>", \
+"score": <a number from 0 to 10; under 5 if it is wrong>}}"""
 CHARACTERS_PER_WORD = 7
 """Of English, about, with the space."""
 
@@ -106,7 +107,7 @@ def system_text(
 ) -> str:
     """The part that is the same for all cases of one agent; providers cache it as a prefix.
 
-    With `brief`, the reply is a rationale of so many characters at most and the score. With
+    With `brief`, the reply is a rationale of so many characters at most, a verdict and the score. With
     `own_solution`, cases hold the coach's own solution of the task.
     """
     correcting = CORRECTION if correction else ""

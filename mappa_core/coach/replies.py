@@ -51,13 +51,18 @@ REPLY_SCHEMA: Mapping[str, Json] = {
 
 MARKS: tuple[Json, ...] = tuple(half / 2 if half % 2 else half // 2 for half in range(21))
 """0, 0.5, 1 ... 10: the scores that a grammar allows."""
+_RIGHT = MARKS.index(5)
+"""The lowest mark of work that a brief reply calls right."""
 
 
 def bounded_schema(characters: int | None, *, tokens: int, correction: bool) -> Mapping[str, Json]:
     """Give the schema of a reply that ends by itself, for a server that holds replies to it.
 
+    A brief one says "right" or "wrong" between rationale and score, which agrees with it: a small
+    model calls work incorrect and gives it a 10, where only a number may follow.
+
     Args:
-        characters: Of the rationale, at most, in a reply that has nothing but it and the score;
+        characters: Of the rationale, at most, in a brief reply, which has no marks by criterion;
             None for the whole reply, within `tokens`.
         tokens: Of a reply, at most.
         correction: Whether to ask what should have been done instead.
@@ -68,15 +73,17 @@ def bounded_schema(characters: int | None, *, tokens: int, correction: bool) -> 
     long = _string(characters or tokens // 5) | {"minLength": 1}
     wished: dict[str, Json] = {"correction": long} if correction else {}
     if characters is not None:
-        properties: dict[str, Json] = {"rationale": long, **wished, "score": score}
-    else:
-        mark: Json = {
-            "type": "object",
-            "properties": {"name": short, "mark": score},
-            "required": ["name", "mark"],
-            "additionalProperties": False,
+        said = {"rationale": long, **wished}
+        verdicts = {"right": MARKS[_RIGHT:], "wrong": MARKS[:_RIGHT]}
+        return {
+            "anyOf": [
+                _object(said | {"verdict": {"enum": [verdict]}, "score": {"enum": list(marks)}})
+                for verdict, marks in verdicts.items()
+            ]
         }
-        properties = {
+    mark = _object({"name": short, "mark": score})
+    return _object(
+        {
             "case": _string(CASE_CHARACTERS),
             "rationale": long,
             "criteria": {"type": "array", "items": mark, "maxItems": CRITERIA},
@@ -84,6 +91,10 @@ def bounded_schema(characters: int | None, *, tokens: int, correction: bool) -> 
             **wished,
             "score": score,
         }
+    )
+
+
+def _object(properties: dict[str, Json]) -> dict[str, Json]:
     return {
         "type": "object",
         "properties": properties,

@@ -40,6 +40,8 @@ def longest(schema: Any) -> int:
             return most * (longest(item) + 1) + 2
         case {"type": "object", "properties": parts, "additionalProperties": False}:
             return 2 + sum(len(name) + 4 + longest(part) for name, part in parts.items())
+        case {"anyOf": forms}:
+            return max(map(longest, forms))
         case _:
             raise AssertionError(f"{schema} has no bound")
 
@@ -59,6 +61,8 @@ def test_a_reply_in_the_grammar_is_a_score(characters: int | None) -> None:
     reply: dict[str, object] = {"rationale": "It crashed.", "score": 2.5}
     if characters is None:
         reply |= {"case": marker, "criteria": [{"name": "ran", "mark": 0}], "blamed": ""}
+    else:
+        reply |= {"verdict": "wrong"}
     schema = bounded_schema(characters, tokens=2048, correction=False)
     jsonschema.validate(reply, schema)
     read = read_reply(json.dumps(reply), marker=marker, evidence=("some work",))
@@ -71,14 +75,27 @@ def test_a_score_is_a_half_point_from_0_to_10() -> None:
     assert MARKS[-1] == 10
     schema = bounded_schema(100, tokens=200, correction=False)
     for score in (11, -1, 7.25, "7"):
+        reply = {"rationale": "It is.", "verdict": "right", "score": score}
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate({"rationale": "", "score": score}, schema)
+            jsonschema.validate(reply, schema)
+        jsonschema.validate(reply | {"score": 7}, schema)
+
+
+def test_a_brief_score_agrees_with_its_verdict() -> None:
+    """A 1.5B model wrote "incorrect" and a 10 where nothing stood between."""
+    schema = bounded_schema(100, tokens=200, correction=False)
+    for mark in MARKS:
+        assert isinstance(mark, int | float)
+        called = {"right": mark >= 5, "wrong": mark < 5}
+        for verdict, agrees in called.items():
+            reply = {"rationale": "So.", "verdict": verdict, "score": mark}
+            assert jsonschema.Draft202012Validator(schema).is_valid(reply) == agrees
 
 
 def test_a_brief_coach_is_told_the_form_it_is_held_to() -> None:
     rubric = load_rubrics("mathchat", "paper-1").rubrics["verifier"]
     told = system_text(rubric, correction=False, brief=140)
-    assert 'in at most 20 words>", "score"' in told
+    assert 'in at most 20 words>", "verdict": "<right or wrong>", "score"' in told
     assert "criteria" not in told.rpartition("Answer with one JSON")[2]
     full = system_text(rubric, correction=False)
     assert told.partition(CLOSED_BRIEFLY)[0] == full.partition("<<<END")[0]
