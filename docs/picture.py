@@ -20,7 +20,6 @@ from mappa_cli.benches.quickstart import (
     PRESET,
     RepeatedResult,
     SeedResult,
-    quickstart_figures,
     read_result,
 )
 from mappa_cli.benches.quickstart_coach import ExamMark, ModelCoachResult, Suspicion, coached_speed
@@ -80,15 +79,6 @@ def seeds_table(found: RepeatedResult) -> str:
             f"{100 * held_out.low:+.1f} to {100 * held_out.high:+.1f} | {one.minutes:.0f} |"
         )
     return "\n".join(lines)
-
-
-def missed(found: RepeatedResult) -> str:
-    """Name the aims of the bench that runs missed; empty where all were met."""
-    return "".join(
-        f"Not met: {one.name} ({one.value:.1f} {one.unit}, aim {one.aim})\n"
-        for one in quickstart_figures(found)
-        if one.met is False
-    )
 
 
 def exam_rows(found: RepeatedResult, name: str = LLM_COACH) -> str:
@@ -152,5 +142,5 @@ if __name__ == "__main__":
     (DOCS / "quickstart.svg").write_text(picture(stored.results[0]))
     sys.stdout.write(f"{description(stored.results[0])}\n\n{seeds_table(stored)}\n")
     coached = read_result(DOCS / "quickstart_llm_coach.json")
-    for part in (seeds_table, missed, exam_rows, coach_table, speeds):
+    for part in (seeds_table, exam_rows, coach_table, speeds):
         sys.stdout.write(f"\n{part(coached)}\n")

@@ -107,8 +107,8 @@ def system_text(
 ) -> str:
     """The part that is the same for all cases of one agent; providers cache it as a prefix.
 
-    With `brief`, the reply is a rationale of so many characters at most, a verdict and the score. With
-    `own_solution`, cases hold the coach's own solution of the task.
+    With `brief`, the reply is a rationale of so many characters at most, a verdict and the score.
+    With `own_solution`, cases hold the coach's own solution of the task.
     """
     correcting = CORRECTION if correction else ""
     form = ANSWERING if brief is None else ANSWERING_BRIEFLY

@@ -250,14 +250,6 @@ def test_the_readmes_figures_are_those_of_the_stored_runs(preset: str) -> None:
         assert len(trained) == config.rollout.iterations
 
 
-def test_the_readme_names_every_aim_that_stored_runs_missed() -> None:
-    drawing = SimpleNamespace(**run_path(str(ROOT / "docs" / "picture.py")))
-    files = (ROOT / "docs" / f"{preset}.json" for preset in ("quickstart", "quickstart_llm_coach"))
-    missed = "".join(drawing.missed(read_result(file)) for file in files)
-    lines = (ROOT / "README.md").read_text().splitlines()
-    assert [line for line in lines if line.startswith("Not met: ")] == missed.splitlines()
-
-
 def test_what_is_said_of_the_presets_coach_is_of_the_stored_runs() -> None:
     drawing = SimpleNamespace(**run_path(str(ROOT / "docs" / "picture.py")))
     stored = read_result(ROOT / "docs" / "quickstart_llm_coach.json")
