@@ -1,7 +1,7 @@
 # make train   set everything up and train the quickstart team
 # make coach-model  fetch a 1.5B model that can be its coach
 # make test    the default test suite
-# make check   what CI runs: lint, types, import contracts, tests
+# make check   lint, types, import contracts, tests
 # make up      the services in Docker; make down stops them
 
 PYTHON ?= python3.11

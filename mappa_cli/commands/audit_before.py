@@ -96,14 +96,15 @@ async def _examined(
 
 
 def _confirm(config: "TrainConfig", calls: "Forecast", *, ask: bool) -> None:
-    """Say what a coach that costs money takes, and ask whether to go on."""
+    """Say what a model takes that is asked, and ask whether to go on where it may cost money."""
     from mappa_core.coach.forecast import lines
+    from mappa_core.coach.opening import may_cost
 
     if not calls.calls:
         return
     for line in lines([(f"{config.coach.backend} {config.coach.model}", calls)]):
         typer.echo(line, err=True)
-    if ask:
+    if ask and may_cost(config.coach, calls):
         typer.confirm("go on?", abort=True, err=True)
 
 

@@ -67,7 +67,7 @@ async def _experiment(name: str, count: int, *, yes: bool) -> None:
 def _confirm(job: "ExperimentJob", config: "CoachModelConfig", *, yes: bool) -> None:
     """Say what the coach does not see and what asking takes; ask where it may cost money."""
     from mappa_core.coach.forecast import lines
-    from mappa_core.coach.opening import needed_key
+    from mappa_core.coach.opening import may_cost
 
     console = open_console(stderr=True)
     if job.unseen:
@@ -76,6 +76,5 @@ def _confirm(job: "ExperimentJob", config: "CoachModelConfig", *, yes: bool) -> 
         return
     for line in lines([(f"{config.backend} {config.model}", job.expected)]):
         console.print(line)
-    costs = needed_key(config) is not None or job.expected.cost_usd > 0
-    if costs and not yes:
+    if not yes and may_cost(config, job.expected):
         typer.confirm("go on?", abort=True, err=True)

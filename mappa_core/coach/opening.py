@@ -8,6 +8,7 @@ from importlib import import_module
 from mappa_core.coach import providers
 from mappa_core.coach.budget import Budget
 from mappa_core.coach.config import RULE, CoachConfig, CoachModelConfig
+from mappa_core.coach.forecast import Forecast
 from mappa_core.coach.llm_coach import LlmCoach
 from mappa_core.coach.protocols import Coach
 from mappa_core.coach.provider_table import PROVIDERS
@@ -64,6 +65,11 @@ def needed_key(config: CoachModelConfig) -> str | None:
     if row is None or (row.keyless_at_base_url and config.base_url):
         return None
     return row.needs
+
+
+def may_cost(config: CoachModelConfig, expected: Forecast) -> bool:
+    """Tell whether asking so much may cost money: a key is needed, or a price configured."""
+    return needed_key(config) is not None or expected.cost_usd > 0
 
 
 def coach_rubrics(config: CoachModelConfig, team: CoachedTeam) -> RubricSet | None:
