@@ -73,14 +73,12 @@ def bounded_schema(characters: int | None, *, tokens: int, correction: bool) -> 
     long = _string(characters or tokens // 5) | {"minLength": 1}
     wished: dict[str, Json] = {"correction": long} if correction else {}
     if characters is not None:
-        said = {"rationale": long, **wished}
-        verdicts = {"right": MARKS[_RIGHT:], "wrong": MARKS[:_RIGHT]}
-        return {
-            "anyOf": [
-                _object(said | {"verdict": {"enum": [verdict]}, "score": {"enum": list(marks)}})
-                for verdict, marks in verdicts.items()
-            ]
-        }
+        said: dict[str, Json] = {"rationale": long, **wished}
+        forms: list[Json] = [
+            _object({**said, "verdict": {"enum": [verdict]}, "score": {"enum": list(marks)}})
+            for verdict, marks in (("right", MARKS[_RIGHT:]), ("wrong", MARKS[:_RIGHT]))
+        ]
+        return {"anyOf": forms}
     mark = _object({"name": short, "mark": score})
     return _object(
         {
