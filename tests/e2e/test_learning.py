@@ -1,4 +1,4 @@
-"""It learns through the whole path, store and coach and learner, and not from shuffled scores."""
+"""It learns through the whole path, store and coach and learner, and not from noise."""
 
 import asyncio
 
@@ -31,7 +31,7 @@ def mean_share(store: Store, iteration: int) -> float:
     return sum(shares) / len(shares)
 
 
-def test_scores_teach_and_shuffled_scores_do_not(
+def test_scores_teach_and_noise_does_not(
     store: Store, make_services: MakeServices, toy_config: TrainConfig
 ) -> None:
     config = toy_config.model_copy(
@@ -40,6 +40,6 @@ def test_scores_teach_and_shuffled_scores_do_not(
     run(make_services(config), config)
     before, after = mean_share(store, 0), mean_share(store, config.rollout.iterations)
     assert after > before + 0.25
-    run(make_services(config, AlphabetCoach(shuffled=True)), config)
+    run(make_services(config, AlphabetCoach(noise=True)), config)
     # Noise wanders, and the policy with it; what it does not do is climb.
     assert mean_share(store, config.rollout.iterations) < (before + after) / 2

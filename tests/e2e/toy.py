@@ -2,6 +2,7 @@
 
 import random
 import string
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -90,13 +91,16 @@ def _cue(letter: str) -> Problem:
 
 @dataclass
 class AlphabetCoach:
-    """Ten points times the share of letters; shuffled, the points go to another action's words."""
+    """Ten points times the share of letters; or noise, which does not ask what was said.
 
-    shuffled: bool = False
+    Noise follows from the words and from how often they were heard, and not from the order in
+    which actions come: one learns the same from it in every run.
+    """
+
+    noise: bool = False
 
     def __post_init__(self) -> None:
-        self._seen: list[str] = []
-        self._random = random.Random(0)
+        self._heard: Counter[tuple[str, str]] = Counter()
 
     @property
     def identity(self) -> CoachIdentity:
@@ -105,12 +109,12 @@ class AlphabetCoach:
         )
 
     async def score(self, case: CoachCase) -> CoachScore | Unscored:
-        judged = case.text
-        if self.shuffled:
-            # Never one's own: that would teach a little.
-            judged = self._random.choice(self._seen or [""])
-            self._seen.append(case.text)
-        return CoachScore(value=10 * letter_share(judged), rationale="letters are good")
+        if self.noise:
+            said = (case.statement, case.text)
+            self._heard[said] += 1
+            drawn = random.Random(f"{said} {self._heard[said]}").uniform(0, 10)
+            return CoachScore(value=drawn, rationale="no reason")
+        return CoachScore(value=10 * letter_share(case.text), rationale="letters are good")
 
 
 def letter_share(text: str) -> float:
