@@ -1,6 +1,7 @@
 """`mappa rescore`, `mappa show --coach`, `mappa rubric lint` and the dry run, as typed."""
 
 import asyncio
+import io
 import json
 import os
 import re
@@ -160,6 +161,31 @@ def test_no_coach_is_examined_by_caps_whose_figures_it_is_not_told(
     code, _, err = mappa(monkeypatch, capsys, "audit", "--before", "--yes", *sets)
     assert (code, err.count("\n")) == (2, 1)
     assert UNTOLD in err
+
+
+def test_a_person_is_asked_before_an_exam_that_may_cost_money_alone(
+    stand_in: str,
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("MAPPA_DATABASE_URL", database_url)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+    keys = (
+        *("problems.levels=[1]", "problems.train_size=60", "problems.held_out_size=8"),
+        *("coach.backend=openai", "coach.model=judge", f"coach.base_url={stand_in}/v1"),
+    )
+    sets = [word for key in keys for word in ("--set", key)]
+    priced = ("--set", "coach.prices.input_usd=1")
+    code, out, err = mappa(monkeypatch, capsys, "audit", "--before", *sets, *priced)
+    assert code == 1
+    assert "go on?" in err
+    assert "pairs of work in their known order" not in out
+    # A model served without a key costs nothing: what it takes is said, and it is asked.
+    code, out, err = mappa(monkeypatch, capsys, "audit", "--before", *sets)
+    assert "openai judge: about" in err
+    assert "go on?" not in err
+    assert "pairs of work in their known order" in out
 
 
 def test_rubrics_are_linted(
