@@ -45,7 +45,7 @@ def make_summary(problem_id: UUID, *, success: bool | None, answer: str | None) 
     return EpisodeSummary(
         id=ids.content_id("episode", "summary"), phase="held_out", iteration=1,
         problem_id=problem_id, task_type="addition", success=success, answer=answer,
-        metric=None, value=None, skill=None, mean_score=None,
+        metric=None, value=None, skill=None, mean_score=None, scored=0,
     )  # fmt: skip
 
 

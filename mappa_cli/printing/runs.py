@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from statistics import mean
 from uuid import UUID
 
 from rich.console import Console
@@ -91,7 +90,7 @@ class IterationLine:
     episodes: int
     right: int
     mean_score: float | None
-    """Over episodes, in [0, 10]; None where nothing was scored."""
+    """Over actions, in [0, 10]; None where nothing was scored."""
 
 
 def iteration_lines(summaries: Sequence[EpisodeSummary]) -> tuple[IterationLine, ...]:
@@ -100,14 +99,15 @@ def iteration_lines(summaries: Sequence[EpisodeSummary]) -> tuple[IterationLine,
     keys: set[tuple[Phase, int]] = {(s.phase, s.iteration) for s in summaries}
     for phase, iteration in sorted(keys):
         of_it = [s for s in summaries if (s.phase, s.iteration) == (phase, iteration)]
-        scores = [s.mean_score for s in of_it if s.mean_score is not None]
+        scored = sum(s.scored for s in of_it)
+        points = sum(s.mean_score * s.scored for s in of_it if s.mean_score is not None)
         lines.append(
             IterationLine(
                 phase=phase,
                 iteration=iteration,
                 episodes=len(of_it),
                 right=sum(bool(s.success) for s in of_it),
-                mean_score=mean(scores) if scores else None,
+                mean_score=points / scored if scored else None,
             )
         )
     return tuple(lines)

@@ -130,6 +130,7 @@ class Episodes(Repository):
             select(columns.id, columns.phase, columns.iteration, columns.problem_id)
             .add_columns(PROBLEM.c.task_type, PROBLEM.c.attributes, *measured)
             .add_columns(func.avg(COACH_SCORE.c.score).label("mean_score"))
+            .add_columns(func.count(COACH_SCORE.c.score).label("scored"))
             .select_from(EPISODE)
             .join(PROBLEM)
             .outerjoin(OUTCOME)

@@ -110,6 +110,8 @@ class EpisodeSummary:
     skill: float | None
     mean_score: float | None
     """Over its actions' training scores, in [0, 10]; None where nothing was scored."""
+    scored: int
+    """How many of its actions have one."""
     attributes: Mapping[str, str | int] = field(default_factory=dict[str, str | int])
     """The problem's."""
     figures: tuple[Figure, ...] | None = None
