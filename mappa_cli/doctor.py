@@ -12,7 +12,6 @@ from mappa_core.app.cluster import nodes_of
 from mappa_core.app.coach_plan import coach_need
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.databases import ping_mlflow
-from mappa_core.app.fitting import machine_bytes, printed
 from mappa_core.app.recording import plan_of_recording
 from mappa_core.cluster.bundles import said
 from mappa_core.cluster.config import ClusterConfig
@@ -20,6 +19,7 @@ from mappa_core.coach.config import CoachConfig
 from mappa_core.coach.opening import needed_key
 from mappa_core.coach.provider_table import PROVIDERS
 from mappa_core.core.errors import MappaError, OutsideError
+from mappa_core.core.machine import machine_bytes, printed
 from mappa_core.core.settings import Settings
 from mappa_core.rollout.sandboxes.choose import choose_sandbox
 from mappa_core.rollout.teams import load_team

@@ -85,14 +85,17 @@ def _plans(
     config: TrainConfig, settings: Settings, gpus: int | None, nodes: int | None
 ) -> "tuple[MemoryPlan, ...]":
     """Plan for so many GPUs; None: for those here, one where there is none, or the cluster's."""
-    from mappa_core.app.cluster import nodes_of
-    from mappa_core.app.fitting import gpu_bytes, machine_bytes
+    from mappa_core.app.cluster import gpus_of
     from mappa_core.app.memory import GPU_BYTES, plan_cluster, plan_memory
+    from mappa_core.core.machine import gpu_bytes, machine_bytes
     from mappa_core.models.device import visible_gpus
 
-    if nodes is not None or (config.cluster.backend == "ray" and gpus is None):
-        there = nodes_of(config.cluster) if nodes is None else [{"GPU": float(gpus or 1)}] * nodes
-        return plan_cluster(config, settings, there, gpu_bytes() or GPU_BYTES)
+    if nodes is not None:
+        assumed = [{"GPU": float(gpus or 1)}] * nodes
+        return plan_cluster(config, settings, assumed, gpu_bytes() or GPU_BYTES)
+    if config.cluster.backend == "ray" and gpus is None:
+        there, smallest = gpus_of(config.cluster)
+        return plan_cluster(config, settings, there, smallest or GPU_BYTES)
     host = machine_bytes() if gpus is None else None
     return plan_memory(config, settings, gpu_bytes(), host, gpus or len(visible_gpus()) or 1)
 
@@ -117,7 +120,8 @@ def _told(disk: "DiskNeed") -> str:
 
 def _host_shortage(plans: "Sequence[MemoryPlan]", gpus: int | None) -> str:
     """What this machine's CPU lacks for plans of the GPUs that are here; empty for other ones."""
-    from mappa_core.app.fitting import gpu_bytes, host_shortage, machine_bytes
+    from mappa_core.app.fitting import host_shortage
+    from mappa_core.core.machine import gpu_bytes, machine_bytes
 
     here = gpus is None and gpu_bytes() is not None
     return host_shortage(plans, machine_bytes()) if here else ""

@@ -141,6 +141,20 @@ def nodes_of(config: ClusterConfig) -> tuple[Node, ...]:
         return nodes()
 
 
+def gpus_of(config: ClusterConfig) -> tuple[tuple[Node, ...], int | None]:
+    """List the nodes of a cluster that live, and the bytes of their smallest GPU, if one says so.
+
+    Raises:
+        ConfigError: The package is missing.
+        ClusterError: There is no such cluster.
+    """
+    _check_ray()
+    from mappa_core.cluster.ray_places import connected, nodes, smallest_gpu
+
+    with connected(config):
+        return nodes(), smallest_gpu()
+
+
 def _check_ray() -> None:
     # Ray takes a second to import, and is an extra.
     if find_spec("ray") is None:

@@ -8,18 +8,17 @@ updates are computed elsewhere, whose servers run already, or whose model does n
 has no plan. That of several GPUs is arithmetic that none has confirmed.
 """
 
-import os
 import shutil
-import subprocess
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from mappa_core.app.cluster import device_in, gpus_of
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.memory import (
     coached,
+    plan_cluster,
     planned_on_cpu,
     planned_where,
     shape_for,
@@ -27,6 +26,7 @@ from mappa_core.app.memory import (
 )
 from mappa_core.app.placement import Placement, placement
 from mappa_core.core.errors import ConfigError, DiskFull
+from mappa_core.core.machine import gpu_bytes, machine_bytes
 from mappa_core.core.settings import Settings
 from mappa_core.models.shape import ModelShape
 from mappa_core.rollout.engines.base import serves_whole_models
@@ -83,9 +83,20 @@ def check_fits(
 def memory_plan(
     config: TrainConfig, settings: Settings, shape: ModelShape, agents: int
 ) -> tuple[MemoryPlan, ...]:
-    """Plan a run's memory on this machine; nothing where its parts are on CPU and GPU, or away."""
+    """Plan a run's memory on this machine or its cluster's GPUs.
+
+    Nothing where its parts are on CPU and GPU, away, or on nodes that do not say their memory.
+
+    Raises:
+        ConfigError: Its cluster's nodes have no room for it.
+        ClusterError: There is no such cluster.
+    """
     if config.cluster.backend == "ray":
-        return ()
+        nodes, smallest = gpus_of(config.cluster)
+        device = device_in(config.engine.device, gpus=any(node.get("GPU") for node in nodes))
+        if device == "cpu" or smallest is None:
+            return ()
+        return plan_cluster(config, settings, nodes, smallest)
     from mappa_core.models.device import resolve_device
 
     learner, engine = config.learner, config.engine
@@ -199,27 +210,3 @@ def check_space(directory: Path, spare_bytes: float = SPARE_BYTES) -> None:
             "(learner.keep_checkpoints, tracking.versions); mappa train --despite disk starts a "
             "run all the same"
         )
-
-
-def gpu_bytes() -> int | None:
-    """Read the memory of the smallest GPU, None where there is none."""
-    answer = printed("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
-    return None if answer is None else min(map(int, answer.split())) * 2**20
-
-
-def machine_bytes(cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Read the memory of this machine, or what of it this container may take."""
-    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for limit in (cgroups / "memory.max", cgroups / "memory" / "memory.limit_in_bytes"):
-        with suppress(OSError, ValueError):
-            there = min(there, int(limit.read_text()))
-    return there
-
-
-def printed(*command: str) -> str | None:
-    """Run a command and return what it prints; None where there is no such one, or it fails."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()

@@ -16,16 +16,22 @@ from typing import Any, TypeAlias
 import ray
 from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
 
 from mappa_core.cluster.bundles import Request, said
 from mappa_core.cluster.config import ClusterConfig
 from mappa_core.core.errors import ClusterError
+from mappa_core.core.machine import gpu_bytes
 
 Actor: TypeAlias = Any
 """A handle of Ray; its methods are the class's with `.remote`."""
 
 _CONNECT_SECONDS = 10.0
+_ANSWER_SECONDS = 120.0
+"""A node's first task starts a process there."""
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 
@@ -107,6 +113,28 @@ def nodes() -> tuple[Mapping[str, float], ...]:
         for node in ray.nodes()
         if node["Alive"]
     )
+
+
+def smallest_gpu() -> int | None:
+    """Ask all nodes that live and declare GPUs for their memory, in bytes; None where none says.
+
+    Raises:
+        ClusterError: One of them does not answer.
+    """
+    asked = ray.remote(gpu_bytes)
+    answers = [
+        asked.options(
+            num_cpus=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
+        ).remote()
+        for node in ray.nodes()
+        if node["Alive"] and node["Resources"].get("GPU")
+    ]
+    try:
+        found = ray.get(answers, timeout=_ANSWER_SECONDS)
+    except RayError as error:
+        raise ClusterError(f"a node does not say its GPUs' memory ({_one_line(error)})") from error
+    return min((each for each in found if each is not None), default=None)
 
 
 def _check_listening(address: str) -> None:

@@ -1,1 +1,1 @@
-"""Records, ids, errors, concurrency, and retry after an outage."""
+"""Records, ids, errors, concurrency, retry after an outage, and what this machine has."""

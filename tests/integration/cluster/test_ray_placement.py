@@ -1,18 +1,22 @@
 """`mappa doctor --plan --nodes` has room for a run exactly where Ray has: simulated GPUs."""
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from mappa_cli.doctor import find_cluster
 from mappa_core.app.cluster import request
 from mappa_core.app.config import TrainConfig
+from mappa_core.app.fitting import check_memory, memory_plan
 from mappa_core.cluster.bundles import assigned
 from mappa_core.cluster.config import ClusterConfig
 from mappa_core.cluster.local_nodes import local_nodes
 from mappa_core.cluster.ray_places import connected, nodes, placed
-from mappa_core.core.errors import ClusterError
+from mappa_core.core.errors import ClusterError, ConfigError
 from mappa_core.core.settings import Settings
+from mappa_core.models.shape import SMOLLM2_135M
 
 pytestmark = [
     pytest.mark.slow,
@@ -74,3 +78,30 @@ def _has_room(config: ClusterConfig, asked: object) -> bool:
             return True
     except ClusterError:
         return False
+
+
+def test_a_run_is_refused_by_the_memory_that_its_nodes_say_they_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = TrainConfig.model_validate({**RUNS["3 x 14B LoRA"], "cluster": {"backend": "ray"}})
+    says = tmp_path / "nvidia-smi"
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    with local_nodes(1, cpus=32, gpus=8) as cluster:
+        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+        # A node whose GPUs are declared alone says nothing, and nothing is made up for it.
+        assert memory_plan(config, Settings(), SMOLLM2_135M, AGENTS) == ()
+        _printing(says, "81559\n2048")
+        with pytest.raises(ConfigError, match=r"GB of GPU 0\.\d.*'s 2\.1: .*--despite memory"):
+            check_memory(memory_plan(config, Settings(), SMOLLM2_135M, AGENTS))
+        _printing(says, "81559\n81559")
+        check_memory(memory_plan(config, Settings(), SMOLLM2_135M, AGENTS))
+        crowded = config.model_copy(
+            update={"engine": config.engine.model_copy(update={"replicas": 9})}
+        )
+        with pytest.raises(ConfigError, match=r"no room for .* nodes have"):
+            memory_plan(crowded, Settings(), SMOLLM2_135M, AGENTS)
+
+
+def _printing(program: Path, text: str) -> None:
+    program.write_text(f"#!/bin/sh\nprintf '{text}\\n'\n")
+    program.chmod(0o755)

@@ -15,11 +15,11 @@ from mappa_core.app.fitting import (
     check_space,
     disk_need,
     host_shortage,
-    machine_bytes,
     memory_plan,
 )
 from mappa_core.app.memory import planned
 from mappa_core.core.errors import ConfigError, DiskFull
+from mappa_core.core.machine import machine_bytes
 from mappa_core.core.settings import Settings
 from mappa_core.models.shape import QWEN3_4B, SMOLLM2_135M
 from mappa_core.train.memory_plan import GB
