@@ -173,6 +173,7 @@ def _runner(
         sampling=sampling_of(config.rollout, phase, config.evaluation.temperature),
         agent_tokens=config.rollout.agent_tokens,
         thought_tokens=config.rollout.thought_tokens,
+        agent_thought_tokens=config.rollout.agent_thought_tokens,
         longest=config.engine.max_model_length,
         seed=config.seed,
         sandbox=port.sandbox,

@@ -94,24 +94,27 @@ def check_effects(config: TrainConfig, team: Team) -> None:
 
     Raises:
         ConfigError: A key for an agent that there is not, a stop for alerts of no watch, or a limit
-            of thoughts above all that is sampled.
+            of thoughts above all that an agent samples.
     """
     names = [agent.name for agent in team.agents]
     by_agent = {
         "coach.visibility": config.coach.visibility,
         "rollout.agent_tokens": config.rollout.agent_tokens,
+        "rollout.agent_thought_tokens": config.rollout.agent_thought_tokens,
     }
     for key, named in by_agent.items():
         for name in named:
             if name not in names:
                 near = get_close_matches(name, names, n=1) or names
                 raise ConfigError(f"{key}.{name}: team {team.name} has {' or '.join(near)}")
-    longest = max(map(config.rollout.tokens_of, names))
-    if (limit := config.rollout.thought_tokens) is not None and limit >= longest:
-        raise ConfigError(
-            f"rollout.thought_tokens={limit} closes no thought, as actions have {longest} tokens "
-            "at most: lower it, or raise rollout.max_tokens"
-        )
+    for name in names:
+        longest, limit = config.rollout.tokens_of(name), config.rollout.thought_tokens_of(name)
+        if limit is not None and limit >= longest:
+            raise ConfigError(
+                f"rollout.thought_tokens={limit} closes no thought of {name}, whose actions have "
+                f"{longest} tokens at most: raise them, or set "
+                f"rollout.agent_thought_tokens.{name} below"
+            )
     if config.audit.stop_on and not config.audit.anchors:
         raise ConfigError("audit.stop_on needs audit.anchors above 0: with 0 nothing is watched")
 

@@ -44,6 +44,7 @@ _HELD_OUT = {
         "max_tokens",
         "agent_tokens",
         "thought_tokens",
+        "agent_thought_tokens",
         "chat_template_kwargs",
         "agent_turns",
         "debaters",
@@ -67,6 +68,7 @@ _LATER = {
     "rollout": (
         "agent_tokens",
         "thought_tokens",
+        "agent_thought_tokens",
         "chat_template_kwargs",
         "agent_turns",
         "debaters",

@@ -149,11 +149,11 @@ class CoachModelConfig(Section):
         row = PROVIDERS.get(self.backend)
         if self.context_cache.enabled and (row is None or not row.keeps_contexts):
             raise ValueError(f"backend {self.backend} has no context_cache: leave it off")
-        effort = row is not None and row.thinking == "reasoning_effort"
-        if self.reasoning_effort is not None and not effort:
-            raise ValueError(f"backend {self.backend} takes thinking_budget, not reasoning_effort")
-        if self.thinking_budget is not None and effort:
-            raise ValueError(f"backend {self.backend} takes reasoning_effort, not thinking_budget")
+        takes = None if row is None else row.thinking
+        for key in ("thinking_budget", "reasoning_effort"):
+            if getattr(self, key) is not None and key != takes:
+                has = f"takes {takes}" if takes else "cannot be told how long to think"
+                raise ValueError(f"backend {self.backend} {has}, not {key}")
         self._check_local()
         return self
 

@@ -30,6 +30,7 @@ _CALCULATION = re.compile(rf"{_TERM}(?: *[-+*/×÷x] *{_TERM})+")
 """Numbers, or quantities, and what is done with them, as in a plan of a small problem."""
 _QUANTITY = re.compile(r"(-?\d(?:[\d.,]*\d)?)(?: +[^\W\d_][^\d=*/+^]*)?\.?")
 """A number, and what it counts."""
+_SENTENCE_END, _WORDS = re.compile(r"\.?\n|[.!?] "), re.compile(r"[^\W\d_]{2,} +[^\W\d_]{2,}")
 _STATED = re.compile(r"[^\d=+*×÷\n-]*= *\$?(-?\d(?:[\d.,]*\d)?)")
 """What a calculation is said to come to, after it."""
 _TIMES, _UNIT = re.compile(r"(?<=[\d ])[x×](?=[\d ])"), re.compile(r" +[^\W\d_]{2,}")
@@ -282,13 +283,18 @@ def beside_own(case: CoachCase) -> str | None:
 
 
 def _result_of(solution: str) -> str | None:
-    """What a solution puts in a box, or its number: all of it, or what follows its last equals."""
+    """What a solution puts in a box, or its number: all of it, or what follows its last equals.
+
+    What is said in words is no result, and what is said after one belongs to none.
+    """
     boxed = last_boxed(solution)
     if boxed is not None:
         return boxed
-    _, equals, result = solution.rpartition("=")
-    quantity = _QUANTITY.fullmatch(result.strip())
-    return quantity[1] if quantity else (result.strip() if equals else None)
+    _, equals, after = solution.rpartition("=")
+    result = _SENTENCE_END.split(after.strip(), maxsplit=1)[0]
+    if quantity := _QUANTITY.fullmatch(result):
+        return quantity[1]
+    return result if equals and not _WORDS.search(result) else None
 
 
 def _answer_of(case: CoachCase) -> str | None:

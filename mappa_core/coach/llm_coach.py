@@ -32,6 +32,7 @@ from mappa_core.core.records.scores import (
     Spending,
     Unscored,
 )
+from mappa_core.core.text import visible
 
 T = TypeVar("T")
 
@@ -182,7 +183,11 @@ class LlmCoach:
 
     async def _worked_out(self, statement: str, attempts: Attempts) -> str:
         reply = await self._repeated(SolvingTemplate(statement, self._config), attempts, "")
-        if not (solution := reply.text.strip()):
+        # What follows a cut is unknown, the result above all.
+        if reply.cut:
+            limit = self._config.max_output_tokens
+            raise Final("unparsable", f"cut at {limit} tokens: raise max_output_tokens")
+        if not (solution := visible(reply.text)):
             raise Final("unparsable", "the reply is empty")
         return solution
 

@@ -25,8 +25,8 @@ class ProviderRow:
     """Whether a server at an address of one's own asks for no key."""
     wire: str
     """Its wire format among those of `mappa_cli.provider_stub`."""
-    thinking: Literal["thinking_budget", "reasoning_effort"] = "thinking_budget"
-    """Which key of the configuration says how long it may think."""
+    thinking: Literal["thinking_budget", "reasoning_effort"] | None = "thinking_budget"
+    """Which key of the configuration says how long it may think; None: nothing can."""
     keeps_contexts: bool = False
     """Whether it takes `context_cache`."""
     is_ours: bool = False
@@ -54,7 +54,9 @@ PROVIDERS: Mapping[str, ProviderRow] = MappingProxyType(
             thinking="reasoning_effort",
         ),
         "anthropic": ProviderRow(module="anthropic", needs="ANTHROPIC_API_KEY", wire="anthropic"),
-        "local": ProviderRow(module="local", needs=None, wire="openai", is_ours=True),
+        "local": ProviderRow(
+            module="local", needs=None, wire="openai", thinking=None, is_ours=True
+        ),
     }
 )
 """Every provider by the name that `coach.backend` gives it."""

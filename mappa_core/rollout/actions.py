@@ -105,6 +105,8 @@ class DirectRunner(ToolRunner):
     """Sampled tokens per action, at most, of agents that have a limit of their own."""
     thought_tokens: int | None = None
     """After so many sampled tokens an open thought is closed; None for never."""
+    agent_thought_tokens: Mapping[str, int] = field(default_factory=dict[str, int])
+    """The same of agents that have a limit of their own."""
     longest: int = 2**31
     """Tokens of a prompt and its answer, at most."""
 
@@ -124,7 +126,8 @@ class DirectRunner(ToolRunner):
                 seed=seed,
                 problem_id=episode.problem.id,
             )
-            completion, given = await self._completed(request, thought)
+            limit = self.agent_thought_tokens.get(observation.agent, self.thought_tokens)
+            completion, given = await self._completed(request, thought, limit)
         text = continued(thought, self.tokenizer.decode(completion.token_ids))
         return Action(
             prompt_token_ids=prompt,
@@ -141,10 +144,10 @@ class DirectRunner(ToolRunner):
         )
 
     async def _completed(
-        self, request: GenerationRequest, thought: str
+        self, request: GenerationRequest, thought: str, limit: int | None
     ) -> tuple[Completion, Given]:
         """Sample in one go, or, where thoughts have a limit, up to it and on from there."""
-        limit, most = self.thought_tokens, request.sampling.max_tokens
+        most = request.sampling.max_tokens
         if limit is None or limit >= most:
             return await self.engine.generate(request), None
         begun = await self.engine.generate(_at_most(request, limit))

@@ -135,6 +135,9 @@ class RolloutConfig(Section):
         "the rest of the action's tokens are its answer; the closing tag is not learnt from. null "
         "lets thoughts end themselves, or run into max_tokens.",
     )
+    agent_thought_tokens: dict[str, Positive] = Field(
+        default={}, description="The same for single agents by name."
+    )
     chat_template_kwargs: dict[TemplateVariable, bool | str] = Field(
         default={},
         description="Variables of the model's chat template, as transformers and vLLM call them, "
@@ -164,6 +167,10 @@ class RolloutConfig(Section):
     def tokens_of(self, agent: str) -> int:
         """Sampled tokens per action of `agent`, at most."""
         return self.agent_tokens.get(agent, self.max_tokens)
+
+    def thought_tokens_of(self, agent: str) -> int | None:
+        """Sampled tokens after which a thought of `agent` is closed; None for never."""
+        return self.agent_thought_tokens.get(agent, self.thought_tokens)
 
 
 class EngineConfig(Section):

@@ -84,4 +84,5 @@ def _reply(answer: Message) -> ProviderReply:
     if answer.stop_reason == "refusal":
         raise Final("blocked", "the model refused to answer", usage=usage)
     text = "".join(block.text for block in answer.content if block.type == "text")
-    return ProviderReply(text=text, usage=usage, model_version=answer.model)
+    cut = answer.stop_reason == "max_tokens"
+    return ProviderReply(text=text, usage=usage, model_version=answer.model, cut=cut)

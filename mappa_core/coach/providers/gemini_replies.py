@@ -63,6 +63,7 @@ def read_answer(answer: types.GenerateContentResponse) -> ProviderReply:
         text="".join(part.text for part in parts if part.text and not part.thought),
         usage=usage,
         model_version=answer.model_version or "unknown",
+        cut=candidate.finish_reason is types.FinishReason.MAX_TOKENS,
     )
 
 

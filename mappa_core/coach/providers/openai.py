@@ -91,7 +91,10 @@ def reply_of(answer: ChatCompletion) -> ProviderReply:
     if choice.finish_reason == "content_filter" or choice.message.refusal:
         raise Final("blocked", f"refused: {safe(choice.message.refusal or 'filter')}", usage=usage)
     return ProviderReply(
-        text=choice.message.content or "", usage=usage, model_version=answer.model or "unknown"
+        text=choice.message.content or "",
+        usage=usage,
+        model_version=answer.model or "unknown",
+        cut=choice.finish_reason == "length",
     )
 
 

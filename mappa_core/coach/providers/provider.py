@@ -19,6 +19,8 @@ class ProviderReply:
     usage: Usage | None
     """None where the provider does not say."""
     model_version: str
+    cut: bool = False
+    """Whether it ended at its limit of tokens."""
 
 
 class ProviderError(Exception):

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import re
 import tracemalloc
 from collections import Counter
 from collections.abc import AsyncGenerator
@@ -94,6 +95,19 @@ def test_only_a_judgement_is_held_to_its_form(backend: str) -> None:
     asyncio.run(body())
     # Anthropic's interface has no form that it would hold a reply to.
     assert held == [False, backend != "anthropic"]
+
+
+@each_backend
+def test_a_solution_that_was_cut_is_none(backend: str) -> None:
+    async def body() -> CoachScore | Unscored:
+        async with coached(backend, lambda *_: Fault.TRUNCATED, own_solution=True) as (coach, _):
+            return await coach.score(make_case())
+
+    score = asyncio.run(body())
+    assert isinstance(score, Unscored)
+    assert score.reason == "unparsable"
+    assert re.match(r"its own solution: cut at \d+ tokens: raise max_output_tokens", score.detail)
+    assert score.attempts == 1
 
 
 @each_backend

@@ -62,6 +62,7 @@ def test_anthropic_is_told_the_budget_and_samples_at_one() -> None:
     [
         ("openai", {"thinking_budget": 64}, "takes reasoning_effort"),
         ("gemini", {"reasoning_effort": "low"}, "takes thinking_budget"),
+        ("local", {"thinking_budget": 64}, "local cannot be told how long to think"),
         ("anthropic", {"context_cache": {"enabled": True}}, "has no context_cache"),
     ],
 )

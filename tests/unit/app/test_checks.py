@@ -200,6 +200,7 @@ def test_episodes_under_any_other_key_of_play_are_another_measurement() -> None:
         "max_tokens": 7,
         "agent_tokens": {"verifier": 9},
         "thought_tokens": 5,
+        "agent_thought_tokens": {"verifier": 5},
         "chat_template_kwargs": {"enable_thinking": False},
         "agent_turns": {"code_executor": 3},
         "debaters": 4,
@@ -213,10 +214,14 @@ def test_episodes_under_any_other_key_of_play_are_another_measurement() -> None:
 
 def test_a_limit_of_thoughts_above_all_that_is_sampled_is_refused() -> None:
     rollout = RolloutConfig(max_tokens=96, thought_tokens=96)
-    with pytest.raises(ConfigError, match=r"thought_tokens=96 closes no thought, .* have 96"):
+    with pytest.raises(ConfigError, match=r"thought_tokens=96 closes no thought of .* have 96"):
         check_effects(TrainConfig(rollout=rollout), TEAM)
-    more = rollout.model_copy(update={"agent_tokens": {"verifier": 97}})
-    check_effects(TrainConfig(rollout=more), TEAM)
+    # Every agent's: one whose actions are shorter would never be done with thinking.
+    shorter = rollout.model_copy(update={"max_tokens": 97, "agent_tokens": {"verifier": 20}})
+    with pytest.raises(ConfigError, match=r"thought of verifier, .* have 20 tokens"):
+        check_effects(TrainConfig(rollout=shorter), TEAM)
+    own = shorter.model_copy(update={"agent_thought_tokens": {"verifier": 19}})
+    check_effects(TrainConfig(rollout=own), TEAM)
 
 
 @pytest.mark.parametrize(

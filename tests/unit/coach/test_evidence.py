@@ -182,6 +182,11 @@ def test_whatever_is_shown_can_be_sent(text: str) -> None:
             "Its last calculation: 2 * 14 = 24\nYour own: 28\nThese are d",
         ),
         ("Plan: 2 x 14", "28", "calculation: 2 * 14\nYour own: 28\nThese are the same."),
+        # What a model says behind its result is none of it.
+        (r"\boxed{66}", "6 * 11 = 66 books\nTherefore, Theo has 66 books more.", "are the same."),
+        (r"\boxed{12}", "5 + 7 = 12. So there are 12 of them.", "own: 12\nThese are the same."),
+        (r"\boxed{12}", "The number of jars = as many as before", None),
+        (r"\boxed{\frac{1}{2}}", "2 / 4 = 1/2", "Your own: 1/2\nThese are the same."),
         (r"\boxed{26}", "5 dollars and 30 cents", None),
         (r"\boxed{26}", "I cannot tell.", None),
         (r"\boxed{26}", None, None),

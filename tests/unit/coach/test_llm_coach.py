@@ -434,6 +434,19 @@ def test_a_task_is_solved_once_and_judged_with_that_solution_at_hand() -> None:
     assert coach.spent.calls == 3
 
 
+def test_what_a_coach_thought_before_its_solution_is_none_of_it() -> None:
+    thought = "<think>Perhaps 4 * 5 = 25.</think>\n4 * 5 = 20"
+    provider = ScriptedProvider(
+        lambda question, number: thought if question.system == SOLVING else agree(question, number)
+    )
+    assert isinstance(ask(provider, own_solution=True), CoachScore)
+    assert "<<<your own solution>>>\n4 * 5 = 20\n<<<END " in provider.asked[1].user
+    unended = ScriptedProvider(lambda question, number: "<think>Perhaps 4 * 5 = 25.")
+    score = ask(unended, own_solution=True)
+    assert isinstance(score, Unscored)
+    assert "its own solution: the reply is empty" in score.detail
+
+
 def test_tasks_that_are_solved_beforehand_are_paid_for_by_their_first_score() -> None:
     provider = ScriptedProvider(_solves)
     coach = make_coach(provider, own_solution=True)

@@ -177,6 +177,7 @@ def played(
         sampling=sampling_of(config, "train", 0.0),
         agent_tokens=config.agent_tokens,
         thought_tokens=config.thought_tokens,
+        agent_thought_tokens=config.agent_thought_tokens,
         longest=longest,
         seed=1,
         sandbox=NoPython(),
@@ -262,6 +263,18 @@ def test_a_thought_at_its_limit_is_closed_and_the_answer_is_sampled_behind_it(
     assert visible(action.text) == answer
     assert TEAM.code_in(EXECUTOR, action.text) == "print(7 + 5)"
     assert last_boxed(action.text) == "12"
+
+
+def test_a_thought_may_have_the_limit_of_its_agent(
+    model: Path, named: tuple[str, ChatTokenizer]
+) -> None:
+    name, chat = named
+    words = THOUGHT if OPENS[name] else f"<think>\n{THOUGHT}"
+    for agent, limit, asked_for in ((EXECUTOR, LIMIT, 2), ("verifier", LIMIT, 1)):
+        own = RolloutConfig(max_tokens=MOST, agent_thought_tokens={agent: limit})
+        action, asked = played(model, chat, words, FinishReason.STOP, own, then="so")
+        assert len(asked) == asked_for
+        assert (action.given is not None) == (asked_for == 2)
 
 
 def test_a_thought_that_names_the_tag_is_closed_as_well(
