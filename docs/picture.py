@@ -64,19 +64,23 @@ def description(result: SeedResult) -> str:
 
 def seeds_table(found: RepeatedResult) -> str:
     """List every seed's figures in Markdown."""
+    timed = all(one.command_minutes is not None for one in found.results)
+    minutes = "minutes" if timed else "minutes, after the start"
     lines = [
-        "| seed | right before | after | gain, points | 95 % interval | minutes |",
-        "|---|---|---|---|---|---|",
+        f"| seed | right before | after | gain, points | 95 % interval | {minutes} | code |",
+        "|---|---|---|---|---|---|---|",
     ]
     for one in found.results:
         held_out = one.held_out
+        took = one.command_minutes if timed and one.command_minutes else one.minutes
         before, after = (
             round(rate * held_out.episodes) for rate in (held_out.before, held_out.after)
         )
         lines.append(
             f"| {one.seed} | {before} of {held_out.episodes} | {after} of {held_out.episodes} | "
             f"{100 * held_out.difference:+.1f} | "
-            f"{100 * held_out.low:+.1f} to {100 * held_out.high:+.1f} | {one.minutes:.0f} |"
+            f"{100 * held_out.low:+.1f} to {100 * held_out.high:+.1f} | {took:.0f} | "
+            f"{one.code_version.partition('+')[2]} |"
         )
     return "\n".join(lines)
 

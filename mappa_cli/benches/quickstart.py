@@ -4,7 +4,7 @@
     mappa bench quickstart preset=quickstart_llm_coach file=docs/quickstart_llm_coach.json
 
 A finished run of the preset with a seed is taken as it is, and its code is said; for a seed that
-has none, one is played. `homes=A,B` looks for finished runs in other homes than MAPPA_HOME, and
+has none, one is played, and its command timed. `homes=A,B` looks for finished runs in other homes than MAPPA_HOME, and
 keys with a dot are the preset's own (`coach.model=...`). README's figures and picture are made from
 the files by docs/picture.py.
 """
@@ -12,8 +12,9 @@ the files by docs/picture.py.
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -37,7 +38,7 @@ NEWEST = 1000
 GAINS = {PRESET: 40, "quickstart_llm_coach": 25}
 """Points on held-out problems that each seed is to gain."""
 MOST_MINUTES = 20
-"""Of a run that a language model coaches."""
+"""Of the command that trains under a language model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,9 @@ class SeedResult:
     minutes: float
     """From its row in the store to its end, base and trained team's measurement included; servers'
     start and a coach's exam come before."""
+    command_minutes: float | None = None
+    """Of the whole command: start, the exam where the coach had not sat it, run and end. None where
+    the run was taken, whose command nobody has timed."""
     held_out: Comparison
     iterations: tuple[IterationLine, ...]
     coach: ModelCoachResult | None = None
@@ -64,6 +68,8 @@ class RepeatedResult:
     machine: str
     preset: str = PRESET
     """Its name, and what was set otherwise."""
+    settings: Mapping[str, object] | None = None
+    """What it sets, as it was played; None in files of earlier versions."""
     results: tuple[SeedResult, ...]
     """By seed."""
 
@@ -90,12 +96,18 @@ def bench_quickstart(overrides: Sequence[str], settings: Settings) -> BenchRepor
     found = RepeatedResult(
         machine=machine(),
         preset=" ".join((options.preset, *options.own)),
+        settings=settings_of(load_config(Path(options.preset), options.own)),
         results=tuple(_result(seed, options, settings) for seed in options.seeds),
     )
     if options.file is not None:
         text = TypeAdapter(RepeatedResult).dump_json(found, indent=1).decode()
         options.file.write_text(f"{text}\n")
     return BenchReport(bench="quickstart", figures=tuple(quickstart_figures(found)))
+
+
+def settings_of(config: TrainConfig) -> Mapping[str, object]:
+    """List what a configuration sets other than by default, but for the seed."""
+    return config.model_dump(mode="json", exclude_defaults=True, exclude={"seed"})
 
 
 def read_result(file: Path) -> RepeatedResult:
@@ -147,15 +159,13 @@ def _read(store: Store, run: Run, config: TrainConfig) -> SeedResult:
 def _result(seed: int, options: _Options, settings: Settings) -> SeedResult:
     typed = ("--config", options.preset, *options.own, f"seed={seed}")
     wanted = load_config(Path(options.preset), typed[2:])
-    found = _look(wanted, options.homes, settings)
-    if found is not None:
-        sys.stderr.write(f"seed {seed}: {found.run}, of code {found.code_version}, is taken\n")
-    else:
-        _play(("train", *typed), settings)
-        found = _look(wanted, (), settings)
-    if found is None:
+    if taken := _look(wanted, options.homes, settings):
+        sys.stderr.write(f"seed {seed}: {taken.run}, of code {taken.code_version}, is taken\n")
+        return taken
+    minutes = _play(("train", *typed), settings)
+    if (played := _look(wanted, (), settings)) is None:
         raise OutsideError(f"the run of seed {seed} ended and {settings.home} does not have it")
-    return found
+    return replace(played, command_minutes=round(minutes, 1))
 
 
 def _look(wanted: TrainConfig, homes: Sequence[Path], settings: Settings) -> SeedResult | None:
@@ -168,13 +178,18 @@ def _look(wanted: TrainConfig, homes: Sequence[Path], settings: Settings) -> See
     return None
 
 
-def _play(typed: Sequence[str], settings: Settings) -> None:
-    """Train as a person would, in a process of its own; its progress is shown on stderr."""
+def _play(typed: Sequence[str], settings: Settings) -> float:
+    """Train as a person would, in a process of its own; its progress is shown on stderr.
+
+    Returns the minutes that the command took.
+    """
     command = [sys.executable, "-c", "from mappa_cli.main import main; main()", *typed]
     where = os.environ | {"MAPPA_HOME": str(settings.home)}
+    started = time.monotonic()
     code = subprocess.run(command, stdout=sys.stderr, env=where, check=False).returncode
     if code:
         raise OutsideError(f"`mappa {' '.join(typed)}` ended with {code}: see what it said above")
+    return (time.monotonic() - started) / 60
 
 
 def _options(overrides: Sequence[str]) -> _Options:
@@ -226,13 +241,15 @@ def quickstart_figures(found: RepeatedResult) -> Iterator[Figure]:
         yield Figure(
             name=name, value=100 * compared.low, unit="points", aim="> 0", met=compared.low > 0
         )
-        bounded = one.coach is not None
-        yield Figure(
-            name=f"{of}: a run, after its start",
-            value=one.minutes,
-            unit="min",
-            aim=f"<= {MOST_MINUTES}" if bounded else None,
-            met=one.minutes <= MOST_MINUTES if bounded else None,
-        )
+        yield Figure(name=f"{of}: a run, after its start", value=one.minutes, unit="min")
+        if one.command_minutes is not None:
+            bounded = one.coach is not None
+            yield Figure(
+                name=f"{of}: the whole command",
+                value=one.command_minutes,
+                unit="min",
+                aim=f"<= {MOST_MINUTES}" if bounded else None,
+                met=one.command_minutes <= MOST_MINUTES if bounded else None,
+            )
         if one.coach is not None:
             yield from coach_figures(one.coach, of, one.minutes)
