@@ -4,9 +4,9 @@
     mappa bench quickstart preset=quickstart_llm_coach file=docs/quickstart_llm_coach.json
 
 A finished run of the preset with a seed is taken as it is, and its code is said; for a seed that
-has none, one is played, and its command timed. `homes=A,B` looks for finished runs in other homes than MAPPA_HOME, and
-keys with a dot are the preset's own (`coach.model=...`). README's figures and picture are made from
-the files by docs/picture.py.
+has none, one is played, and its command timed. `homes=A,B` looks for finished runs in other homes
+than MAPPA_HOME, and keys with a dot are the preset's own (`coach.model=...`). README's figures and
+picture are made from the files by docs/picture.py.
 """
 
 import os

@@ -240,7 +240,7 @@ def test_fair_metrics_charge_failures_and_know_that_less_error_is_better() -> No
     before = [*spoilt, played(9, "classification", "accuracy", 0.9)]
     before += [played(10, "rare classes", "f1", 0.4)]
     after = [*mended, failed(9, "classification"), played(10, "rare classes", "f1", 0.8)]
-    right, error, f1 = fair_figures(before, after, resamples=200, seed=1)
+    right, f1, error = fair_figures(before, after, resamples=200, seed=1)
     assert (f1.name, f1.comparison.before, f1.comparison.after) == ("f1", 0.4, 0.8)
     assert (right.task_type, right.name, right.charged) == ("classification", "accuracy", (0, 1))
     assert (right.comparison.before, right.comparison.after) == (0.9, 0.5)
