@@ -32,7 +32,7 @@ async def shown(port: Services, run: Run) -> AsyncGenerator[None]:
     await show_start(port, run)
     try:
         yield
-    except MappaError as failure:
+    except Exception as failure:
         # Where Prefect is away as well, it is the run's own failure that is told.
         with suppress(httpx.HTTPError, RuntimeError):
             await show_failure(port, run, failure)
@@ -54,13 +54,16 @@ async def show_start(port: Services, run: Run) -> None:
     )
 
 
-async def show_failure(port: Services, run: Run, failure: MappaError) -> None:
+async def show_failure(port: Services, run: Run, failure: Exception) -> None:
     """Lead from the page of a run that failed to why, and to the command that goes on with it."""
     tracked = _tracked(port, run, "")
+    # What is no message of ours says little without its kind.
+    ours = isinstance(failure, MappaError)
+    why = str(failure) if ours else f"An error in MAPPA itself: `{failure!r}`"
     await acreate_markdown_artifact(
         key=key_of(run),
         description=f"{run.name}: why it failed, and how it goes on",
-        markdown=f"# {run.name} failed\n\n{failure}\n\n"
+        markdown=f"# {run.name} failed\n\n{why}\n\n"
         f"* [MLflow run]({tracked}): metrics and traces up to there\n"
         f"* `mappa show {run.name}`: its iterations and episodes\n\n"
         f"## Next\n\nNothing that is stored is done again:\n\n"
