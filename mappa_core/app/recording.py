@@ -123,9 +123,11 @@ def plan_of_recording(config: TrainConfig, team: Team, cores: int) -> str:
     )
 
 
-def seconds_each(cores: int) -> float:
-    """What a task run costs the run, in seconds."""
-    return CALLER_SECONDS + RECORDER_SECONDS / cores
+def seconds_each(
+    cores: int, *, caller: float = CALLER_SECONDS, server: float = RECORDER_SECONDS
+) -> float:
+    """What a task run costs the run, in seconds, by what it takes of a core in both processes."""
+    return caller + server / cores
 
 
 def check_recorder_load(config: TrainConfig, team: Team) -> None:

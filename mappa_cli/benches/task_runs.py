@@ -1,0 +1,74 @@
+"""What a task run of Prefect costs: of the process that runs it, and of the server."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+import psutil
+from prefect import flow, task
+
+COUNT = 1_000
+"""Task runs that are recorded; fewer than what Prefect's recorder takes at once."""
+LOOK_SECONDS = 5.0
+QUIET = 1.5
+"""How many times as busy as before a server is that has written what it was sent."""
+MOST_LOOKS = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRunCost:
+    """Of each task run that does nothing, in seconds of one core."""
+
+    caller: float
+    """In the process that runs it."""
+    server: float
+    """In Prefect's server, above what it takes at rest."""
+
+
+@task
+async def _nothing() -> None:
+    """Be recorded."""
+
+
+@flow(name="task-runs", log_prints=False)
+async def _recorded(count: int) -> None:
+    for _ in range(count):
+        await _nothing()
+
+
+async def measured_task_runs(count: int = COUNT) -> TaskRunCost | None:
+    """Run tasks that do nothing, until Prefect's server has written them all.
+
+    None where the server is no child of this process, so that its time is not to be had.
+    """
+    await _recorded(1)
+    servers = _servers()
+    if not servers:
+        return None
+    await asyncio.sleep(LOOK_SECONDS)
+    at_rest = await _busy(servers)
+    began, server, own = time.monotonic(), _seconds(servers), time.process_time()
+    await _recorded(count)
+    caller = time.process_time() - own
+    for _ in range(MOST_LOOKS):
+        if await _busy(servers) <= QUIET * at_rest:
+            break
+    passed = time.monotonic() - began
+    above = _seconds(servers) - server - at_rest * passed
+    return TaskRunCost(caller=caller / count, server=above / count)
+
+
+def _servers() -> list[psutil.Process]:
+    family = psutil.Process().children(recursive=True)
+    return [each for each in family if any("prefect" in word for word in each.cmdline())]
+
+
+async def _busy(servers: list[psutil.Process]) -> float:
+    """What of a core they take, for a moment."""
+    before = _seconds(servers)
+    await asyncio.sleep(LOOK_SECONDS)
+    return (_seconds(servers) - before) / LOOK_SECONDS
+
+
+def _seconds(servers: list[psutil.Process]) -> float:
+    return sum(sum(each.cpu_times()[:2]) for each in servers)
