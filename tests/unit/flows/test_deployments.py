@@ -26,7 +26,7 @@ DEPLOYMENTS = {
     each["name"]: each
     for each in yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
 }
-PRESETS = ("quickstart", "quickstart_llm_coach", "mathchat", "dsbench")
+PRESETS = ("quickstart", "quickstart_llm_coach", "mathchat", "dsbench", "dsbench_paper")
 
 
 def flow_of(name: str) -> Flow[..., Any]:
@@ -76,9 +76,12 @@ def test_memory_is_stated_as_the_plan_has_it(tmp_path: Path) -> None:
     assert f"Memory: {stated['quickstart_llm_coach']} GB" in preset
 
 
-def test_on_a_gpu_the_plan_fits_it_and_the_memory_that_is_stated_beside(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["mathchat", "dsbench_paper"])
+def test_on_a_gpu_the_plan_fits_it_and_the_memory_that_is_stated_beside(
+    name: str, tmp_path: Path
+) -> None:
     settings = Settings.model_validate({"MAPPA_HOME": tmp_path})
-    each = DEPLOYMENTS["mathchat"]
+    each = DEPLOYMENTS[name]
     assert each["work_pool"]["name"] == "gpu"
     (stated,) = re.findall(r"GPU of (\d+) GB, with (\d+) GB of memory", each["description"])
     gpu, beside = (int(size) * GB for size in stated)
