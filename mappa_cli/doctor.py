@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from mappa_core.app.cluster import nodes_of
 from mappa_core.app.coach_plan import coach_need
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.databases import ping_mlflow
+from mappa_core.app.fitting import free_bytes
 from mappa_core.app.recording import plan_of_recording
 from mappa_core.cluster.bundles import said
 from mappa_core.cluster.config import ClusterConfig
@@ -67,10 +67,8 @@ def _machine(_: Settings) -> str:
 
 
 def _disk(settings: Settings) -> str:
-    home = settings.home
-    existing = next(path for path in (home, *home.parents) if path.exists())
-    free = shutil.disk_usage(existing).free / 2**30
-    found = f"{free:.0f} GiB free for {home}"
+    free = free_bytes(settings.home) / 2**30
+    found = f"{free:.0f} GiB free for {settings.home}"
     if free < 2:
         raise OutsideError(found)
     return found

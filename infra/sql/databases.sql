@@ -1,8 +1,9 @@
 -- Run once, by the first start of the postgres container: a database for each system, and logins
 -- that may do what they need and no more. Passwords come from the container's environment.
+\getenv owner_password OWNER_PASSWORD
 \getenv services_password SERVICES_PASSWORD
 \getenv worker_password WORKER_PASSWORD
-CREATE ROLE mappa_owner LOGIN PASSWORD :'services_password';
+CREATE ROLE mappa_owner LOGIN PASSWORD :'owner_password';
 CREATE ROLE mlflow LOGIN PASSWORD :'services_password';
 CREATE ROLE prefect LOGIN PASSWORD :'services_password';
 CREATE DATABASE mappa OWNER mappa_owner;

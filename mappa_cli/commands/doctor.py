@@ -1,8 +1,9 @@
 """`mappa doctor`: what this machine offers, and what a preset would need of a GPU."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ from mappa_cli.commands.options import Json
 from mappa_cli.printing.console import make_table, open_console
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import load_config
+from mappa_core.core.errors import DiskFull
 from mappa_core.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -54,19 +56,22 @@ def doctor(
     if plan is not None:
         config, settings = load_config(plan, ()), Settings()
         plans = _plans(config, settings, gpus, nodes)
-        elsewhere = nodes is not None or config.cluster.backend == "ray"
-        shortage = "" if elsewhere else _host_shortage(plans, gpus)
-        fits = all(each.fits for each in plans) and not shortage
-        disk = _disk(config, settings)
+        disk = _disk(config, settings, plans)
+        lacks = () if gpus or nodes else tuple(_shortages(config, settings, plans, disk))
+        fits = all(each.fits for each in plans) and not lacks
         if as_json:
+            from mappa_core.app.fitting import free_bytes
+
             told = {"fits": fits, "plans": [_with_totals(each) for each in plans]}
-            typer.echo(json.dumps({**told, "disk": {**asdict(disk), "total": disk.total}}))
+            free = free_bytes(settings.home)
+            of_disk = {**asdict(disk), "total": disk.total, "free": free}
+            typer.echo(json.dumps({**told, "disk": of_disk}))
         else:
             for each in plans:
                 _print_plan(each)
             lines = (
-                *filter(None, [shortage]),
-                _told(disk),
+                *lacks,
+                _told(disk, settings),
                 *coach_keys(config.coach, settings),
                 *local_coaches(config.coach, settings),
                 recording(config),
@@ -100,31 +105,44 @@ def _plans(
     return plan_memory(config, settings, gpu_bytes(), host, gpus or len(visible_gpus()) or 1)
 
 
-def _disk(config: "TrainConfig", settings: Settings) -> "DiskNeed":
-    from mappa_core.app.fitting import disk_need
+def _disk(config: TrainConfig, settings: Settings, plans: "Sequence[MemoryPlan]") -> "DiskNeed":
+    from mappa_core.app.fitting import disk_need, on_gpu
     from mappa_core.app.memory import shape_for
     from mappa_core.rollout.teams import load_team
 
     agents = len(load_team(config.team, config.prompts, config.rollout).agents)
-    return disk_need(config, shape_for(config.model, settings.models), agents)
+    shape = shape_for(config.model, settings.models)
+    return disk_need(config, shape, agents, on_gpu=on_gpu(plans))
 
 
-def _told(disk: "DiskNeed") -> str:
+def _told(disk: "DiskNeed", settings: Settings) -> str:
+    from mappa_core.app.fitting import free_bytes
     from mappa_core.train.memory_plan import GB
 
     return (
-        f"disk at most {disk.total / GB:.0f} GB: {disk.checkpoints / GB:.1f} of checkpoints, "
-        f"{disk.registered / GB:.1f} registered, {disk.served / GB:.1f} as served"
+        f"disk at most {ceil(disk.total / GB)} GB: {disk.checkpoints / GB:.1f} of checkpoints, "
+        f"{disk.registered / GB:.1f} registered, {disk.served / GB:.1f} as served; "
+        f"{free_bytes(settings.home) / GB:.0f} GB are free for {settings.home}"
     )
 
 
-def _host_shortage(plans: "Sequence[MemoryPlan]", gpus: int | None) -> str:
-    """What this machine's CPU lacks for plans of the GPUs that are here; empty for other ones."""
-    from mappa_core.app.fitting import host_shortage
+def _shortages(
+    config: TrainConfig, settings: Settings, plans: "Sequence[MemoryPlan]", disk: "DiskNeed"
+) -> Iterator[str]:
+    """Say what this machine lacks beside its GPUs; nothing where a GPU is only assumed."""
+    from mappa_core.app.fitting import check_space, host_shortage, on_gpu
     from mappa_core.core.machine import gpu_bytes, machine_bytes
 
-    here = gpus is None and gpu_bytes() is not None
-    return host_shortage(plans, machine_bytes()) if here else ""
+    alone, gpu = config.cluster.backend == "none", on_gpu(plans)
+    if alone and gpu:
+        if gpu_bytes() is None:
+            return
+        if short := host_shortage(plans, machine_bytes()):
+            yield short
+    try:
+        check_space(settings.home, disk.total)
+    except DiskFull as error:
+        yield str(error)
 
 
 def _with_totals(planned: "MemoryPlan") -> dict[str, object]:
@@ -164,5 +182,5 @@ def _print_plan(planned: "MemoryPlan") -> None:
         f"{planned.longest:,}; "
     )
     of_each = " for each" if len(planned.gpus) > 1 else ""
-    on_host = f"CPU at most {planned.host_bytes / GB:.0f} GB{of_each}"
+    on_host = f"CPU at most {ceil(planned.host_bytes / GB)} GB{of_each}"
     console.print((cache if planned.longest else "") + on_host)

@@ -1,6 +1,6 @@
 """What is refused before anything is written, because the user can mend it."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -136,11 +136,13 @@ def check_inputs(
     trains: bool = True,
     resumes: bool = False,
     despite: Collection[Despite] = (),
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Team:
     """Refuse what the user can mend, before anything is written; returns the team.
 
     A run that only measures (`trains=False`) asks no coach: its coach needs neither key nor rules.
-    One that is resumed (`resumes=True`) keeps the rubrics that it began with.
+    One that is resumed (`resumes=True`) keeps the rubrics that it began with. `tell` is told what a
+    person has to know of one that is not refused.
 
     Raises:
         UserError: Unknown team, prompts or tools, overlapping problem sets or too few problems, no
@@ -159,7 +161,7 @@ def check_inputs(
         check_reading([each.backend for each in config.coach.scoring], team, problems)
         if not resumes:
             check_caps(config.coach, team, kinds_of(problems))
-        check_fits(config, settings, len(team.agents), despite)
+        check_fits(config, settings, len(team.agents), despite, tell)
     else:
         check_space(settings.home)
     from mappa_core.models.device import resolve_device

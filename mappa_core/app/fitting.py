@@ -3,13 +3,13 @@
     memory   the plan of `mappa doctor --plan`, on this machine's GPU and CPU, or CPU alone
     disk     checkpoints, registered files and served weights, by the configuration
 
-What is refused can be started all the same by name: `mappa train --despite memory`. A run whose
-updates are computed elsewhere, whose servers run already, or whose model does not say its sizes,
-has no plan. That of several GPUs is arithmetic that none has confirmed.
+What is refused can be started all the same by name: `mappa train --despite memory`. Of a run whose
+updates are computed elsewhere the rest is planned. Where there is no plan, the start says why. That
+of several GPUs is arithmetic that none has confirmed.
 """
 
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -25,7 +25,7 @@ from mappa_core.app.memory import (
     shared_cache_bytes,
 )
 from mappa_core.app.placement import Placement, placement
-from mappa_core.core.errors import ConfigError, DiskFull
+from mappa_core.core.errors import ConfigError, DiskFull, Unplanned
 from mappa_core.core.machine import gpu_bytes, machine_bytes
 from mappa_core.core.settings import Settings
 from mappa_core.models.shape import ModelShape
@@ -58,26 +58,40 @@ class DiskNeed:
 
 
 def check_fits(
-    config: TrainConfig, settings: Settings, agents: int, despite: Collection[Despite] = ()
+    config: TrainConfig,
+    settings: Settings,
+    agents: int,
+    despite: Collection[Despite] = (),
+    tell: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Refuse a run that does not fit this machine, but for what `despite` names.
+
+    `tell` is told why there is no memory plan, where there is none.
 
     Raises:
         ConfigError: Its memory plan does not fit.
         DiskFull: Its files do not.
     """
+    shape, plans = None, ()
     try:
         shape = shape_for(config.model, settings.models)
-    except ConfigError:
-        shape = None
-    if shape is not None and "memory" not in despite:
-        plans = memory_plan(config, settings, shape, agents)
-        check_memory(plans)
-        if shortage := host_shortage(plans, machine_bytes()):
-            raise ConfigError(shortage)
+        if "memory" not in despite:
+            plans = memory_plan(config, settings, shape, agents)
+    except Unplanned as reason:
+        tell(f"no memory plan: {reason}")
+    check_memory(plans)
+    if shortage := host_shortage(plans, machine_bytes()):
+        raise ConfigError(shortage)
     if "disk" not in despite:
-        need = SPARE_BYTES if shape is None else disk_need(config, shape, agents).total
+        need = SPARE_BYTES
+        if shape is not None:
+            need = disk_need(config, shape, agents, on_gpu=on_gpu(plans)).total
         check_space(settings.home, need)
+
+
+def on_gpu(plans: Sequence[MemoryPlan]) -> bool:
+    """Tell whether plans are of GPUs."""
+    return any(plan.machine_bytes is None for plan in plans)
 
 
 def memory_plan(
@@ -85,9 +99,10 @@ def memory_plan(
 ) -> tuple[MemoryPlan, ...]:
     """Plan a run's memory on this machine or its cluster's GPUs.
 
-    Nothing where its parts are on CPU and GPU, away, or on nodes that do not say their memory.
+    Of a run whose updates are computed elsewhere, all but the learner.
 
     Raises:
+        Unplanned: It is one that no plan is made for.
         ConfigError: Its cluster's nodes have no room for it.
         ClusterError: There is no such cluster.
     """
@@ -95,25 +110,40 @@ def memory_plan(
         nodes, smallest = gpus_of(config.cluster)
         device = device_in(config.engine.device, gpus=any(node.get("GPU") for node in nodes))
         if device == "cpu" or smallest is None:
-            return ()
+            raise Unplanned("its cluster's nodes have no GPU that says its memory")
         return plan_cluster(config, settings, nodes, smallest)
+    return _planned_here(config, settings, shape, agents)
+
+
+def _planned_here(
+    config: TrainConfig, settings: Settings, shape: ModelShape, agents: int
+) -> tuple[MemoryPlan, ...]:
     from mappa_core.models.device import resolve_device
 
     learner, engine = config.learner, config.engine
+    if engine.urls:
+        raise Unplanned("the servers of engine.urls have their own memory")
     devices = {resolve_device(engine.device)}
     if learner.deployment is None:
         devices.add(resolve_device(learner.device))
-    if learner.deployment is not None or engine.urls or len(devices) > 1:
-        return ()
+    if len(devices) > 1:
+        raise Unplanned("of engine and learner one is on the CPU, one on the GPU")
     if devices == {"cuda"}:
         found, placed = gpu_bytes(), placement(config, agents)
         if found is None:
-            return ()
+            raise Unplanned("nvidia-smi does not say the GPU's memory")
         return planned_where(config, settings, shape, placed, agents, found)
-    if learner.backend != "torch" or engine.backend != "vllm":
-        return ()
+    _check_planned_on_cpu(config)
     alone = planned_on_cpu(config, shape, agents, machine_bytes())
     return (coached(alone, config, settings),)
+
+
+def _check_planned_on_cpu(config: TrainConfig) -> None:
+    if (engine := config.engine.backend) != "vllm":
+        raise Unplanned(f"engine.backend={engine} has none on a CPU")
+    learner = config.learner
+    if learner.deployment is None and learner.backend != "torch":
+        raise Unplanned(f"learner.backend={learner.backend} has none on a CPU")
 
 
 def server_cache_bytes(
@@ -178,7 +208,9 @@ def _spreading(short: MemoryPlan) -> str:
     return ", raise learner.deepspeed.ranks or learner.deepspeed.stage"
 
 
-def disk_need(config: TrainConfig, shape: ModelShape, agents: int) -> DiskNeed:
+def disk_need(
+    config: TrainConfig, shape: ModelShape, agents: int, *, on_gpu: bool = False
+) -> DiskNeed:
     """Estimate what a run writes: each checkpoint has weights and two moments in float32."""
     learner, whole = config.learner, config.learner.weights == "full"
     trained = shape.parameters if whole else shape.adapter_parameters(learner.lora.rank)
@@ -186,13 +218,20 @@ def disk_need(config: TrainConfig, shape: ModelShape, agents: int) -> DiskNeed:
     # The best one stays as well, and one is written before another is removed.
     stay = updates if learner.keep_checkpoints is None else learner.keep_checkpoints + 2
     wide = 2 if config.tracking.registered_dtype == "bfloat16" else 4
-    # Float32 on a CPU; on a GPU this is more than is written.
-    merged = serves_whole_models(config.engine, "cpu", whole_weights=whole)
+    merged = serves_whole_models(config.engine, "cuda" if on_gpu else "cpu", whole_weights=whole)
+    # At most: a CPU may have float32.
+    loaded = 2 if on_gpu and config.engine.dtype != "float32" else 4
     return DiskNeed(
         checkpoints=agents * min(updates, stay) * 12 * trained,
         registered=agents * (updates if config.registers_every else 2) * wide * trained,
-        served=4 * shape.parameters * agents if merged else 0,
+        served=loaded * shape.parameters * agents if merged else 0,
     )
+
+
+def free_bytes(directory: Path) -> int:
+    """Measure the free disk where `directory` lies or will lie."""
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    return shutil.disk_usage(existing).free
 
 
 def check_space(directory: Path, spare_bytes: float = SPARE_BYTES) -> None:
@@ -201,12 +240,10 @@ def check_space(directory: Path, spare_bytes: float = SPARE_BYTES) -> None:
     Raises:
         DiskFull: Less than `spare_bytes` are free where `directory` lies or will lie.
     """
-    existing = next(path for path in (directory, *directory.parents) if path.exists())
-    free = shutil.disk_usage(existing).free
-    if free < spare_bytes:
+    if (free := free_bytes(directory)) < spare_bytes:
         raise DiskFull(
-            f"{existing} has {free / 2**30:.1f} GiB free and this needs {spare_bytes / 2**30:.0f}:"
-            " make room, point MAPPA_HOME at a larger disk, or keep less "
-            "(learner.keep_checkpoints, tracking.versions); mappa train --despite disk starts a "
-            "run all the same"
+            f"the disk of {directory} has {free / 2**30:.1f} GiB free and this needs "
+            f"{spare_bytes / 2**30:.0f}: make room, point MAPPA_HOME at a larger disk, or keep "
+            "less (learner.keep_checkpoints, tracking.versions); mappa train --despite disk starts "
+            "a run all the same"
         )

@@ -10,7 +10,7 @@ from mappa_core.app.coach_plan import coach_items
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.placement import Placement, placed_on
 from mappa_core.cluster.bundles import Node
-from mappa_core.core.errors import ConfigError
+from mappa_core.core.errors import ConfigError, Unplanned
 from mappa_core.core.settings import Settings
 from mappa_core.models.shape import KNOWN, ModelShape, shape_of
 from mappa_core.rollout.engines.base import serves_whole_models
@@ -28,9 +28,10 @@ def plan_memory(
     machine_bytes: int | None = None,
     gpus: int = 1,
 ) -> tuple[MemoryPlan, ...]:
-    """Plan what a run keeps where: on GPUs; without one on the CPU, where it fits there.
+    """Plan what a run keeps where: on GPUs, or without one on the CPU.
 
-    What fits neither is planned for GPUs of 80 GB.
+    Without one, GPUs of 80 GB are planned for where a run is made for GPUs: it names them, or its
+    caches on a CPU are too small for its longest sequence, however much memory there is.
 
     Args:
         config: The run's.
@@ -50,13 +51,22 @@ def plan_memory(
         )
     agents = len(load_team(config.team, config.prompts, config.rollout).agents)
     shape = shape_for(config.model, settings.models)
-    cpu_alone = gpu_bytes is None and gpus == 1 and config.learner.backend == "torch"
-    if cpu_alone and machine_bytes is not None:
+    if machine_bytes is not None and _may_be_on_cpu(config, gpu=gpu_bytes is not None or gpus > 1):
         on_cpu = coached(planned_on_cpu(config, shape, agents, machine_bytes), config, settings)
-        if on_cpu.fits:
+        if on_cpu.cached_tokens >= on_cpu.longest or config.engine.device == "cpu":
             return (on_cpu,)
     placed = placed_on(config, agents, tuple(map(str, range(gpus))))
     return planned_where(config, settings, shape, placed, agents, gpu_bytes or GPU_BYTES)
+
+
+def _may_be_on_cpu(config: TrainConfig, *, gpu: bool) -> bool:
+    """Tell whether all of a run is on the CPU of a machine that has a `gpu`, or has none."""
+    learner, devices = config.learner, {config.engine.device}
+    if learner.deployment is None:
+        if learner.backend != "torch":
+            return False
+        devices.add(learner.device)
+    return devices == {"cpu"} if gpu else "cuda" not in devices
 
 
 def plan_cluster(
@@ -152,13 +162,14 @@ def shared_cache_bytes(
 def planned_on_cpu(
     config: TrainConfig, shape: ModelShape, agents: int, machine_bytes: float
 ) -> MemoryPlan:
-    """Plan the memory of a run on a CPU, whose learner is torch's."""
+    """Plan the memory of a run on a CPU, whose learner is torch's, or elsewhere."""
     return plan_on_cpu(
         shape,
         config.learner,
         _servers(config, agents, "cpu"),
         cache_bytes=config.engine.kv_cache_gib * 2**30,
         machine_bytes=machine_bytes,
+        learns=config.learner.deployment is None,
     )
 
 
@@ -178,7 +189,7 @@ def shape_for(model: str, models: Path) -> ModelShape:
     """Find a model's shape by its directory, its name, or what was downloaded of it to `models`.
 
     Raises:
-        ConfigError: None of these says.
+        Unplanned: None of these says.
     """
     if model in KNOWN:
         return KNOWN[model]
@@ -188,8 +199,8 @@ def shape_for(model: str, models: Path) -> ModelShape:
             try:
                 return shape_of(json.loads(file.read_text()))
             except (KeyError, ValueError) as error:
-                raise ConfigError(f"{file} does not say {error}: no plan for this model") from error
-    raise ConfigError(
+                raise Unplanned(f"{file} does not say {error}: no plan for this model") from error
+    raise Unplanned(
         f"the shape of {model} is not known here: give model= a directory with its config.json, or "
         f"one of {', '.join(KNOWN)}"
     )

@@ -210,11 +210,12 @@ async def open_services(
     if provided is not None:
         yield provided
         return
+    progress = _progress.get() or LogProgress(log)
+    tell = progress.on_notice
     await asyncio.to_thread(
-        check_inputs, config, settings, trains=trains, resumes=resumes, despite=despite
+        check_inputs, config, settings, trains=trains, resumes=resumes, despite=despite, tell=tell
     )
     async with AsyncExitStack() as stack:
-        progress = _progress.get() or LogProgress(log)
         built = await _build(config, settings, progress, stack, trains=trains)
         with use(built):
             yield built

@@ -22,6 +22,10 @@ class ConfigError(UserError):
     """A key, a value or a combination of values that cannot be run."""
 
 
+class Unplanned(ConfigError):
+    """A run, or a model, that no memory plan is made for."""
+
+
 class ModelNotFound(UserError):
     """A model path or id does not resolve to weights and a tokenizer."""
 

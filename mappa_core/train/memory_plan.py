@@ -32,7 +32,7 @@ SERVER_BYTES = 1.15 * GB
 """Of a server's processes on a CPU apart from weights and cache, measured: interpreter, libraries,
 a step's activations."""
 LEARNER_BYTES = 0.8 * GB
-"""The same of the process that trains."""
+"""The same of the run's own process, which trains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +183,7 @@ def plan_on_cpu(
     *,
     cache_bytes: float,
     machine_bytes: float,
+    learns: bool = True,
 ) -> MemoryPlan:
     """Plan one run with all its agents, servers and the torch learner on a CPU.
 
@@ -192,6 +193,7 @@ def plan_on_cpu(
         servers: What plays.
         cache_bytes: Of each server's key-value cache.
         machine_bytes: Of memory there are.
+        learns: Whether the learner is there, too.
     """
     count = servers.agents if servers.merged else 1
     base = 4.0 * shape.parameters
@@ -202,8 +204,8 @@ def plan_on_cpu(
         (f"{count} x weights", count * base),
         (f"{count} x key-value cache", count * cache_bytes),
         (f"{count} x a server's processes", count * SERVER_BYTES),
-        ("the learner's process", LEARNER_BYTES),
-        ("the learner's model", base),
+        ("the run's process", LEARNER_BYTES),
+        *((("the learner's model", base),) if learns else ()),
     )
     # A micro-batch holds a sequence at least, which no limit cuts.
     tokens = max(learner.micro_batch_tokens, servers.longest)
@@ -218,7 +220,8 @@ def plan_on_cpu(
     return MemoryPlan(
         items=(
             *(Item("rollout", what, host_bytes=size) for what, size in serving),
-            *(Item("update", what, host_bytes=size) for what, size in (*serving, *updating)),
+            *(Item("update", what, host_bytes=size) for what, size in serving),
+            *(Item("update", what, host_bytes=size) for what, size in updating if learns),
         ),
         gpu_bytes=0,
         machine_bytes=machine_bytes,

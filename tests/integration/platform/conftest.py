@@ -37,9 +37,10 @@ def mappa(
 
 
 @pytest.fixture
-def platform(
+def server(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Platform]:
+    """A Prefect server that has nothing yet."""
     home = tmp_path / "home"
     monkeypatch.setenv("MAPPA_HOME", str(home))
     monkeypatch.setenv("MAPPA_DATABASE_URL", database_url)
@@ -51,7 +52,11 @@ def platform(
         httpx.Client(base_url=address, timeout=60, trust_env=False) as api,
     ):
         monkeypatch.setenv("PREFECT_API_URL", address)
-        made = Platform(api=api, database_url=database_url, folder=tmp_path)
-        made.set_up()
-        made.set_up()  # as when the stack comes up again
-        yield made
+        yield Platform(api=api, database_url=database_url, folder=tmp_path)
+
+
+@pytest.fixture
+def platform(server: Platform) -> Platform:
+    server.set_up()
+    server.set_up()  # as when the stack comes up again
+    return server

@@ -1,8 +1,11 @@
 """What the first start of compose's Postgres runs (infra/sql/databases.sql), on a server."""
 
+import hmac
 import os
 import subprocess
+from base64 import b64decode
 from collections.abc import Iterator
+from hashlib import pbkdf2_hmac, sha256
 from pathlib import Path
 
 import psycopg
@@ -15,6 +18,9 @@ from mappa_core.store.embedded import EmbeddedPostgres, start_embedded
 from mappa_core.store.places import installed_programs
 
 SCRIPT = Path(__file__).parents[3] / "infra" / "sql" / "databases.sql"
+
+
+PASSWORDS = {"OWNER_PASSWORD": "o", "SERVICES_PASSWORD": "it's", "WORKER_PASSWORD": "w"}
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +42,37 @@ def server(open_folder: Path) -> Iterator[EmbeddedPostgres]:
             input=SCRIPT.read_text().replace("CREATE EXTENSION IF NOT EXISTS pg_trgm;", ""),
             text=True,
             check=True,
-            env={**os.environ, "SERVICES_PASSWORD": "it's", "WORKER_PASSWORD": "w"},
+            env={**os.environ, **PASSWORDS},
         )
         yield started
 
 
 def url(server: EmbeddedPostgres, login: str, database: str) -> str:
     return make_url(server.url(database)).set(username=login).render_as_string()
+
+
+@pytest.mark.parametrize(
+    ("login", "whose"),
+    [
+        ("mappa_owner", "OWNER"),
+        ("mlflow", "SERVICES"),
+        ("prefect", "SERVICES"),
+        ("mappa_worker", "WORKER"),
+    ],
+)
+def test_a_login_has_the_password_that_is_named_for_it(
+    server: EmbeddedPostgres, login: str, whose: str
+) -> None:
+    with psycopg.connect(for_psql(server.url("postgres"))) as connection:
+        asked = "SELECT rolpassword FROM pg_authid WHERE rolname = %s"
+        row = connection.execute(asked, (login,)).fetchone()
+    assert row is not None
+    _, salted, keys = row[0].split("$")
+    rounds, salt = salted.split(":")
+    password = PASSWORDS[f"{whose}_PASSWORD"].encode()
+    key = pbkdf2_hmac("sha256", password, b64decode(salt), int(rounds))
+    known = sha256(hmac.digest(key, b"Client Key", "sha256")).digest()
+    assert b64decode(keys.split(":")[0]) == known
 
 
 def test_the_owner_migrates_and_the_worker_may_use_what_it_made(server: EmbeddedPostgres) -> None:

@@ -238,3 +238,18 @@ def test_the_best_and_the_last_are_registered_unless_all_are_asked_for(
     changes: list[str], every: bool
 ) -> None:
     assert load_config(None, changes).registers_every is every
+
+
+def test_a_start_without_a_memory_plan_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MAPPA_HOME", str(tmp_path / "home"))
+    config = TrainConfig(model=str(tmp_path / "nowhere"))
+
+    async def opened() -> None:
+        async with open_services(config, Settings()):
+            pass
+
+    with pytest.raises(ModelNotFound):
+        asyncio.run(opened())
+    assert f"no memory plan: the shape of {config.model} is not known here" in caplog.text

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from mappa_cli.commands.train import overrulings
 from mappa_core.app.config import TrainConfig
@@ -74,10 +75,41 @@ def test_a_container_has_the_memory_that_it_may_take(tmp_path: Path, name: str) 
     assert machine_bytes(tmp_path) == 2**30
 
 
-def test_a_run_in_parts_has_no_plan(tmp_path: Path) -> None:
-    elsewhere = TrainConfig.model_validate({"learner": {"deployment": "update/gpu"}})
-    assert memory_plan(elsewhere, settings(tmp_path), SMOLLM2_135M, 3) == ()
-    assert len(memory_plan(TrainConfig(), settings(tmp_path), SMOLLM2_135M, 3)) == 1
+def test_of_a_run_that_learns_elsewhere_the_rest_is_planned(tmp_path: Path) -> None:
+    apart = {"learner": {"deployment": "update/gpu", "backend": "deepspeed"}}
+    elsewhere = TrainConfig.model_validate(apart | {"engine": {"device": "cpu"}})
+    here = TrainConfig.model_validate({"engine": {"device": "cpu"}, "learner": {"device": "cpu"}})
+    (whole,) = memory_plan(here, settings(tmp_path), SMOLLM2_135M, 3)
+    (rest,) = memory_plan(elsewhere, settings(tmp_path), SMOLLM2_135M, 3)
+    assert rest.host_peak("update") == rest.host_peak("rollout")
+    model = 4 * SMOLLM2_135M.parameters
+    assert rest.host_peak("rollout") == whole.host_peak("rollout") - model < whole.host_bytes
+    huge = {"engine": {"max_model_length": 2**20, "kv_cache_gib": 1000, "device": "cpu"}}
+    with pytest.raises(ConfigError, match=r"needs [\d.]+ GB of the CPU's"):
+        check_fits(TrainConfig.model_validate(apart | huge), settings(tmp_path), 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"engine": {"urls": ["http://a:1"], "serving": "adapters"}}, "engine.urls have their"),
+        ({"engine": {"backend": "transformers", "device": "cpu"}}, "engine.backend=transformers"),
+        ({"learner": {"backend": "deepspeed"}}, "learner.backend=deepspeed has none on a CPU"),
+        ({"model": "of/nobody"}, "the shape of of/nobody is not known here"),
+    ],
+)
+def test_the_start_says_why_there_is_no_memory_plan(
+    given: dict[str, object], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    told: list[str] = []
+    config = TrainConfig.model_validate(given)
+    check_fits(config, settings(tmp_path), 3, tell=told.append)
+    (line,) = told
+    assert line.startswith("no memory plan: ")
+    assert reason in line
+    check_fits(TrainConfig(), settings(tmp_path), 3, tell=told.append)
+    assert told == [line]
 
 
 def test_the_disk_holds_what_a_run_keeps() -> None:
@@ -98,6 +130,10 @@ def test_the_disk_holds_what_a_run_keeps() -> None:
     )
     # 16 GB for each of 3 agents after each of 128 updates.
     assert disk_need(every, QWEN3_4B, 3).registered == pytest.approx(6.2 * TERABYTE, rel=0.01)
+    assert whole.served == 3 * 4 * weights
+    assert disk_need(paper, QWEN3_4B, 3, on_gpu=True).served == 3 * 2 * weights
+    adapters = load_config(CONFIGS / "mathchat.yaml")
+    assert disk_need(adapters, QWEN3_4B, 3, on_gpu=True).served == 0
     assert whole.total > whole.checkpoints + whole.registered + SPARE_BYTES
 
 

@@ -1,11 +1,19 @@
 """What `mappa doctor` says of this machine."""
 
+import json
+from pathlib import Path
+
 import pytest
+from typer.testing import CliRunner
 
 from mappa_cli.doctor import coach_keys, find_cluster, find_credentials
+from mappa_cli.main import app
 from mappa_core.coach.config import CoachConfig
 from mappa_core.coach.provider_table import PROVIDERS
+from mappa_core.core import machine
 from mappa_core.core.settings import Settings
+
+QUICKSTART = Path(__file__).parents[3] / "configs" / "quickstart.yaml"
 
 
 @pytest.fixture(autouse=True)
@@ -43,3 +51,47 @@ def test_without_an_address_there_is_no_cluster(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     found = find_cluster(Settings())
     assert (found.works, found.found) == (False, "none: RAY_ADDRESS is not set")
+
+
+@pytest.fixture
+def without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAPPA_HOME", str(tmp_path))
+    monkeypatch.setattr(machine, "gpu_bytes", lambda: None)
+    monkeypatch.setattr(machine, "machine_bytes", lambda: 20 * 10**9)
+
+
+@pytest.mark.usefixtures("without_a_gpu")
+def test_a_plan_for_a_small_machine_is_that_of_its_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ["doctor", "--plan", str(QUICKSTART)]
+    enough = CliRunner().invoke(app, asked)
+    assert enough.exit_code == 0, enough.output
+    # 9.8, which configs/ and prefect.yaml round up, too.
+    assert "CPU at most 10 GB" in enough.output
+    monkeypatch.setattr(machine, "machine_bytes", lambda: 9 * 10**9)
+    small = CliRunner().invoke(app, asked)
+    assert small.exit_code == 1
+    assert "CPU: 9 GB, all agents: does not fit" in small.output
+    assert CliRunner().invoke(app, [*asked, "--gpus", "1"]).exit_code == 0
+
+
+@pytest.mark.usefixtures("without_a_gpu")
+def test_a_plan_is_of_the_disk_as_well(tmp_path: Path) -> None:
+    long = tmp_path / "long.yaml"
+    text = QUICKSTART.read_text()
+    assert "iterations: 10" in text
+    long.write_text(
+        text.replace("iterations: 10", "iterations: 10_000_000").replace(
+            "learner:", "learner:\n  keep_checkpoints: null"
+        )
+    )
+    refused = CliRunner().invoke(app, ["doctor", "--plan", str(long)])
+    assert refused.exit_code == 1
+    assert "mappa train --despite disk" in refused.output
+    (line,) = [line for line in refused.output.splitlines() if line.startswith("disk at most")]
+    assert f"GB are free for {tmp_path}" in line
+    as_json = CliRunner().invoke(app, ["doctor", "--plan", str(long), "--json"])
+    told = json.loads(as_json.output)
+    assert (as_json.exit_code, told["fits"], told["plans"][0]["fits"]) == (1, False, True)
+    assert told["disk"]["free"] < told["disk"]["total"]
+    # Of a machine that is not this one the disk is another, too.
+    assert CliRunner().invoke(app, ["doctor", "--plan", str(long), "--gpus", "1"]).exit_code == 0

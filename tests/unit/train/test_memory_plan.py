@@ -1,6 +1,7 @@
 """The plan of the paper's preset, by arithmetic done by hand."""
 
 import re
+from math import ceil
 from pathlib import Path
 
 import pytest
@@ -63,11 +64,34 @@ def test_a_preset_fits_the_machine_that_it_names(preset: Path, tmp_path: Path) -
     (planned,) = plan_memory(config, settings, gpu, 20 * GB)
     assert (planned.machine_bytes is None) == (named is not None)
     assert planned.fits, planned
-    stated = re.search(r"with (\d+) GB of the CPU's memory and (\d+) GB of d", preset.read_text())
-    if stated:
-        shape = shape_for(config.model, settings.models)
-        needed = planned.host_bytes, disk_need(config, shape, 3).total
-        assert [f"{each / GB:.0f}" for each in needed] == list(stated.groups())
+    # A machine that is too small is planned for, too, but not where no CPU is large enough.
+    (small,) = plan_memory(config, settings, gpu, 8 * GB)
+    assert (small.machine_bytes, small.fits) == ((None, True) if named else (8 * GB, False))
+    on_cpu = load_config(preset, ["engine.device=cpu", "learner.device=cpu"])
+    if on_cpu.learner.backend == "torch":
+        (refused,) = plan_memory(on_cpu, settings, gpu, 8 * GB)
+        assert (refused.machine_bytes, refused.fits) == (8 * GB, False)
+    text = preset.read_text()
+    need = disk_need(config, shape_for(config.model, settings.models), 3, on_gpu=named is not None)
+    disks = re.findall(r"(\d+) GB of(?:\s+#)? disk", text)
+    assert disks == [str(ceil(need.total / GB))] or preset.stem == "quickstart_llm_coach"
+    beside = re.findall(r"(\d+) GB of the CPU's memory", text)
+    assert all(int(each) == ceil(planned.host_bytes / GB) for each in beside)
+
+
+@pytest.mark.parametrize("preset", sorted(PRESET.parent.glob("*.yaml")), ids=lambda file: file.stem)
+def test_without_a_gpu_what_is_made_for_one_is_planned_for_one(
+    preset: Path, tmp_path: Path
+) -> None:
+    settings, text = Settings.model_validate({"MAPPA_HOME": tmp_path}), preset.read_text()
+    (planned,) = plan_memory(load_config(preset), settings, None, 8 * GB)
+    gpu = "GPU of 80 GB" in text.replace("\n# ", " ")
+    assert (planned.machine_bytes, planned.fits) == ((None, True) if gpu else (8 * GB, False))
+    # As it is by --gpus, or where a GPU is named.
+    forced, named = load_config(preset), load_config(preset, ["engine.device=cuda"])
+    for config, machine in ((forced, None), (named, 8 * GB)):
+        (planned,) = plan_memory(config, settings, None, machine)
+        assert planned.machine_bytes is None
 
 
 def test_on_a_cpu_everything_is_float32_and_stays() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-LOGINS = ("POSTGRES", "SERVICES", "WORKER")
+LOGINS = ("POSTGRES", "OWNER", "SERVICES", "WORKER")
 ROOT = Path(__file__).parents[4]
 
 
@@ -25,9 +25,10 @@ def compose(
             pytest.fail("docker-compose is missing: apt-get install docker-compose")
         pytest.skip("docker-compose is not installed")
     kept = {name: os.environ[name] for name in ("PATH", "DOCKER_HOST") if name in os.environ}
-    environment = {**kept, "HOME": "/nonexistent", **(variables or {})}
+    environment = {**kept, "HOME": "/nonexistent"}
     if password is not None:
         environment |= {f"{whose}_PASSWORD": password for whose in LOGINS}
+    environment |= variables or {}
     named = [part for file in ("docker-compose.yml", *files) for part in ("--file", file)]
     return subprocess.run(
         [command, *named, *arguments],

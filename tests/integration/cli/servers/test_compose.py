@@ -78,6 +78,15 @@ def test_keys_reach_workers_and_nothing_else(tmp_path: Path) -> None:
     assert {name for name in found if "a-key-of-mine" in json.dumps(found[name])} == set(WORKERS)
 
 
+def test_the_owners_password_is_where_it_is_made_and_where_the_store_is_migrated() -> None:
+    named = {"OWNER_PASSWORD": "of-the-owner"}
+    resolved = compose(*PROFILES, "config", password="letmein", variables=named)
+    assert resolved.returncode == 0, resolved.stderr
+    found = yaml.safe_load(resolved.stdout)["services"]
+    told = {name for name in found if "of-the-owner" in json.dumps(found[name])}
+    assert told == {"postgres", "migrate"}
+
+
 def test_no_process_beside_postgres_is_its_administrator(services: dict[str, Any]) -> None:
     users = {
         name: set(re.findall(r"postgresql\+\w+://(\w+):", json.dumps(service)))

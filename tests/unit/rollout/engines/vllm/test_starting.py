@@ -11,7 +11,8 @@ import pytest
 from mappa_core.core.errors import EngineError
 from mappa_core.rollout.config import EngineConfig
 from mappa_core.rollout.engines.base import EngineSetup
-from mappa_core.rollout.engines.vllm.engine import server_flags, start_all, turns
+from mappa_core.rollout.engines.vllm.engine import VllmEngine, server_flags, start_all, turns
+from tests.unit.rollout.engines.vllm.test_managed_server import ServerInMemory
 
 
 @dataclass
@@ -88,3 +89,47 @@ def test_those_take_turns_that_have_a_gpu_in_common() -> None:
     # One GPU, by no name: all of them are on it.
     assert turns(((), (), ()), on_gpu=True) == [[0, 1, 2]]
     assert turns(((), (), ()), on_gpu=False) == [[0], [1], [2]]
+
+
+class LoggedServers:
+    """Servers in memory that write down when they begin and end to start."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    def open(self, number: int, _flags: Sequence[str], _log: Path) -> ServerInMemory:
+        logged = LoggedServer(str(number), self.log)
+
+        class Started(ServerInMemory):
+            async def start(self, seconds: float) -> None:
+                await logged.start()
+
+        return Started()
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("device", "order"),
+    [
+        ("cuda", ["0 begins", "1 begins", "0 answers", "2 begins", "1 answers", "2 answers"]),
+        ("cpu", ["0 begins", "1 begins", "2 begins", "0 answers", "1 answers", "2 answers"]),
+    ],
+)
+def test_an_engine_starts_its_servers_in_turn_where_they_share_a_gpu(
+    device: str, order: list[str], tmp_path: Path
+) -> None:
+    servers = LoggedServers()
+    setup = EngineSetup(
+        config=EngineConfig(serving="merged"),
+        model="m",
+        agents=("a", "b", "c"),
+        end_token_ids=(),
+        work_directory=tmp_path / "work",
+        log_directory=tmp_path / "logs",
+        device=device,
+        devices=(("0",), ("1",), ("0",)) if device == "cuda" else (),
+    )
+    asyncio.run(VllmEngine(setup, servers).start())  # pyright: ignore[reportArgumentType]
+    assert servers.log == order
