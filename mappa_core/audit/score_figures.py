@@ -7,7 +7,7 @@ from mappa_core.audit import beside_sql, sql
 from mappa_core.audit.frame import Floats, Frame, LabelledScores, Ratings
 from mappa_core.audit.records import Figure
 from mappa_core.audit.statistics.agreement import Agreement, agreement, corrected_mean
-from mappa_core.audit.statistics.beside import Difference, differences
+from mappa_core.audit.statistics.beside import Difference, TooFewLabels, differences
 from mappa_core.audit.statistics.calibration import ALPHA_DIVERGENCE
 from mappa_core.audit.statistics.health import health, missing
 from mappa_core.audit.statistics.noise import noise
@@ -150,8 +150,8 @@ def label_figures(labelled: LabelledScores) -> Iterator[Figure]:
         )
 
 
-def _apart(kind: str, found: Difference, query: str) -> Figure:
-    """The coach's scores minus the others', of one domain."""
+def _apart(kind: str, found: Difference | TooFewLabels, query: str) -> Figure:
+    """The coach's scores minus the others', of one domain; without them, what lacks labels."""
     figure = Figure(
         kind=kind,
         subject="the coach",
@@ -159,9 +159,13 @@ def _apart(kind: str, found: Difference, query: str) -> Figure:
         stratum=found.domain.name,
         actions=found.labels,
         sql=query,
-        detail={"trust": found.trust, "of_actions": found.actions, "of_problems": found.problems},
+        detail={"of_actions": found.actions},
     )
-    return measured(figure, found.estimate)
+    if isinstance(found, TooFewLabels):
+        short = {"fewer_than_2_labels": ", ".join(found.cells)}
+        return replace(figure, verdict="too few labels", detail={**figure.detail, **short})
+    detail = {**figure.detail, "trust": found.trust, "of_problems": found.problems}
+    return measured(replace(figure, detail=detail), found.estimate)
 
 
 def _agreed(kind: str, subject: str, found: Agreement, query: str) -> Figure:
