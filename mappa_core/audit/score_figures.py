@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from mappa_core.audit import beside_sql, sql
-from mappa_core.audit.frame import Floats, Frame, LabelledScores, Ratings
+from mappa_core.audit.frame import Floats, Frame, Ints, LabelledScores, Ratings
 from mappa_core.audit.records import Figure
 from mappa_core.audit.statistics.agreement import Agreement, agreement, corrected_mean
 from mappa_core.audit.statistics.beside import Difference, TooFewLabels, differences
@@ -95,7 +97,8 @@ def scorer_figures(ratings: Ratings) -> Iterator[Figure]:
     if ratings.trainer is None:
         return
     trainer = ratings.scorer.names[ratings.trainer]
-    yield from _repeats(trainer, ratings.table(ratings.trainer))
+    first = np.unique(ratings.action.codes, return_index=True)[1]
+    yield from _repeats(trainer, ratings.table(ratings.trainer), ratings.problem.codes[first])
     for code in ratings.scorer.present():
         if code == ratings.trainer:
             continue
@@ -109,8 +112,8 @@ def scorer_figures(ratings: Ratings) -> Iterator[Figure]:
             yield replace(_apart("second_coach", found, query), subject=trainer, against=other)
 
 
-def _repeats(trainer: str, table: Floats) -> Iterator[Figure]:
-    found = noise(table)
+def _repeats(trainer: str, table: Floats, problems: Ints) -> Iterator[Figure]:
+    found = noise(table, problems)
     if found is not None:
         yield Figure(
             kind="noise",

@@ -78,11 +78,45 @@ def test_noise_by_hand() -> None:
     # Within: variance 2; between: 2 * var(2, 8) = 36. ICC = 34 / 38.
     assert found.within_deviation == pytest.approx(2**0.5)
     assert found.reliability == pytest.approx(34 / 38)
-    assert found.low < found.reliability < found.high
+    assert (found.low, found.high) == (None, None)
     assert (found.flips, found.actions) == (0.0, 2)
     # K * 34/38 / (1 + (K - 1) * 34/38) >= 0.9 from K = 9 * 4 / 34 on.
     assert found.repeats == 2
     assert noise(np.array([[1.0, 2.0]])) is None
+
+
+def repeated(rng: np.random.Generator, problems: int, most: int) -> tuple[Floats, Ints]:
+    """Three scores of 1 to so many actions a problem; four fifths of their variance is the action's
+    worth, nine tenths of which is its problem's."""
+    codes = np.repeat(np.arange(problems), rng.integers(1, most + 1, problems))
+    worth = 6 + 1.33 * rng.normal(size=problems)[codes] + 0.44 * rng.normal(size=len(codes))
+    return worth[:, None] + rng.normal(0, 0.7, (len(codes), 3)), codes
+
+
+@pytest.mark.parametrize(("problems", "most"), [(6, 10), (12, 1), (12, 6), (40, 6)])
+def test_the_interval_of_a_reliability_covers_that_of_further_problems(
+    problems: int, most: int
+) -> None:
+    """That of actions as drawn covers 66 % of 6 problems of 1 to 10 actions."""
+    rng, hits, truth = np.random.default_rng(problems), 0, 1.4**2 / (1.4**2 + 0.7**2)
+    for _ in range(600):
+        found = noise(*repeated(rng, problems, most))
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        hits += found.low <= truth <= found.high
+    assert hits >= 0.9 * 600
+
+
+def test_the_interval_of_a_reliability_without_noise_or_without_problems() -> None:
+    table = np.array([[1.0, 1.0], [4.0, 4.0], [7.0, 7.0]])
+    found = noise(table, np.array([1, 2, 3]))
+    assert found is not None
+    assert found.low is not None
+    assert (0.9 < found.low < 1, found.high) == (True, 1.0)
+    two = noise(table, np.array([1, 1, 2]))
+    assert two is not None
+    assert (two.reliability, two.low, two.high) == (1.0, None, None)
 
 
 def test_repeats_that_change_the_order_flip() -> None:
