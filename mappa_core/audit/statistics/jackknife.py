@@ -10,16 +10,37 @@ FEWEST_PROBLEMS = 3
 
 
 def reach(without: Floats, sizes: Floats) -> float:
-    """Half the 95 % interval of a figure that is about normal; Student's t.
+    """Half the 95 % interval of a figure that is about normal.
 
-    Problems of unequal size are worth fewer: the degrees of freedom are (sum m^2)^2 / sum m^4 - 1,
-    Satterthwaite's where a problem of m actions that are alike moves the figure by m.
+    Student's t has as many degrees of freedom as problems that are equal in what they move the
+    figure by, if that is fewer than by their sizes: one that few problems decide is less sure.
 
     Args:
         without: (P,) the figure without each problem.
-        sizes: (P,) m, each problem's actions.
+        sizes: (P,) each problem's actions.
     """
+    moved = (without - without.mean()) ** 2
+    if not moved.any():
+        return 0.0
+    return student(min(max(_equal(moved), 1.0), freedom(sizes))) * deviation(without)
+
+
+def deviation(without: Floats) -> float:
+    """The jackknife's standard error of a figure, from (P,) figures without each problem."""
     count = len(without)
-    error = float(((without - without.mean()) ** 2).sum() * (count - 1) / count) ** 0.5
-    freedom = max(float((sizes**2).sum()) ** 2 / float((sizes**4).sum()) - 1, 1.0)
-    return float(special.stdtrit(freedom, (1 + LEVEL) / 2)) * error
+    return float(((without - without.mean()) ** 2).sum() * (count - 1) / count) ** 0.5
+
+
+def freedom(sizes: Floats) -> float:
+    """Satterthwaite's degrees of freedom, where a problem of m actions moves a figure by m."""
+    return max(_equal(sizes**2) - 1, 1.0)
+
+
+def student(degrees: float) -> float:
+    """Student's t of 95 %, two-sided."""
+    return float(special.stdtrit(degrees, (1 + LEVEL) / 2))
+
+
+def _equal(variances: Floats) -> float:
+    """How many equal variances are as sure as these."""
+    return float(variances.sum()) ** 2 / float((variances**2).sum())
