@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mappa_core.audit.probes.probing import ProbeResult
     from mappa_core.audit.run_audit import RunAudit
     from mappa_core.audit.statistics.agreement import BesideTrainer
+    from mappa_core.audit.statistics.noise import Noise
 
 
 def finding_tables(findings: Sequence[Finding]) -> Iterator[Table]:
@@ -126,11 +127,17 @@ def before_tables(found: "ProbeResult") -> Iterator[Table]:
         facts = {
             "within an action": f"{noise.within_deviation:.2f} points",
             "reliability (ICC)": f"{noise.reliability:.2f}",
-            "95 % interval": f"{noise.low:.2f} to {noise.high:.2f}",
+            "95 % interval": _ends(noise),
             "flips": f"{noise.flips:.0%}",
             "repeats advised": str(noise.repeats or "more than 64"),
         }
         yield make_table("Noise floor", tuple(facts), [tuple(facts.values())])
+
+
+def _ends(noise: "Noise") -> str:
+    if noise.low is None or noise.high is None:
+        return "not known: below three problems"
+    return f"{noise.low:.2f} to {noise.high:.2f}"
 
 
 def _nulls(found: "ProbeResult") -> Table:

@@ -3,15 +3,15 @@
 # ruff: noqa: S608 (the words are ours, and values that are not are quoted)
 
 from mappa_core.audit import sql
-from mappa_core.audit.statistics.beside import Difference
+from mappa_core.audit.statistics.beside import Difference, TooFewLabels
 
 
-def people(found: Difference) -> str:
+def people(found: Difference | TooFewLabels) -> str:
     """The coach minus people, from all scores and the sampled labels."""
     return _difference(sql.LABELLED, found)
 
 
-def coaches(found: Difference, trainer: str, other: str) -> str:
+def coaches(found: Difference | TooFewLabels, trainer: str, other: str) -> str:
     """The coach that trained minus another, of the actions that both scored."""
     rows = f"""{sql.SEVERAL}, both_scored AS (
     SELECT action_id, problem_id, task_type, agent, true AS sampled,
@@ -22,7 +22,13 @@ def coaches(found: Difference, trainer: str, other: str) -> str:
     return _difference(rows, found, "both_scored WHERE a IS NOT NULL AND b IS NOT NULL")
 
 
-def _difference(rows: str, found: Difference, of: str = "several WHERE true") -> str:
+def _difference(rows: str, found: Difference | TooFewLabels, of: str = "several WHERE true") -> str:
+    of += found.domain.where and f" AND {found.domain.where}"
+    if isinstance(found, TooFewLabels):
+        return f"""{rows}
+SELECT task_type, agent, count(*) AS actions, count(b) FILTER (WHERE sampled) AS labels
+FROM {of} GROUP BY task_type, agent ORDER BY task_type, agent
+"""
     domain, compared = found.domain, len(found.domain.types) > 1
     group = "PARTITION BY task_type" if compared else ""
     first = sql.quoted(domain.types[0]) if compared else ""
@@ -31,7 +37,7 @@ def _difference(rows: str, found: Difference, of: str = "several WHERE true") ->
     SELECT task_type, agent, count(*)::float8 AS n, avg(a) AS mean_score,
            avg(a - b - {found.trust!r} * a) FILTER (WHERE sampled AND b IS NOT NULL) AS apart,
            count(b) FILTER (WHERE sampled) AS labels
-    FROM {of}{domain.where and f" AND {domain.where}"}
+    FROM {of}
     GROUP BY task_type, agent
 ), weighted AS (
     SELECT *, {sign} n / sum(n) OVER ({group}) AS weight FROM cells

@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from mappa_core.audit import beside_sql, sql
-from mappa_core.audit.frame import Floats, Frame, LabelledScores, Ratings
+from mappa_core.audit.frame import Floats, Frame, Ints, LabelledScores, Ratings
 from mappa_core.audit.records import Figure
 from mappa_core.audit.statistics.agreement import Agreement, agreement, corrected_mean
-from mappa_core.audit.statistics.beside import Difference, differences
+from mappa_core.audit.statistics.beside import Difference, TooFewLabels, differences
 from mappa_core.audit.statistics.calibration import ALPHA_DIVERGENCE
 from mappa_core.audit.statistics.health import health, missing
 from mappa_core.audit.statistics.noise import noise
@@ -95,7 +97,8 @@ def scorer_figures(ratings: Ratings) -> Iterator[Figure]:
     if ratings.trainer is None:
         return
     trainer = ratings.scorer.names[ratings.trainer]
-    yield from _repeats(trainer, ratings.table(ratings.trainer))
+    first = np.unique(ratings.action.codes, return_index=True)[1]
+    yield from _repeats(trainer, ratings.table(ratings.trainer), ratings.problem.codes[first])
     for code in ratings.scorer.present():
         if code == ratings.trainer:
             continue
@@ -109,8 +112,8 @@ def scorer_figures(ratings: Ratings) -> Iterator[Figure]:
             yield replace(_apart("second_coach", found, query), subject=trainer, against=other)
 
 
-def _repeats(trainer: str, table: Floats) -> Iterator[Figure]:
-    found = noise(table)
+def _repeats(trainer: str, table: Floats, problems: Ints) -> Iterator[Figure]:
+    found = noise(table, problems)
     if found is not None:
         yield Figure(
             kind="noise",
@@ -150,8 +153,8 @@ def label_figures(labelled: LabelledScores) -> Iterator[Figure]:
         )
 
 
-def _apart(kind: str, found: Difference, query: str) -> Figure:
-    """The coach's scores minus the others', of one domain."""
+def _apart(kind: str, found: Difference | TooFewLabels, query: str) -> Figure:
+    """The coach's scores minus the others', of one domain; without them, what lacks labels."""
     figure = Figure(
         kind=kind,
         subject="the coach",
@@ -159,9 +162,13 @@ def _apart(kind: str, found: Difference, query: str) -> Figure:
         stratum=found.domain.name,
         actions=found.labels,
         sql=query,
-        detail={"trust": found.trust, "of_actions": found.actions, "of_problems": found.problems},
+        detail={"of_actions": found.actions},
     )
-    return measured(figure, found.estimate)
+    if isinstance(found, TooFewLabels):
+        short = {"fewer_than_2_labels": ", ".join(found.cells)}
+        return replace(figure, verdict="too few labels", detail={**figure.detail, **short})
+    detail = {**figure.detail, "trust": found.trust, "of_problems": found.problems}
+    return measured(replace(figure, detail=detail), found.estimate)
 
 
 def _agreed(kind: str, subject: str, found: Agreement, query: str) -> Figure:

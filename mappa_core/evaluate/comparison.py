@@ -4,8 +4,9 @@
 
 The interval is a percentile bootstrap over problems (Efron & Tibshirani 1993, chapter 13): a
 problem's episodes share its difficulty, so problems, not episodes, are resampled. Of few problems
-it is too narrow; up to `FEW` have an interval of their own (`intervals.few_changes`). Where few of
-many changed, a verdict also needs `FEWEST_CHANGED` problems that did.
+it is too narrow, and so it is of many where few changed: up to `FEW` problems, and changes that
+spread by less than `RARE` full ones, have an interval of their own (`intervals.few_changes`). A
+verdict also needs `FEWEST_CHANGED` problems that changed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,9 @@ Verdict = Literal["better", "worse", "cannot tell"]
 
 FEW = 50
 """Problems up to which the bootstrap covers less than 94 % in some worlds."""
+RARE = 10.0
+"""Full changes below which it covers less than 92 %: sum (d_i - d)^2, which is n p (1 - p) where a
+share p of n problems changed fully; from 10 on a binomial share is taken to be normal."""
 FEWEST_CHANGED = 6
 """Below this, changes all in one direction pass a two-sided sign test: 2 * 0.5**5 > 0.05."""
 
@@ -99,9 +103,9 @@ def compare(
     earlier = np.array([np.mean(before[problem]) for problem in problems])
     later = np.array([np.mean(after[problem]) for problem in problems])
     differences = later - earlier
-    if len(problems) <= FEW:
-        fewest = min(len(side[problem]) for side in (before, after) for problem in problems)
-        low, high = few_changes(differences, fewest, span)
+    spread = float(((differences - differences.mean()) ** 2).sum())
+    if len(problems) <= FEW or spread < RARE * span**2:
+        low, high = few_changes(differences, span)
     else:
         low, high = _interval(differences, resamples, seed)
     return Comparison(

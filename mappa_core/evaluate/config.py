@@ -16,5 +16,5 @@ class EvaluationConfig(Section):
         default=0, ge=0, description="Also every so many iterations; 0 for ends only."
     )
     bootstrap: Positive = Field(
-        default=10_000, description="Resamples of the paired interval; up to 50 problems need none."
+        default=10_000, description="Resamples of the paired interval; few problems need none."
     )

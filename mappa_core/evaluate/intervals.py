@@ -13,18 +13,17 @@ LEVEL = 0.95
 Floats = NDArray[np.float64]
 
 
-def few_changes(differences: Floats, episodes: int, span: float = 1.0) -> tuple[float, float]:
-    """Interval of the mean of few problems' changes.
+def few_changes(differences: Floats, span: float = 1.0) -> tuple[float, float]:
+    """Interval of the mean of problems' changes, of which few may be large.
 
-        d +- t(n - 1) s / sqrt(n),   s^2 = (sum (d_i - d)^2 + span^2 / k) / n
+        d +- t(n - 1) s / sqrt(n),   s^2 = (sum (d_i - d)^2 + 2 span^2) / n
 
-    Student's t with one problem more, which changed by one of k episodes' deviation. Plain t covers
-    66 % at worst, for all problems may change alike; a percentile bootstrap 62 %, inverted sign
-    flips 69 %.
+    Student's t as if two problems more had changed fully, as Agresti & Coull (1998) add two
+    successes and two failures to a share. However often each problem is played, a kind of problem
+    that is not among them stays unseen: what is added does not shrink with the episodes.
 
     Args:
         differences: (n,) each problem's change of its mean.
-        episodes: k, the fewest of a problem on a side.
         span: What one episode can change: 1 of a share. The interval ends at a change of as much,
             or of the most that was seen.
     """
@@ -33,21 +32,20 @@ def few_changes(differences: Floats, episodes: int, span: float = 1.0) -> tuple[
     if count < 2:
         return least, most
     mean = float(differences.mean())
-    variance = (float(((differences - mean) ** 2).sum()) + span**2 / episodes) / count
+    variance = (float(((differences - mean) ** 2).sum()) + 2 * span**2) / count
     reach = float(special.stdtrit(count - 1, (1 + LEVEL) / 2)) * (variance / count) ** 0.5
     return max(mean - reach, least), min(mean + reach, most)
 
 
-def share_interval(shares: Floats, episodes: int) -> tuple[float, float]:
+def share_interval(shares: Floats) -> tuple[float, float]:
     """Interval of the mean of problems' shares, such as pass@k.
 
     Clopper and Pearson's with the effective number of trials (Korn & Graubard 1998): how many
     binomial trials of the same share have the variance that the problems show, which is again
-    widened by half of one problem's 1 / k.
+    widened by half of one problem more, however often each was played.
 
     Args:
         shares: (n,) in [0, 1].
-        episodes: k, the fewest of a problem.
     """
     count = len(shares)
     if count < 2:
@@ -55,7 +53,7 @@ def share_interval(shares: Floats, episodes: int) -> tuple[float, float]:
     mean = float(shares.mean())
     trials = float(count)
     if 0 < mean < 1:
-        variance = (float(((shares - mean) ** 2).sum()) + 1 / (2 * episodes)) / count
+        variance = (float(((shares - mean) ** 2).sum()) + 0.5) / count
         quantile = (1 + LEVEL) / 2
         few = (special.ndtri(quantile) / special.stdtrit(count - 1, quantile)) ** 2
         trials = mean * (1 - mean) / (variance / count) * float(few)

@@ -116,7 +116,7 @@ def report(step: int, episodes: Sequence[EpisodeSummary], agents: Sequence[Agent
         pass_at={int(name[5:]): value for name, value in overall.items() if "@" in name},
         majority=overall.get("majority"),
         skill=overall.get("skill"),
-        intervals=_intervals(means, min(map(len, by_problem.values()))),
+        intervals={name: share_interval(np.array(values)) for name, values in means.items()},
         agents=tuple(agents),
     )
 
@@ -134,16 +134,6 @@ def _means(episodes: Sequence[EpisodeSummary]) -> Mapping[str, Sequence[float]]:
         },
         **({"majority": elected} if elected else {}),
         **({"skill": [_mean(values) for values in skills.values()]} if skills else {}),
-    }
-
-
-def _intervals(
-    means: Mapping[str, Sequence[float]], fewest: int
-) -> Mapping[str, tuple[float, float]]:
-    """The interval of each figure; a vote is one trial of its problem."""
-    return {
-        name: share_interval(np.array(values), 1 if name == "majority" else fewest)
-        for name, values in means.items()
     }
 
 

@@ -24,6 +24,8 @@ from mappa_core.rollout.teams.base import AgentSpec, Team, duties_of
 PROBLEMS_PER_TYPE = 6
 MOST_WORKED = 36
 """Worked actions that are probed; each is asked about with every feature."""
+REPEATED = 12
+"""Worked actions that are scored several times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,8 @@ class Questions:
 
     nulls: tuple[NullAction, ...]
     worked: tuple[WorkedAction, ...]
+    repeated: tuple[WorkedAction, ...]
+    """Those that are scored several times, of as many problems as there are."""
 
 
 def questions(
@@ -66,8 +70,24 @@ def questions(
         ConfigError: The problems are of one task type.
     """
     chosen = _by_type(problems)
-    worked = islice(_worked(team, chosen, visibility), MOST_WORKED)
-    return Questions(nulls=tuple(_nulls(team, chosen)), worked=tuple(worked))
+    worked = tuple(_worked(team, chosen, visibility))
+    return Questions(
+        nulls=tuple(_nulls(team, chosen)),
+        worked=worked[:MOST_WORKED],
+        repeated=tuple(islice(_by_turns(worked), REPEATED)),
+    )
+
+
+def _by_turns(worked: Sequence[WorkedAction]) -> Iterator[WorkedAction]:
+    """One of each problem, then a second: of the next agent, or of wrong work, at each problem."""
+    by_problem = defaultdict[str, list[WorkedAction]](list)
+    for item in worked:
+        by_problem[item.case.statement].append(item)
+    turned = [
+        [*items[at % len(items) :], *items[: at % len(items)]]
+        for at, items in enumerate(by_problem.values())
+    ]
+    return (one for row in zip_longest(*turned) for one in row if one is not None)
 
 
 def _by_type(problems: Iterable[Problem]) -> Sequence[Sequence[Problem]]:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from mappa_core.audit.frame import Floats
+from mappa_core.audit.frame import Factor, Floats
 from mappa_core.audit.probes.cases import NullAction, Questions, WorkedAction
 from mappa_core.audit.probes.features import Feature, Pair, features
 from mappa_core.audit.probes.scores import (
@@ -31,8 +31,6 @@ from mappa_core.coach.rubrics.lint import LintFinding, lint
 from mappa_core.core.records.scores import CoachCase, CoachScore
 
 REPEATS = 3
-REPEATED = 12
-"""Worked actions that are scored several times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +89,7 @@ def expected(questions: Questions, coach: ProbeCoaches, config: CoachModelConfig
     cases = [null.case for null in questions.nulls]
     for item in questions.worked:
         cases += [case for _, pair in _pairs(item, coach) for case in pair]
-    cases += [item.case for item in questions.worked[:REPEATED]] * REPEATS
+    cases += [item.case for item in questions.repeated] * REPEATS
     return forecast(cases, coach.rubrics, config)
 
 
@@ -109,13 +107,13 @@ async def probe_coach(questions: Questions, coach: ProbeCoaches, margin: float) 
     calls = _Calls()
     by_agent = await _null_scores(calls, coach.coach, questions.nulls)
     pairs = await _pair_scores(calls, coach, questions.worked)
-    repeats = await _repeats(calls, coach.coach, questions.worked[:REPEATED])
+    repeats = await _repeats(calls, coach.coach, questions.repeated)
     return ProbeResult(
         rubric=() if coach.rubrics is None else lint(coach.rubrics),
         caps=() if coach.rubrics is None else null_caps(coach.rubrics),
         nulls={agent: null_scores(scores, margin) for agent, scores in by_agent.items()},
         probes=probed(pairs, margin),
-        noise=noise(repeats),
+        noise=noise(repeats, Factor.of([item.case.statement for item in questions.repeated]).codes),
         margin=margin,
         asked=calls.made,
         unscored=calls.unscored,

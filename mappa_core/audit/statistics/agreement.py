@@ -10,12 +10,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
 
 from mappa_core.audit.frame import Factor, Floats, Ints, LabelledScores
+from mappa_core.audit.statistics.jackknife import (
+    FEWEST_PROBLEMS,
+    LEVEL,
+    deviation,
+    freedom,
+    reach,
+    student,
+)
 from mappa_core.audit.statistics.regression import Estimate, clustered_mean
-
-LEVEL = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,10 +142,12 @@ def alpha(scores: Floats) -> float:
 
 
 def alpha_interval(pair: Floats, problems: Ints) -> tuple[float, float]:
-    """The 95 % interval of alpha: log(1 - alpha), jackknifed over problems, with Student's t.
+    """The 95 % interval of alpha: log(1 - alpha), jackknifed over problems.
 
-    Where nothing differs it is as if one further action differed by a point; below three problems
-    alpha could be anything.
+    The lower end is also that with one problem more, of middling size, on which the scorers agree
+    no better than by chance: a kind of problem that they differ about may not be among few. Where
+    nothing differs, so many problems are of such a kind as leave 2.5 % to seeing none. Below three
+    problems alpha could be anything.
 
     Args:
         pair: (2, N) scores.
@@ -148,26 +155,43 @@ def alpha_interval(pair: Floats, problems: Ints) -> tuple[float, float]:
     """
     codes = np.unique(problems, return_inverse=True)[1]
     count = int(codes.max()) + 1
-    if count < 3:
+    if count < FEWEST_PROBLEMS:
         return -1.0, 1.0
     first, second = np.round(2 * pair)
     columns = (np.ones(len(codes)), (first - second) ** 2, first + second, first**2 + second**2)
-    sums = np.column_stack([np.bincount(codes, weights=column) for column in columns])
+    sums = np.zeros((count, len(columns)))
+    np.add.at(sums, codes, np.column_stack(columns))
+    whole, sizes = sums.sum(axis=0), sums[:, 0]
     if not sums[:, 1].any():
-        return 1 - float(_disagreement(sums.sum(axis=0) + np.array([1, 4, 0, 0]))), 1.0
-    left = np.log(np.maximum(_disagreement(sums.sum(axis=0) - sums), 1e-9))
-    middle = float(np.log(_disagreement(sums.sum(axis=0))))
-    error = float(((left - left.mean()) ** 2).sum() * (count - 1) / count) ** 0.5
-    reach = float(special.stdtrit(count - 1, (1 + LEVEL) / 2)) * error
-    low, high = (1 - float(np.exp(middle + end)) for end in (reach, -reach))
+        return ((1 - LEVEL) / 2) ** (1 / count), 1.0
+    middle, end = float(_logarithm(whole)), reach(_logarithm(whole - sums), sizes)
+    more = np.vstack([sums, _by_chance(whole) * sizes.mean()])
+    without = _logarithm(more.sum(axis=0) - more)
+    further = float(_logarithm(more.sum(axis=0))) + student(freedom(sizes)) * deviation(without)
+    low, high = (1 - float(np.exp(each)) for each in (max(middle + end, further), middle - end))
     return max(low, -1.0), high
+
+
+def _by_chance(sums: Floats) -> Floats:
+    """(4,) sums of one action of mean score, on which two scorers are as far apart as any two."""
+    mean, spread = sums[2] / sums[0], float(_spread(sums))
+    return np.array([1, 2 * spread, mean, mean**2 / 2 + spread])
+
+
+def _logarithm(sums: Floats) -> Floats:
+    return np.log(np.maximum(_disagreement(sums), 1e-9))
+
+
+def _spread(sums: Floats) -> Floats:
+    """The variance of all scores."""
+    actions, _, total, squares = np.moveaxis(sums, -1, 0)
+    return (squares - total**2 / (2 * actions)) / (2 * actions - 1)
 
 
 def _disagreement(sums: Floats) -> Floats:
     """1 - alpha of (..., 4) actions, squared differences, sums and squares of both scores."""
-    actions, squared, total, squares = np.moveaxis(sums, -1, 0)
-    spread = (squares - total**2 / (2 * actions)) / (2 * actions - 1)
-    return squared / actions / np.maximum(2 * spread, 1e-9)
+    actions, squared = sums[..., 0], sums[..., 1]
+    return squared / actions / np.maximum(2 * _spread(sums), 1e-9)
 
 
 def weighted_kappa(first: Floats, second: Floats) -> float:

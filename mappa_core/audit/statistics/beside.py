@@ -8,7 +8,9 @@ s of all actions and labels y of some, prediction-powered inference estimates th
 which is unbiased for any c; it is taken as what makes the variance smallest (PPI++, Angelopoulos,
 Duchi & Zrnic, arXiv 2311.01453). A task type's or an agent's difference is that of its cells, each
 with its share of the actions, and so does not depend on how many labels a cell was given. Errors
-are clustered by problem.
+are clustered by problem. Each cell's spread is of its own problems with labels, c of them: it is
+scaled by c / (c - 1), and Student's t has Satterthwaite's degrees of freedom, near 2 where a cell
+of three problems makes up most of the error.
 """
 
 from collections.abc import Iterator
@@ -57,13 +59,24 @@ class Difference:
     """With labels."""
 
 
-def differences(data: LabelledScores) -> Iterator[Difference]:
-    """By task type, agent and both, and between task types; those with labels in every cell."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooFewLabels:
+    """A domain whose difference is not known."""
+
+    domain: Domain
+    cells: tuple[str, ...]
+    """With fewer than `FEWEST` labels: `agent on type`."""
+    labels: int
+    actions: int
+
+
+def differences(data: LabelledScores) -> Iterator[Difference | TooFewLabels]:
+    """By task type, agent and both, and between task types; nothing without any label."""
     data = data.scored()
-    for domain in _domains(data):
-        found = _difference(data, domain)
-        if found is not None:
-            yield found
+    if (data.sampled & ~np.isnan(data.labels)).any():
+        for domain in _domains(data):
+            if (rows := _rows(data, domain)).any():
+                yield _difference(data, domain, rows)
 
 
 def _domains(data: LabelledScores) -> Iterator[Domain]:
@@ -81,15 +94,19 @@ def _domains(data: LabelledScores) -> Iterator[Domain]:
         )
 
 
-def _difference(data: LabelledScores, domain: Domain) -> Difference | None:
-    rows = _rows(data, domain)
+def _difference(data: LabelledScores, domain: Domain, rows: Mask) -> Difference | TooFewLabels:
     kind, agent = data.task_type.codes[rows], data.agent.codes[rows]
-    cell = np.unique(kind * len(data.agent.names) + agent, return_inverse=True)[1]
+    cells, cell = np.unique(kind * len(data.agent.names) + agent, return_inverse=True)
     labelled = data.sampled[rows] & ~np.isnan(data.labels[rows])
     count = np.bincount(cell)
     known = np.bincount(cell[labelled], minlength=len(count))
-    if not len(count) or known.min() < FEWEST:
-        return None
+    if len(short := cells[known < FEWEST]):
+        return TooFewLabels(
+            domain=domain,
+            cells=tuple(_named(data, int(code)) for code in short),
+            labels=int(labelled.sum()),
+            actions=len(cell),
+        )
     scores, apart = data.scores[rows], (data.scores - data.labels)[rows]
     signs = _signs(data, domain, kind)
     weights = _weights(cell, kind if len(domain.types) > 1 else np.zeros_like(kind), signs)
@@ -100,19 +117,26 @@ def _difference(data: LabelledScores, domain: Domain) -> Difference | None:
     # What each action moves the estimate by; summed up by problem, whose actions are alike.
     moved = weights[cell] * trust * (scores - means[cell]) / count[cell]
     moved += np.where(labelled, weights[cell] * (residual - middle[cell]) / known[cell], 0.0)
-    problem = data.problem.codes[rows]
-    clusters = len(np.unique(problem[labelled]))
-    by_problem = np.bincount(problem, weights=moved).astype(np.float64)
+    problem = np.unique(data.problem.codes[rows], return_inverse=True)[1]
+    shape = (len(count), int(problem.max()) + 1)
+    by_problem = np.zeros(shape)
+    np.add.at(by_problem, (cell, problem), moved)
+    seen = np.zeros(shape, dtype=bool)
+    seen[cell[labelled], problem[labelled]] = True
     value = float((weights * (trust * means + middle)).sum())
     return Difference(
         domain=domain,
-        # The means of the cells, and what is taken of the scores, were fitted to the labels.
-        estimate=_estimate(value, by_problem, clusters, len(count) + (trust > 0)),
+        estimate=_estimate(value, by_problem, seen, fitted=int(trust > 0)),
         trust=trust,
         labels=int(labelled.sum()),
         actions=len(cell),
-        problems=clusters,
+        problems=int(seen.any(axis=0).sum()),
     )
+
+
+def _named(data: LabelledScores, code: int) -> str:
+    kind, agent = divmod(code, len(data.agent.names))
+    return f"{data.agent.names[agent]} on {data.task_type.names[kind]}"
 
 
 def _rows(data: LabelledScores, domain: Domain) -> Mask:
@@ -152,24 +176,35 @@ def _trust(scores: Floats, apart: Floats, cell: Ints, labelled: Mask) -> float:
     return float(np.clip(slope * rest / len(scores), 0, 1))
 
 
-def _estimate(value: float, moved: Floats, labelled: int, fitted: int) -> Estimate:
+def _estimate(value: float, moved: Floats, seen: Mask, fitted: int) -> Estimate:
     """The estimate with its error.
 
     Args:
         value: Of the difference.
-        moved: By problem, what its actions move it by.
-        labelled: Problems with labels.
-        fitted: How many numbers were fitted to the labels.
+        moved: (cells, problems) what a problem's actions of a cell move it by.
+        seen: (cells, problems) whether any of them has a label.
+        fitted: How many numbers, beside the mean of each cell, were fitted to the labels.
     """
-    freedom = labelled - fitted
-    if freedom < 1:
+    problems = seen.sum(axis=1)
+    freedom = float((problems - 1).sum())
+    if problems.min() < FEWEST or freedom <= fitted:
         return Estimate(
             value=value, standard_error=float("inf"), degrees_of_freedom=0.0, p_value=1.0
         )
-    error = float((moved**2).sum() * labelled / freedom) ** 0.5
+    scaled = moved * (problems / (problems - 1))[:, None] ** 0.5
+    left = 1 - fitted / freedom
+    error = float((scaled.sum(axis=0) ** 2).sum() / left) ** 0.5
+    if error == 0:
+        return Estimate(
+            value=value, standard_error=0.0, degrees_of_freedom=freedom - fitted, p_value=1.0
+        )
+    # What each problem is expected to add, of its cells' own: those of one problem go together.
+    variances = (scaled**2).sum(axis=1)
+    expected = ((variances / (problems * (problems - 1)) ** 0.5)[:, None] * seen).sum(axis=0)
+    freedom = left * float(variances.sum()) ** 2 / float((expected**2).sum())
     return Estimate(
         value=value,
         standard_error=error,
-        degrees_of_freedom=float(freedom),
-        p_value=p_value(value, error, freedom) if error > 0 else 1.0,
+        degrees_of_freedom=freedom,
+        p_value=p_value(value, error, freedom),
     )

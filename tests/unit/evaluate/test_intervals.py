@@ -12,18 +12,18 @@ LEAST = 0.92
 
 
 def test_a_change_of_few_problems_by_hand() -> None:
-    # s^2 = (0 + 1 / 4) / 4, and t(3) = 3.182 for 95 %.
-    low, high = few_changes(np.full(4, 0.5), 4)
-    reach = 3.1824 * (1 / 16 / 4) ** 0.5
+    # s^2 = (0 + 2) / 16, and t(15) = 2.1314 for 95 %.
+    low, high = few_changes(np.full(16, 0.5))
+    reach = 2.1314 * (2 / 16 / 16) ** 0.5
     assert (low, high) == pytest.approx((0.5 - reach, 0.5 + reach), abs=1e-4)
-    assert few_changes(np.array([0.5]), 9) == (-1.0, 1.0)
+    assert few_changes(np.array([0.5])) == (-1.0, 1.0)
 
 
 def test_a_share_of_no_success_has_the_binomial_interval() -> None:
     # 1 - 0.025^(1 / 20).
-    assert share_interval(np.zeros(20), 4) == pytest.approx((0.0, 0.16843), abs=1e-5)
-    assert share_interval(np.ones(20), 4) == pytest.approx((0.83157, 1.0), abs=1e-5)
-    assert share_interval(np.array([0.3]), 4) == (0.0, 1.0)
+    assert share_interval(np.zeros(20)) == pytest.approx((0.0, 0.16843), abs=1e-5)
+    assert share_interval(np.ones(20)) == pytest.approx((0.83157, 1.0), abs=1e-5)
+    assert share_interval(np.array([0.3])) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize("problems", [6, 12, 20, 48])
@@ -36,8 +36,32 @@ def test_a_gain_on_few_problems_is_covered(problems: int, episodes: int) -> None
     everywhere = rng.beta(0.2, 0.8, 200_000).clip(1e-9, 1 - 1e-9)
     gain = float((special.expit(special.logit(everywhere) + 1.5) - everywhere).mean())
     drawn = rng.binomial(episodes, after) - rng.binomial(episodes, before)
-    ends = np.array([few_changes(row, episodes) for row in drawn / episodes])
+    ends = np.array([few_changes(row) for row in drawn / episodes])
     assert ((ends[:, 0] <= gain) & (gain <= ends[:, 1])).mean() >= LEAST
+
+
+@pytest.mark.parametrize("problems", [6, 12, 20, 48])
+@pytest.mark.parametrize("episodes", [1, 8, 32])
+@pytest.mark.parametrize("rare", [0.06, 0.1, 0.2])
+def test_a_gain_of_rare_problems_is_covered(problems: int, episodes: int, rare: float) -> None:
+    """A share of problems goes from .02 to .98, others stay at .02; 32 episodes know them well."""
+    rng = np.random.default_rng([problems, episodes])
+    after = np.where(rng.random((RUNS, problems)) < rare, 0.98, 0.02)
+    drawn = rng.binomial(episodes, after) - rng.binomial(episodes, 0.02, after.shape)
+    ends = np.array([few_changes(row) for row in drawn / episodes])
+    gain = 0.96 * rare
+    assert ((ends[:, 0] <= gain) & (gain <= ends[:, 1])).mean() >= LEAST
+
+
+@pytest.mark.parametrize("problems", [8, 12, 20])
+def test_losses_of_rare_problems_make_no_gain(problems: int) -> None:
+    """A tenth falls from .95 to .02, the others rise by as much in all: the true gain is 0."""
+    rng = np.random.default_rng(problems)
+    rare = rng.random((RUNS, problems)) < 0.1
+    after = rng.binomial(32, np.where(rare, 0.02, 0.3 + 0.093 / 0.9))
+    before = rng.binomial(32, np.where(rare, 0.95, 0.3))
+    ends = np.array([few_changes(row) for row in (after - before) / 32])
+    assert (ends[:, 0] > 0).mean() <= 0.04
 
 
 @pytest.mark.parametrize("tasks", [4, 6, 12, 20])
@@ -54,7 +78,7 @@ def test_a_fall_of_errors_on_few_tasks_is_covered(tasks: int, episodes: int) -> 
 
     constants, skill = rng.uniform(20, 40, shape[:2]), rng.uniform(0.3, 1.0, shape[:2])
     changes = errors(0.2, constants, 0.7 * skill) - errors(0.6, constants, skill)
-    ends = np.array([few_changes(row, episodes, 40.0) for row in changes])
+    ends = np.array([few_changes(row, 40.0) for row in changes])
     # 30 and 0.65 on average; exp(normal(0, 0.2)) has the mean exp(0.02).
     worked = 30 * 0.65 * np.exp(0.02)
     fall = (0.2 * 30 + 0.8 * 0.7 * worked) - (0.6 * 30 + 0.4 * worked)
@@ -73,5 +97,17 @@ def test_pass_at_k_is_covered(a: float, b: float, problems: int) -> None:
 
     truth = float((1 - (1 - rng.beta(a, b, 200_000)) ** 4).mean())
     drawn = passes(rng.beta(a, b, (RUNS, problems)))
-    ends = np.array([share_interval(row, 8) for row in drawn])
+    ends = np.array([share_interval(row) for row in drawn])
+    assert ((ends[:, 0] <= truth) & (truth <= ends[:, 1])).mean() >= LEAST
+
+
+@pytest.mark.parametrize("problems", [5, 12, 20, 64])
+@pytest.mark.parametrize("episodes", [1, 8, 32])
+@pytest.mark.parametrize("rest", [0.02, 0.3])
+def test_success_of_rare_problems_is_covered(problems: int, episodes: int, rest: float) -> None:
+    """A tenth of the problems is nearly always solved."""
+    rng = np.random.default_rng([problems, episodes])
+    rates = np.where(rng.random((RUNS, problems)) < 0.1, 0.98, rest)
+    ends = np.array([share_interval(row / episodes) for row in rng.binomial(episodes, rates)])
+    truth = 0.1 * 0.98 + 0.9 * rest
     assert ((ends[:, 0] <= truth) & (truth <= ends[:, 1])).mean() >= LEAST

@@ -1,5 +1,6 @@
 import asyncio
 import dataclasses
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -161,6 +162,15 @@ def test_a_coach_is_asked_before_training() -> None:
     assert found.verdict == "biased"
     titles = [table.title for table in before_tables(found)]
     assert titles == ["What doing nothing earns", "The same work, one thing changed", "Noise floor"]
+
+
+def test_repeats_are_of_as_many_problems_as_there_are() -> None:
+    """Six of each of four types: one action of each of twelve, over agents, right and wrong."""
+    asked = questions(TrainConfig()).repeated
+    assert len({item.case.statement for item in asked}) == len(asked) == cases.REPEATED
+    kinds = Counter((item.case.agent, item.outcome.success) for item in asked)
+    assert kinds == dict.fromkeys(kinds, 2)
+    assert len(kinds) == 6
 
 
 class Knowing:
