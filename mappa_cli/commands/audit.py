@@ -190,6 +190,7 @@ def _audit(
             "observational": result.observational,
             "margin": margin,
             "look": audited.seen.look,
+            "look_counted": audited.seen.counted,
             **_rates(audited.rates),
             "correction": made,
             "drift": _drift(result.drift),
@@ -237,7 +238,7 @@ def _print(audited: "RunAudit", correction: str | None) -> None:
         console.print(said_of(rate))
     if correction is not None:
         console.print(f"train with it: audit.correction={correction}")
-    if audited.seen.look > 1:
+    if audited.seen.look > 1 or not audited.seen.counted:
         console.print(look_of(audited.seen))
     for line in watch_lines(audited):
         console.print(line)

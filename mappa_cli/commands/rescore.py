@@ -36,7 +36,12 @@ def rescore(
     rubric_set: Annotated[
         str | None, typer.Option("--rubric", help="Rubric set; default the run's.")
     ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Actions, at most.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit", min=1, help="So many actions, drawn at random; more later keep these."
+        ),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before spending.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -83,7 +88,7 @@ class RescoreRequest:
     changes: Sequence[str]
     """Overrides of the coach's configuration."""
     limit: int | None = None
-    """Actions, at most."""
+    """Actions, drawn at random; None for all."""
     ask: bool
     """Whether to ask before spending."""
 

@@ -86,6 +86,7 @@ def experiment(table: ArrowTable) -> Experiment:
         problem=factor(table, "problem_id"),
         task_type=factor(table, "task_type"),
         agent=factor(table, "agent"),
+        iteration=floats(table, "iteration").astype(np.int64),
         success=floats(table, "success"),
         change=factor(table, "change"),
         put=factor(table, "put"),

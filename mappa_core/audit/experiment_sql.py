@@ -4,8 +4,8 @@
 
 EXPERIMENT = """FROM (
     SELECT rescored.action_id, rescored.problem_id, rescored.task_type, rescored.agent,
-           rescored.success, rescored.change, rescored.put, rescored.unseen, rescored.score,
-           trained.score AS stored
+           rescored.iteration, rescored.success, rescored.change, rescored.put, rescored.unseen,
+           rescored.score, trained.score AS stored
     FROM audit.experiment_scores AS rescored
     JOIN audit.action_scores AS trained USING (run_id, action_id, coach, coach_model, rubric_sha256)
     WHERE run_id = '{run}' AND trained.trained
@@ -24,7 +24,7 @@ def paired(one: str, other: str, difference: str = "one.score - other.score") ->
 WITH plain AS (
     SELECT action_id, score AS plain {EXPERIMENT} WHERE change = 'as it was'
 ), asked AS (
-    SELECT action_id, problem_id, task_type, agent, success, change, put, stored,
+    SELECT action_id, problem_id, task_type, agent, iteration, success, change, put, stored,
            CASE WHEN unseen THEN plain ELSE score END AS score
     {EXPERIMENT} JOIN plain USING (action_id)
 ), pairs AS (

@@ -76,6 +76,8 @@ class AuditInput:
     """In points."""
     look: int = 1
     """How often the run was audited as it grew, this time included."""
+    counted: bool = True
+    """Whether this time is written down, so that the next one is a later look."""
     alerts: tuple[Finding, ...] = ()
     """What was said while it trained; shown, never written again."""
 

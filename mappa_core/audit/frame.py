@@ -181,6 +181,8 @@ class Experiment:
     task_type: Factor
     """The problem's own, whatever the coach was told."""
     agent: Factor
+    iteration: Ints
+    """In which the action was played and scored."""
     success: Floats
     """1 right, 0 wrong, NaN where the episode has no outcome."""
     change: Factor

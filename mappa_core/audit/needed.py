@@ -17,6 +17,7 @@ from mappa_core.audit.findings import AuditInput, AuditResult
 from mappa_core.audit.frame import Frame
 from mappa_core.audit.statistics.noise import noise
 from mappa_core.audit.statistics.paired import ALIKE, PairedEffect
+from mappa_core.audit.statistics.pairs import TODAY
 from mappa_core.audit.statistics.verdicts import ALPHA, POWER
 
 FIRST_EXPERIMENT = 200
@@ -155,7 +156,12 @@ def _after_experiment(seen: AuditInput, effects: tuple[PairedEffect, ...]) -> st
             f"it that trained, by `mappa audit {name} --against`"
         )
     undecided = [
-        each for each in effects if each.judged is not None and each.verdict == "cannot tell"
+        each
+        for each in effects
+        if each.judged is not None
+        and each.verdict == "cannot tell"
+        # Equivalence does not take that each part is seen to be as it was.
+        and (each.rule != "as stored" or each.subject == TODAY)
     ]
     factors = (1 + each.judged.more_actions / each.actions for each in undecided if each.judged)
     scored = int((~np.isnan(seen.frame.score)).sum())

@@ -38,7 +38,7 @@ def audit_run(
         store: Where it is.
         name: Name, id or a prefix of either.
         margin: Biases below this many points do not matter.
-        record: Whether to write the findings down.
+        record: Whether to write the findings down; a look that is not is not counted either.
         simulations: Simulated runs behind each rate; 0 for none.
 
     Raises:
@@ -46,7 +46,7 @@ def audit_run(
     """
     seen = _read(store, name, margin)
     looked, number = _look(store, seen)
-    seen = replace(seen, look=number)
+    seen = replace(seen, look=number, counted=record)
     result = audit(seen)
     if record:
         store.add([looked])

@@ -41,12 +41,13 @@ def effect(
     """A regression's effect: the sum of `value` over rows, each times its weighted columns.
 
     Args:
-        weights: (X'X)^-1 c, of each of the regression's columns in SQL.
+        weights: (X'X)^-1 c, of each of the regression's columns in SQL; all 0 for no effect.
         value: What is explained.
         rows: Those that were fitted.
         counted: Which of them the finding counts.
     """
     terms = [f"{weight!r} * {column}" for column, weight in weights.items() if weight]
+    terms = terms or ["NULL::float8"]
     return f"""
 SELECT sum(({value}) * (
            {(chr(10) + "         + ").join(terms)})) AS estimate,

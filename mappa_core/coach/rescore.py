@@ -13,6 +13,7 @@ from mappa_core.coach.forecast import Forecast, forecast
 from mappa_core.coach.protocols import Coach
 from mappa_core.coach.rubrics import RubricSet
 from mappa_core.coach.scoring import ScorePlan, give_scores, missing_scores
+from mappa_core.core import ids
 from mappa_core.core.concurrency import together
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.runs import Run
@@ -80,22 +81,31 @@ def plan_rescoring(
     config: CoachConfig,
     limit: int | None,
 ) -> RescoreJob:
-    """Find the training actions of `run` that lack a score of the plan, at most `limit` of them."""
+    """Find the training actions of `run` that lack a score of the plan.
+
+    With a limit, among so many that are drawn at random: the same each time, and also among more.
+    """
     chosen: list[tuple[str, frozenset[UUID]]] = []
-    expected, left = Forecast(), limit if limit is not None else 2**63
+    expected, drawn = Forecast(), None if limit is None else _drawn(store, run, limit)
+    plan = plan if drawn is None else replace(plan, actions=frozenset(drawn))
+    asked = None if drawn is None else set(drawn.values())
     for summary in store.episodes.list_episodes(run.id):
-        if summary.phase != "train" or left <= 0:
+        if summary.phase != "train" or (asked is not None and summary.id not in asked):
             continue
         episode = store.episodes.get_episode(str(summary.id))
         missing = missing_scores(episode, plan, store.scores.scores_of_episode(episode.id))
-        actions = frozenset(list(dict.fromkeys(one.action_id for one in missing))[:left])
-        left -= len(actions)
-        if actions:
-            chosen.append((str(summary.id), actions))
+        if missing:
+            chosen.append((str(summary.id), frozenset(one.action_id for one in missing)))
         if rubrics is not None:
-            cases = [one.case for one in missing if one.action_id in actions]
-            expected += forecast(cases, rubrics, config)
+            expected += forecast([one.case for one in missing], rubrics, config)
     return RescoreJob(actions=tuple(chosen), expected=expected)
+
+
+def _drawn(store: Store, run: Run, count: int) -> dict[UUID, UUID]:
+    """The episodes of `count` actions: of all in the order of a hash, the first."""
+    episodes = store.episodes.episodes_by_action(run.id, "train")
+    order = sorted(episodes, key=lambda action: ids.content_id("rescore", action))
+    return {action: episodes[action] for action in order[:count]}
 
 
 async def rescore(

@@ -143,6 +143,19 @@ class Episodes(Repository):
         )
         return tuple(record_of(EpisodeSummary, row) for row in connection.execute(query).mappings())
 
+    @transaction
+    def episodes_by_action(
+        self, connection: Connection, run_id: UUID, phase: Phase
+    ) -> dict[UUID, UUID]:
+        """The episode of every action of a run's closed episodes of one phase."""
+        query = (
+            select(ACTION.c.id, ACTION.c.episode_id)
+            .join_from(ACTION, EPISODE)
+            .where(EPISODE.c.run_id == run_id, EPISODE.c.phase == phase)
+            .where(EPISODE.c.stop_reason.is_not(None))
+        )
+        return dict(connection.execute(query).tuples().all())
+
 
 def _close(connection: Connection, episode: Episode) -> bool:
     """Write the end of an episode that has none; tell whether it had none."""

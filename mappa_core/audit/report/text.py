@@ -70,10 +70,16 @@ def said_of(rate: Rate | Unknowable) -> str:
 
 
 def look_of(seen: AuditInput) -> str:
-    """Which look at the run this is, and what an alarm takes at it."""
-    return (
+    """Which look at the run this is, what an alarm takes at it, and whether it is counted."""
+    said = (
         f"look {seen.look} at this run: an alarm takes p < {ALPHA * spent(seen.look):.2g} over all "
         f"comparisons, so that at most {ALPHA:.0%} of honest coaches are ever accused"
+    )
+    if seen.counted:
+        return said
+    return (
+        f"{said}; nothing is written, so this look is not counted: each repeat as the run grows "
+        f"is look {seen.look} again, and together they accuse more"
     )
 
 

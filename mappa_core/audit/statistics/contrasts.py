@@ -1,10 +1,13 @@
 """Which comparisons the audit makes: the gaps between task types, for equal work.
 
     main      every pair of types, over all episodes and within right and within wrong ones
-    cells     the same for each agent; in each quarter of the iterations; right minus wrong work,
-              which is what a group baseline learns from; and length, per doubling
+    cells     the same for each agent, in each quarter of the iterations, and for each agent in each
+              quarter; right minus wrong work, which is what a group baseline learns from; and
+              length, per doubling
 
-Biases can cancel over outcomes, agents and time, so each has comparisons of its own. Of three types
+Biases can cancel over outcomes, agents and time, so each, and each two and three of them together,
+has comparisons of its own. A part of the run in which a pair of types that it trained on cannot be
+compared has a comparison that tells nothing: no bias there is ruled out. Of three types
 or more every pair is compared: against the mean of the others, one type that is paid too much makes
 the innocent look paid too little. What else goes with score is an association: it may be deserved,
 and is never called bias.
@@ -12,7 +15,7 @@ and is never called bias.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations, product
 
 import numpy as np
 
@@ -21,13 +24,17 @@ from mappa_core.audit.records import Stratum
 from mappa_core.audit.statistics.design import (
     Regression,
     Work,
+    constant,
     split_design,
     whole_design,
 )
 from mappa_core.audit.statistics.layout import agent_turns, windows
 from mappa_core.audit.statistics.observational import Gap, Word
-from mappa_core.audit.statistics.regression import estimable
+from mappa_core.audit.statistics.regression import Estimate, estimable
 from mappa_core.audit.statistics.sensitivity import unknown
+
+NOT_KNOWN = Estimate(value=np.nan, standard_error=np.inf, degrees_of_freedom=0.0, p_value=1.0)
+"""Of a comparison that cannot be made."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +43,7 @@ class Contrast:
 
     model: Regression
     weights: Floats
+    """All 0 where the rows cannot be compared."""
     factor: str
     """`task_type`, `length`, or what an association is with."""
     subject: str
@@ -63,7 +71,7 @@ class Contrast:
         """What the verdict needs to know."""
         outcome = float(self.outcome @ self.model.fitted.coefficients)
         return Gap(
-            estimate=self.model.estimate(self.weights),
+            estimate=self.model.estimate(self.weights) if self.weights.any() else NOT_KNOWN,
             unknown=unknown(self.model, self.weights, outcome),
             actions=int(self.rows.sum()),
             at_most=self.at_most,
@@ -86,19 +94,33 @@ def cell_contrasts(frame: Frame) -> Iterator[Contrast]:
         return
     yield from _discrimination(work)
     yield from _length(work)
-    agents = work.frame.agent.present()
-    for code in agents if len(agents) > 1 else ():
-        name = work.frame.agent.names[code]
-        part = work.take(work.frame.agent.codes == code, f"agent = '{_escaped(name)}'")
+    types: dict[str, tuple[int, ...]] = {}
+    for name, part in _agents(work):
+        types[name] = part.frame.task_type.present()
         if _comparable(part):
             yield from _whole(part, name)
             yield from _split(part, name)
-    quarters = windows(work.frame.iteration)
-    for first, last in quarters if len(quarters) > 1 else ():
+    for cell, quarter in _quarters(frame):
+        yield from _within(work, quarter, work.frame.task_type.present(), cell)
+        for name, part in _agents(quarter):
+            yield from _within(work, part, types[name], f"{name}, {cell}")
+
+
+def _agents(work: Work) -> Iterator[tuple[str, Work]]:
+    """Yield each agent's name and work, where there are several."""
+    agents = work.frame.agent.present()
+    for code in agents if len(agents) > 1 else ():
+        name = work.frame.agent.names[code]
+        yield name, work.take(work.frame.agent.codes == code, f"agent = '{_escaped(name)}'")
+
+
+def _quarters(frame: Frame) -> Iterator[tuple[str, Work]]:
+    """Yield the quarters of the iterations, in words, and their work, where there are several."""
+    parts = windows(frame.iteration[~np.isnan(frame.success)])
+    for first, last in parts if len(parts) > 1 else ():
         inside = (frame.iteration >= first) & (frame.iteration <= last)
         part = Work.of(frame, inside, f"iteration BETWEEN {first} AND {last}")
-        if _comparable(part):
-            yield from _whole(part, f"iterations {first} to {last}")
+        yield f"iterations {first} to {last}", part
 
 
 def contrasts_of(frame: Frame) -> tuple[list[Contrast], list[Contrast]]:
@@ -152,6 +174,40 @@ def _split(work: Work, cell: str = "") -> Iterator[Contrast]:
     model = Regression.of(work, split_design(work))
     yield from _pairs(model, "right", "/right", cell)
     yield from _pairs(model, "wrong", "/wrong", cell)
+
+
+def _within(work: Work, part: Work, types: tuple[int, ...], cell: str) -> Iterator[Contrast]:
+    """Yield every pair of types over a part's episodes and by outcome, as far as it played them.
+
+    Args:
+        work: The run's.
+        part: Of it.
+        types: Codes of those to compare.
+        cell: The part in words.
+    """
+    made: set[tuple[str, str, Stratum]] = set()
+    for each in chain(_whole(part, cell), _split(part, cell)) if _comparable(part) else ():
+        made.add((each.subject, each.against, each.stratum))
+        yield each
+    names = work.frame.task_type.names
+    for (against, subject), stratum in product(combinations(types, 2), _COUNTED):
+        rows = _inside(part.frame, stratum) & np.isin(
+            part.frame.task_type.codes, (subject, against)
+        )
+        if rows.any() and (names[subject], names[against], stratum) not in made:
+            model = Regression.of(work, (constant(work),))
+            yield Contrast(
+                model=model,
+                weights=np.zeros(1),
+                factor="task_type",
+                subject=names[subject],
+                against=names[against],
+                stratum=stratum,
+                cell=cell,
+                rows=work.scored & np.isin(work.places, part.places[rows]),
+                counted=f"{part.where} AND {_COUNTED[stratum]}",
+                types=len(types),
+            )
 
 
 def _pairs(model: Regression, stratum: Stratum, suffix: str, cell: str) -> Iterator[Contrast]:

@@ -43,6 +43,8 @@ class Work:
     """The rows as SQL, with the columns `skill_others`, `skill_own` and `surprise`."""
     places: Ints
     """(N,) where the rows are among the run's."""
+    where: str
+    """Which of them they are, in SQL."""
 
     @classmethod
     def of(cls, frame: Frame, inside: Mask | None = None, where: str = "true") -> "Work":
@@ -65,7 +67,7 @@ class Work:
             if name == stratum
         }
         source = sql.with_skill(table, where)
-        return cls(frame=rows, skills=skills, source=source, places=places)
+        return cls(frame=rows, skills=skills, source=source, places=places, where=where)
 
     def take(self, rows: Mask, where: str) -> "Work":
         """Some of the rows; the difficulty of their problems stays what all rows say."""
@@ -75,6 +77,7 @@ class Work:
             skills=skills,
             source=f"{self.source} AND {where}",
             places=self.places[rows],
+            where=f"{self.where} AND {where}",
         )
 
     @property
@@ -191,7 +194,7 @@ def whole_design(work: Work) -> tuple[Column, ...]:
             sql="success::int",
             measures_difficulty=True,
         )
-        return (_constant(work), outcome, *_types(work), *controls(work))
+        return (constant(work), outcome, *_types(work), *controls(work))
     hard = (
         Column(
             name="outcome:right", values=skills.surprise, sql="surprise", measures_difficulty=True
@@ -204,13 +207,13 @@ def whole_design(work: Work) -> tuple[Column, ...]:
             follows=skills.others_follow,
         ),
     )
-    return (_constant(work), *hard, *_types(work), *controls(work))
+    return (constant(work), *hard, *_types(work), *controls(work))
 
 
 def split_design(work: Work) -> tuple[Column, ...]:
     """Columns for comparisons within right and within wrong episodes."""
     right = work.frame.success
-    parts = [_constant(work), Column(name="outcome:right", values=right, sql="success::int")]
+    parts = [constant(work), Column(name="outcome:right", values=right, sql="success::int")]
     if work.skills.measured:
         own, follow = work.skills.own, work.skills.own_follow
         parts += [
@@ -229,7 +232,8 @@ def split_design(work: Work) -> tuple[Column, ...]:
     return (*parts, *_types(work, split=True), *controls(work))
 
 
-def _constant(work: Work) -> Column:
+def constant(work: Work) -> Column:
+    """The column that every regression has."""
     return Column(name="constant", values=np.ones(len(work.frame)), sql="1")
 
 

@@ -82,7 +82,7 @@ def task_type_effects(
 def cell_effects(
     frame: Frame, main: Sequence[Effect], margin: float = MARGIN_POINTS, look: int = 1
 ) -> tuple[Effect, ...]:
-    """The same by agent, by quarter of the run and right against wrong; and length.
+    """The same by agent, by quarter of the run, by both, and right against wrong; and length.
 
     Args:
         frame: The run's actions.

@@ -7,9 +7,9 @@ from mappa_core.audit.frame import Floats, Frame, Ints
 WINDOWS = 4
 
 
-def windows(iteration: Ints) -> tuple[tuple[int, int], ...]:
-    """First and last of each quarter of the iterations."""
-    parts = np.array_split(numbers := np.unique(iteration), min(WINDOWS, max(len(numbers), 1)))
+def windows(iteration: Ints, count: int = WINDOWS) -> tuple[tuple[int, int], ...]:
+    """First and last of each quarter of the iterations, or of each of `count` parts."""
+    parts = np.array_split(numbers := np.unique(iteration), min(count, max(len(numbers), 1)))
     return tuple((int(part[0]), int(part[-1])) for part in parts if len(part))
 
 

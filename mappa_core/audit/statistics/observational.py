@@ -69,7 +69,9 @@ class Gap:
         """The gap of a part: unmeasured difficulty could do there what it could in the whole."""
         own = self.unknown
         measured, outcome = max(own.measured, whole.measured), max(own.outcome, whole.outcome)
-        return replace(self, unknown=replace(own, measured=measured, outcome=outcome))
+        if (measured, outcome) == (own.measured, own.outcome):
+            return self
+        return replace(self, unknown=own.where(measured, outcome))
 
 
 def judge_observed(

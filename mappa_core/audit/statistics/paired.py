@@ -91,12 +91,13 @@ def experiment_effects(
 def experiment_verdict(effects: Sequence[PairedEffect]) -> Verdict:
     """Biased if a change that must not matter does; equivalent if none does.
 
-    Equivalence is of the coach that was asked, so it takes one that scores, over all actions and
-    for no type otherwise, as it did when the run was trained.
+    Equivalence is of the coach that was asked, so it takes one that scores, over all actions, as
+    it did when the run was trained, and otherwise in no part that could be seen.
     """
     found = overall([each.judged.verdict for each in _of(effects, "must not") if each.judged])
-    today = {each.subject: each.verdict for each in _of(effects, "as stored")}
-    moved = "biased" in today.values() or today.get(TODAY) != "equivalent"
+    today = _of(effects, "as stored")
+    same = [each.verdict for each in today if each.subject == TODAY] == ["equivalent"]
+    moved = not same or "biased" in [each.verdict for each in today]
     return "cannot tell" if found == "equivalent" and moved else found
 
 

@@ -19,6 +19,7 @@ from mappa_core.audit import sql
 from mappa_core.audit.experiment_sql import paired
 from mappa_core.audit.frame import Experiment, Factor, Floats, Ints, Mask
 from mappa_core.audit.records import Change
+from mappa_core.audit.statistics.layout import windows
 
 Rule: TypeAlias = Literal["must not matter", "must not pay", "may matter", "as stored"]
 TODAY = "asked today"
@@ -173,7 +174,11 @@ def _names(scorings: _Scorings) -> Iterator[Pairs]:
 
 
 def _today(scorings: _Scorings) -> Iterator[Pairs]:
-    """The plain scoring against the one that trained: of all actions, and type by type."""
+    """The plain scoring against the one that trained: of all actions, and type by type.
+
+    And of each type in each half of the iterations by outcome and agent: a bias that the coach had
+    then, and has not now, may cancel over these.
+    """
     data, plain = scorings.data, scorings.rows("as it was")
     yield _since_stored(scorings, TODAY, plain, "")
     for code in data.task_type.present():
@@ -181,6 +186,14 @@ def _today(scorings: _Scorings) -> Iterator[Pairs]:
         rows = plain & (data.task_type.codes == code)
         where = f" AND one.task_type = {sql.quoted(name)}"
         yield _since_stored(scorings, f"{name}, {TODAY}", rows, where)
+        halves = windows(data.iteration, 2)
+        for first, last in halves if len(halves) > 1 else ():
+            half = rows & (data.iteration >= first) & (data.iteration <= last)
+            during = f"{where} AND one.iteration BETWEEN {first} AND {last}"
+            subject = f"{name}, iterations {first} to {last}, {TODAY}"
+            for stratum, inside, condition in _strata(data):
+                pairs = _since_stored(scorings, subject, half & inside, during + condition)
+                yield replace(pairs, stratum=stratum)
 
 
 def _since_stored(scorings: _Scorings, subject: str, rows: Mask, where: str) -> Pairs:

@@ -11,6 +11,7 @@ robustness   the sensitivity value of Cinelli & Hazlett (2020, Making Sense of S
              for. RV = (sqrt(f^4 + 4 f^2) - f^2) / 2, with f^2 the partial odds of the gap.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,10 +45,20 @@ class Unknown:
         """
         return max(self.measured, self.outcome)
 
+    def where(self, measured: float, outcome: float) -> "Unknown":
+        """The same of a gap that measured difficulty and outcomes move so far."""
+        return Unknown(
+            missing_low=self.missing_low,
+            missing_high=self.missing_high,
+            measured=measured,
+            outcome=outcome,
+            square=self.square,
+        )
+
     def robustness(self, points: float) -> float:
         """The sensitivity value in [0, 1] of moving the gap by so many points."""
         odds = self.square * points**2
-        return float((np.sqrt(odds**2 + 4 * odds) - odds) / 2)
+        return (math.sqrt(odds**2 + 4 * odds) - odds) / 2
 
 
 NOTHING = Unknown(missing_low=0.0, missing_high=0.0, measured=0.0, outcome=0.0, square=0.0)

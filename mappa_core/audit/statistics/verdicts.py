@@ -20,6 +20,7 @@ Verdict: TypeAlias = Literal["biased", "equivalent", "cannot tell"]
 ALPHA = 0.05
 POWER = 0.8
 """How sure `more_actions` wants to be."""
+_REACH = float(special.ndtri(1 - ALPHA) + special.ndtri((1 + POWER) / 2))
 MARGIN_POINTS = 0.5
 """Biases below this do not matter, unless the reader says otherwise."""
 
@@ -81,7 +82,7 @@ def equivalence_p(estimate: Estimate, margin: float) -> float:
     if math.isinf(estimate.standard_error):
         return 1.0
     freedom = max(estimate.degrees_of_freedom, MIN_DF)
-    return float(stats.t.sf(room / estimate.standard_error, freedom))
+    return float(special.stdtr(freedom, -room / estimate.standard_error))
 
 
 def more_actions(estimate: Estimate, actions: int, margin: float) -> int:
@@ -93,8 +94,7 @@ def more_actions(estimate: Estimate, actions: int, margin: float) -> int:
     """
     if math.isinf(estimate.standard_error):
         return actions
-    wanted = margin / float(special.ndtri(1 - ALPHA) + special.ndtri((1 + POWER) / 2))
-    factor = (estimate.standard_error / wanted) ** 2
+    factor = (estimate.standard_error * _REACH / margin) ** 2
     # Nearly precise enough, yet undecided: the bias is close to the margin; halve the error.
     factor = factor if factor > 1 else 4.0
     return math.ceil(actions * (factor - 1))

@@ -46,6 +46,7 @@ def asked(world: StressWorld, rng: np.random.Generator, actions: int) -> Experim
         problem=problem_factor(np.tile(work.problem, times)),
         task_type=Factor(codes=np.tile(work.task_type, times), names=type_names(world)),
         agent=Factor(codes=np.tile(work.agent, times), names=AGENTS),
+        iteration=np.tile(work.iteration, times),
         success=np.tile(work.success, times),
         change=Factor.of([change for change, _, _ in changed for _ in sample]),
         put=Factor.of(put),

@@ -189,6 +189,7 @@ def test_a_restored_backup_gives_the_same_audit_and_is_not_written_to(
     monkeypatch.delenv("MAPPA_DATABASE_URL")
     there = json.loads(mappa(RUN, "--json", "--simulations", "0", "--database", other).stdout)
     assert there["findings"] == here["findings"]
+    assert (here["look_counted"], there["look_counted"]) == (True, False)
     audit = AuditStore.open(other)
     assert audit.findings(make_run(RUN).id) == ()
     audit.close()

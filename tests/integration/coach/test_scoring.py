@@ -223,6 +223,8 @@ def test_rescoring_is_limited_resumable_and_touches_no_training_score(
     assert part.expected.cost_usd > 0
     result = asyncio.run(rescore(store, plan, part, done.append))
     assert (result.scored, result.unscored, sum(done)) == (5, 0, 5)
+    assert plan_rescoring(store, run, plan, RUBRICS, config, 5).count == 0
+    assert plan_rescoring(store, run, plan, RUBRICS, config, 8).count == 3
     rest = plan_rescoring(store, run, plan, RUBRICS, config, None)
     assert rest.count == 7
     asyncio.run(rescore(store, plan, rest, done.append))
@@ -233,6 +235,22 @@ def test_rescoring_is_limited_resumable_and_touches_no_training_score(
         ("rule", True): 12,
         ("gemini", False): 12,
     }
+
+
+def test_a_limited_rescoring_draws_from_the_whole_run(
+    store: Store, run: Run, play: PlayEpisode
+) -> None:
+    for number in range(12):
+        play(number)
+    plan, config = ScorePlan(coach=RuleCoach("mathchat"), trains=False), CoachConfig()
+    episodes = [str(each.id) for each in store.episodes.list_episodes(run.id)]
+    few, more = (
+        dict(plan_rescoring(store, run, plan, None, config, limit).actions) for limit in (6, 12)
+    )
+    assert sum(map(len, few.values())) == 6
+    assert all(actions <= more[episode] for episode, actions in few.items())
+    # The first four episodes have twelve actions.
+    assert not set(more) <= set(episodes[:4])
 
 
 def test_a_changed_rubric_is_another_scorer(store: Store, run: Run, play: PlayEpisode) -> None:

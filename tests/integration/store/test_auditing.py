@@ -21,14 +21,23 @@ from mappa_core.audit.records import (
     Finding,
     HumanLabel,
 )
+from mappa_core.audit.report.text import look_of
 from mappa_core.audit.run_audit import audit_run
 from mappa_core.audit.store import AuditStore
 from mappa_core.core import ids
 from mappa_core.core.errors import NotFound, StoreError
+from mappa_core.core.records.episodes import Outcome, StopReason
 from mappa_core.store.connection import for_psql
 from mappa_core.store.store import Store
 from mappa_core.train.estimators import ESTIMATORS
-from tests.builders import make_episode, make_problem, make_run, make_score
+from tests.builders import (
+    make_episode,
+    make_policy,
+    make_problem,
+    make_run,
+    make_score,
+    make_turn,
+)
 from tests.conftest import execute
 
 RUN = make_run()
@@ -236,6 +245,26 @@ def test_an_audit_is_stored_once(audit: AuditStore) -> None:
     assert len(looks) == 1
     assert {f.id for f in stored} == {f.id for f in audited.result.findings} | {*looks}
     assert {finding.kind for finding in stored} <= {*KINDS, "look"}
+
+
+def test_a_run_that_grew_is_looked_at_again_and_what_is_not_written_is_not_counted(
+    audit: AuditStore, store: Store
+) -> None:
+    def seen(*, record: bool = True) -> tuple[int, bool]:
+        looked = audit_run(audit, RUN.name, 0.5, record=record, simulations=0).seen
+        assert ("not counted" in look_of(looked)) == (not record)
+        return looked.look, looked.counted
+
+    assert [seen(record=False), seen(), seen(record=False)] == [(1, False), (1, True), (1, False)]
+    episode = make_episode(RUN, make_problem(), rollout_index=7)
+    store.episodes.open_episode(episode)
+    store.episodes.add_turn(episode, make_turn(make_policy(RUN)))
+    outcome = Outcome(success=True, answer="5", method="math-verify")
+    store.episodes.close_episode(episode.closed(StopReason.ANSWERED, outcome=outcome))
+    store.scores.add_scores([make_score(episode, 0, 8.0)])
+    # The nights after one that wrote nothing are no later look than it was.
+    assert [seen(record=False), seen(record=False), seen()] == [(2, False), (2, False), (2, True)]
+    assert seen() == (2, True)
 
 
 def test_updates_under_another_coach_read_its_scores(audit: AuditStore, store: Store) -> None:

@@ -65,6 +65,7 @@ def make_experiment(
         problem=Factor.of([str(number) for number in np.tile(problem, times)]),
         task_type=Factor.of(list(np.tile(np.array(types)[own], times))),
         agent=Factor.of(list(np.tile(np.array(agents)[agent], times))),
+        iteration=np.tile(1 + np.arange(actions) % 10, times),
         success=np.tile(success, times),
         change=Factor.of([change for change, _, _ in asked for _ in range(actions)]),
         put=Factor.of([str(word) for words in put for word in words]),

@@ -68,6 +68,7 @@ def experiment(world: CreditWorld, favour: Told, rng: np.random.Generator) -> Ex
         problem=Factor(codes=np.tile(problem[row], times), names=_numbered(len(kind))),
         task_type=Factor(codes=np.tile(own, times), names=types),
         agent=Factor(codes=np.tile(agent, times), names=TEAM),
+        iteration=np.tile(1 + np.arange(count) % 10, times),
         success=np.tile(success, times),
         change=Factor.of([change for change, _, _ in asked for _ in range(count)]),
         put=Factor.of([word for _, _, words in asked for word in words]),

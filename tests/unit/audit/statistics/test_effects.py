@@ -8,7 +8,12 @@ from pandas import DataFrame
 from mappa_core.audit.frame import Factor, Frame
 from mappa_core.audit.statistics.design import Regression, Work, whole_design
 from mappa_core.audit.statistics.difficulty import difficulty
-from mappa_core.audit.statistics.effects import associations, cell_effects, task_type_effects
+from mappa_core.audit.statistics.effects import (
+    associations,
+    bias_family,
+    cell_effects,
+    task_type_effects,
+)
 from mappa_core.audit.statistics.observational import ALARMS
 from mappa_core.audit.statistics.sensitivity import unknown
 from mappa_core.audit.statistics.simulation import FAVOURED, OTHER, World, simulate
@@ -116,6 +121,46 @@ def test_a_gap_that_turns_round_is_found_in_the_quarters_of_the_run() -> None:
     ]
     assert next(e.cell for e in quarters) == "iterations 1 to 2"
     assert all(e.judged.verdict in ALARMS for e in quarters)
+
+
+@pytest.mark.parametrize("by", ["agent", "outcome"])
+def test_a_bias_that_swaps_over_half_way_is_found_by_agent_and_by_outcome(by: str) -> None:
+    """Over agents (outcomes) of a half and over halves of an agent (outcome) it cancels."""
+    frame = simulate(World(problems=200, iterations=8), RNG(11))
+    frame = frame.take(frame.agent.codes < 2)
+    first = frame.agent.codes == 0 if by == "agent" else frame.success == 1
+    points = np.where(first == (frame.iteration <= 4), 1.5, -1.5) * frame.task_type.codes
+    frame = replace(frame, score=(frame.score + points).clip(0, 10))
+    found = [e for e in bias_family(frame) if e.judged.verdict in ALARMS]
+    part = "solver, iterations 1 to 2" if by == "agent" else "iterations 1 to 2"
+    assert ("right", part) in {(e.stratum, e.cell) for e in found}
+    assert all("iterations" in e.cell for e in found)
+
+
+def test_where_a_quarter_lacks_a_type_no_bias_is_ruled_out_there() -> None:
+    frame = simulate(World(problems=60, iterations=8), RNG(12))
+    frame = frame.take((frame.agent.codes < 2) & (frame.success == 1))
+    assert not [e for e in bias_family(frame) if np.isnan(e.estimate.value)]
+    frame = frame.take((frame.task_type.codes == 0) | (frame.iteration > 2))
+    lacking = [e for e in bias_family(frame) if np.isnan(e.estimate.value)]
+    part = "iterations 1 to 2"
+    cells = {(e.cell, e.stratum, e.actions) for e in lacking}
+    assert cells == {
+        (cell, stratum, int(rows.sum()))
+        for cell, rows in (
+            (part, frame.iteration <= 2),
+            (f"solver, {part}", (frame.iteration <= 2) & (frame.agent.codes == 0)),
+            (f"executor, {part}", (frame.iteration <= 2) & (frame.agent.codes == 1)),
+        )
+        for stratum in ("all", "right")
+    }
+    assert {e.judged.verdict for e in lacking} == {"cannot tell"}
+
+
+def test_an_agent_that_plays_one_type_alone_is_not_compared() -> None:
+    frame = simulate(World(problems=60), RNG(13))
+    frame = frame.take((frame.task_type.codes == 0) | (frame.agent.codes != 1))
+    assert not [e for e in bias_family(frame) if e.cell.startswith("executor")]
 
 
 def test_pay_for_length_reaches_the_type_whose_work_is_longer() -> None:

@@ -96,6 +96,22 @@ def test_a_coach_that_is_another_today_is_said_and_proves_no_equivalence() -> No
     assert experiment_verdict(effects) == "cannot tell"
 
 
+def test_a_bias_of_half_of_the_run_that_is_gone_today_proves_no_equivalence() -> None:
+    """+1.5 for a and one agent, -1.5 for the other, in the first half: nothing on average."""
+    rng = np.random.default_rng(6)
+    found = make_experiment(rng, honest, actions=800, noise=0.5, agents=("one", "two"))
+    assert experiment_verdict(experiment_effects(found)) == "equivalent"
+    points = np.where(found.agent.codes == 0, 1.5, -1.5) * (found.task_type.codes == 0)
+    then = found.stored + points * (found.iteration <= 5)
+    effects = experiment_effects(replace(found, stored=then))
+    moved = {
+        (e.subject, e.stratum) for e in effects if e.rule == "as stored" and e.verdict == "biased"
+    }
+    assert ("a, iterations 1 to 5, asked today", "one") in moved
+    assert all("iterations 1 to 5" in subject for subject, _ in moved)
+    assert experiment_verdict(effects) == "cannot tell"
+
+
 def test_padding_is_judged_where_it_pays_only() -> None:
     rng = np.random.default_rng(4)
     world = make_experiment(rng, honest, actions=2000, noise=0.3)
