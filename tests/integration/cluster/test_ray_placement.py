@@ -14,7 +14,7 @@ from mappa_core.cluster.bundles import assigned
 from mappa_core.cluster.config import ClusterConfig
 from mappa_core.cluster.local_nodes import local_nodes
 from mappa_core.cluster.ray_places import connected, nodes, placed
-from mappa_core.core.errors import ClusterError, ConfigError
+from mappa_core.core.errors import ClusterError, ConfigError, Unplanned
 from mappa_core.core.settings import Settings
 from mappa_core.models.shape import SMOLLM2_135M
 
@@ -89,7 +89,8 @@ def test_a_run_is_refused_by_the_memory_that_its_nodes_say_they_have(
     with local_nodes(1, cpus=32, gpus=8) as cluster:
         monkeypatch.setenv("RAY_ADDRESS", cluster.address)
         # A node whose GPUs are declared alone says nothing, and nothing is made up for it.
-        assert memory_plan(config, Settings(), SMOLLM2_135M, AGENTS) == ()
+        with pytest.raises(Unplanned, match="no GPU that says its memory"):
+            memory_plan(config, Settings(), SMOLLM2_135M, AGENTS)
         _printing(says, "81559\n2048")
         with pytest.raises(ConfigError, match=r"GB of GPU 0\.\d.*'s 2\.1: .*--despite memory"):
             check_memory(memory_plan(config, Settings(), SMOLLM2_135M, AGENTS))

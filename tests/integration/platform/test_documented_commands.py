@@ -138,6 +138,7 @@ def test_what_runs_in_a_commands_place_has_its_words(command: str) -> None:
         assert any(word in letters(reason.words) for word in words)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_what_is_said_of_prefect_works_on_a_new_server(server: Platform) -> None:
     for command in ON_PREFECT:
