@@ -84,6 +84,12 @@ def _checks(margin: float) -> Sequence[tuple[str, Check, Promise]]:
             partial(_attributed, _CURRICULUM, "policy"),
             "level",
         ),
+        ("coach drifts by 0.5: found in 30", partial(_found_in_time, _HALF), "power"),
+        (
+            f"coach kinder by 0.5 to one of two types, {_HALF_KIND.anchors} anchors: found in 30",
+            partial(_found_in_time, _HALF_KIND),
+            "power",
+        ),
     )
 
 
@@ -146,6 +152,8 @@ class DriftWorld:
 
 _COACH = DriftWorld(start=40, iterations=71, points=1.0, coach=True)
 _KIND = replace(_COACH, kinder_to=1)
+_HALF = replace(_COACH, points=0.5)
+_HALF_KIND = replace(_KIND, points=0.5, anchors=48)
 _RUBRIC = replace(_COACH, rubric=True)
 _POLICY = replace(_COACH, coach=False)
 _CURRICULUM = DriftWorld(iterations=71, easiest_first=True)

@@ -170,7 +170,7 @@ def test_a_run_is_audited_without_what_trains_or_draws() -> None:
 
 def test_the_self_test_prints_its_rates(mappa: Mappa) -> None:
     result = mappa("--self-test", "--simulations", "2", "--json")
-    assert len(json.loads(result.stdout)) == 14
+    assert len(json.loads(result.stdout)) == 16
 
 
 def test_a_restored_backup_gives_the_same_audit_and_is_not_written_to(

@@ -15,7 +15,7 @@ from mappa_core.audit.statistics.simulation import World
 
 def test_every_promise_survives_a_short_look() -> None:
     rates = self_test(12, seed=1)
-    assert len({rate.name for rate in rates}) == 14
+    assert len({rate.name for rate in rates}) == 16
     assert all(rate.kept for rate in rates), [rate for rate in rates if not rate.kept]
 
 
