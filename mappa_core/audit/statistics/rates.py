@@ -13,6 +13,7 @@ is the coach's, or hidden difficulty, and a rate would take one side.
 from collections.abc import Sequence
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from mappa_core.audit.frame import Frame, Mask
 from mappa_core.audit.statistics.counting import STEADY, Promise, Rate, Unknowable, counted_rate
@@ -34,6 +35,8 @@ def found_name(margin: float) -> str:
     return f"a bias of {margin:g} is found"
 
 
+# The products are small: threads of BLAS would take longer to wait for each other.
+@threadpool_limits.wrap(limits=1, user_api="blas")
 def rates_of(
     frame: Frame, runs: int, margin: float, seed: int = 0, *, look: int = 1
 ) -> tuple[Rate | Unknowable, ...]:
