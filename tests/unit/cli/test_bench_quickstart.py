@@ -106,11 +106,8 @@ def test_every_stored_run_is_one_of_its_own(stored: str) -> None:
 def test_every_stored_run_reached_what_it_is_to_reach(stored: str) -> None:
     figures = list(quickstart_figures(results_of(stored)))
     assert [figure.name for figure in figures if figure.met is False] == []
-    aims = [figure.name.partition(": ")[2] for figure in figures if figure.aim is not None]
-    assert {"gain", "lower end of its 95 % interval"} <= {*aims}
-    # Nobody has timed the command of a run that was taken.
-    coached = [one for one in results_of(stored).results if one.coach is not None]
-    assert aims.count("the whole command") == len(coached)
+    aims = {figure.name.partition(": ")[2] for figure in figures if figure.aim is not None}
+    assert {"gain", "lower end of its 95 % interval"} <= aims
 
 
 def test_a_seed_that_gained_too_little_or_took_too_long_is_told() -> None:
