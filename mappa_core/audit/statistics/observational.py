@@ -18,6 +18,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from scipy import special
 
+from mappa_core.audit.frame import Floats
 from mappa_core.audit.statistics.regression import MIN_DF, Estimate
 from mappa_core.audit.statistics.sensitivity import Unknown
 from mappa_core.audit.statistics.verdicts import ALPHA, MARGIN_POINTS, more_actions
@@ -120,6 +121,18 @@ def _p_value(gap: Gap, allowed: float) -> float:
     nearest = _nearest(gap.estimate.value, gap.unknown.missing_low, gap.unknown.missing_high)
     over = abs(nearest) - allowed
     return tail(over, gap.estimate) * 2 if over > 0 else 1.0
+
+
+def p_values(
+    values: Floats, errors: Floats, like: Estimate, missing_low: float, missing_high: float
+) -> Floats:
+    """Of no gap, missing scores at their worst, for (S,) estimates with their errors."""
+    positive, negative = np.maximum(values + missing_low, 0), np.minimum(values + missing_high, 0)
+    nearest = np.abs(np.where(values > 0, positive, negative))
+    known = np.isfinite(errors) & (errors > 0) & (nearest > 0)
+    away = np.divide(nearest, errors, out=np.zeros_like(values), where=known)
+    found = 2 * special.stdtr(max(like.degrees_of_freedom, MIN_DF), -away)
+    return np.where(known, found, 1.0)
 
 
 def _nearest(value: float, low: float, high: float) -> float:

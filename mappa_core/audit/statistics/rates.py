@@ -67,9 +67,9 @@ def rates_of(
     moves = (0.0, gap.missing_low - hidden, gap.missing_high + hidden)
     moved = [each + move * coach.placed(favoured) for each in (honest, kinder) for move in moves]
     unsure = Unsure(rng, runs, repeats=len(moved))
-    said = np.array(list(family.words(np.hstack(moved), margin, look, unsure)))
+    said = np.array(list(family.alarms(np.hstack(moved), margin, look, unsure)))
     said = said.reshape(2, len(moves), runs)
-    (own,) = family.words(frame.score[:, None], margin, look)
+    (own,) = family.alarms(frame.score[:, None], margin, look)
     alarmed, accused = np.isin(said, ALARMS), said == "biased"
     return (
         _told(found_name(margin), alarmed[1], "power", own in ALARMS, moves),

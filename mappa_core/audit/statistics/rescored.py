@@ -6,18 +6,26 @@ out once; a further set costs a product of matrices and the judging.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 
 import numpy as np
 
-from mappa_core.audit.frame import Floats, Frame, Ints
+from mappa_core.audit.frame import Floats, Frame, Ints, Mask
 from mappa_core.audit.statistics.contrasts import Contrast, contrasts_of
 from mappa_core.audit.statistics.design import Regression
 from mappa_core.audit.statistics.difficulty import Difficulty
 from mappa_core.audit.statistics.effects import sharing, wholes, within_wholes
-from mappa_core.audit.statistics.observational import Gap, Word, judge_observed, overall_word
+from mappa_core.audit.statistics.observational import (
+    ALARMS,
+    Gap,
+    Word,
+    judge_observed,
+    overall_word,
+    p_values,
+)
 from mappa_core.audit.statistics.regression import Estimate, spread_weights
 from mappa_core.audit.statistics.sensitivity import measured_through
+from mappa_core.audit.statistics.verdicts import ALPHA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +41,12 @@ class Rescored:
         main, cells = contrasts_of(frame)
         return cls(main=main, cells=cells)
 
-    def words(
+    def alarms(
         self, scores: Floats, margin: float, look: int = 1, unsure: "Unsure | None" = None
     ) -> Iterator[Word]:
-        """Yield what a regression says of the run's coach, for each set of scores.
+        """Yield what a regression accuses the run's coach of, for each set of scores.
+
+        `cannot tell` where it does not, whatever else it would say.
 
         Args:
             scores: (N, S) of all the run's actions; missing where the run's are.
@@ -44,16 +54,20 @@ class Rescored:
             look: How often the run was looked at, this time included.
             unsure: How far the gaps are moved by skills that are not known; None for as they are.
         """
-        everything, families = [*self.main, *self.cells], sharing(look)
-        for gaps in zip(*refitted(everything, scores, unsure), strict=True):
-            found = list(zip(everything, gaps, strict=True))
-            main, cells = found[: len(self.main)], found[len(self.main) :]
-            known = wholes(main)
+        families = sharing(look)
+        found = refitted([*self.main, *self.cells], scores, unsure)
+        main, cells = found[: len(self.main)], found[len(self.main) :]
+        proven = _any_proven(main, families) | _any_proven(cells, families)
+        for place in range(scores.shape[1]):
+            if not proven[place]:
+                yield "cannot tell"
+                continue
+            known = wholes((each.contrast, each.gap(place)) for each in main)
             judged = [
-                *judge_observed(within_wholes(main, known), margin, families),
-                *judge_observed(within_wholes(cells, known), margin, families),
+                judge_observed(within_wholes(_gaps(family, place), known), margin, families)
+                for family in (main, cells)
             ]
-            yield overall_word([each.verdict for each in judged])
+            yield overall_word([each.verdict for each in chain(*judged) if each.verdict in ALARMS])
 
 
 class Unsure:
@@ -73,9 +87,54 @@ class Unsure:
         return self._drawn[key]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RescoredGap:
+    """One comparison in every set of scores."""
+
+    contrast: Contrast
+    start: Gap
+    """As the run's own scores have it."""
+    values: Floats
+    """(S,) the estimates; their errors, and what could move them, beside them."""
+    errors: Floats
+    measured: Floats
+    outcome: Floats
+
+    def gap(self, place: int) -> Gap:
+        """The comparison in one set; `replace` would take most of the time of a run's rates."""
+        start = self.start
+        return Gap(
+            estimate=Estimate(
+                value=float(self.values[place]),
+                standard_error=float(self.errors[place]),
+                degrees_of_freedom=start.estimate.degrees_of_freedom,
+                p_value=start.estimate.p_value,
+            ),
+            unknown=start.unknown.where(float(self.measured[place]), float(self.outcome[place])),
+            actions=start.actions,
+            at_most=start.at_most,
+            difficulty_measured=start.difficulty_measured,
+        )
+
+    def p_values(self) -> Floats:
+        """(S,) of no gap, missing scores at their worst."""
+        low, high = self.start.unknown.missing_low, self.start.unknown.missing_high
+        return p_values(self.values, self.errors, self.start.estimate, low, high)
+
+
+def _gaps(family: Sequence[RescoredGap], place: int) -> list[tuple[Contrast, Gap]]:
+    return [(each.contrast, each.gap(place)) for each in family]
+
+
+def _any_proven(family: Sequence[RescoredGap], families: float) -> Mask:
+    """(S,) whether any gap of a family differs from none: Holm's first step."""
+    smallest = np.min([each.p_values() for each in family], axis=0)
+    return smallest * len(family) * families <= ALPHA
+
+
 def refitted(
     contrasts: Sequence[Contrast], scores: Floats, unsure: Unsure | None = None
-) -> list[list[Gap]]:
+) -> list[RescoredGap]:
     """Each comparison worked out again for every set of scores.
 
     Args:
@@ -83,13 +142,13 @@ def refitted(
         scores: (N, S) of all its actions.
         unsure: As in `Rescored.words`.
     """
-    found: list[list[Gap]] = []
+    found: list[RescoredGap] = []
     for _, several in groupby(contrasts, key=lambda each: id(each.model)):
         group = list(several)
         coefficients, residuals = refit(group[0].model, scores)
         for each in group:
             moved = None if unsure is None else unsure.errors(each.model.work.skills)
-            found.append(list(_Fixed.of(each).gaps(coefficients, residuals, each.gap(), moved)))
+            found.append(_Fixed.of(each).rescored(coefficients, residuals, each.gap(), moved))
     return found
 
 
@@ -142,10 +201,10 @@ class _Fixed:
             known=skills.variances,
         )
 
-    def gaps(
+    def rescored(
         self, coefficients: Floats, residuals: Floats, start: Gap, moved: Floats | None
-    ) -> Iterator[Gap]:
-        """Yield the comparison for every set of scores, from (k, S), (n, S) and (unknowns, S)."""
+    ) -> RescoredGap:
+        """Work the comparison out for all sets of scores, from (k, S), (n, S) and (unknowns, S)."""
         problem, starts = clusters(self.contrast.model)
         order = np.argsort(problem, kind="stable")
         products = np.add.reduceat((self.spread[:, None] * residuals)[order], starts)
@@ -158,18 +217,11 @@ class _Fixed:
         errors = np.sqrt(variance)
         if not np.isfinite(start.estimate.standard_error):
             errors = np.full_like(errors, np.inf)
-        columns = (each.tolist() for each in (values, errors, measured, outcome))
-        for value, error, by, right in zip(*columns, strict=True):
-            # `replace` would take most of the time of a run's rates.
-            yield Gap(
-                estimate=Estimate(
-                    value=value,
-                    standard_error=error,
-                    degrees_of_freedom=start.estimate.degrees_of_freedom,
-                    p_value=start.estimate.p_value,
-                ),
-                unknown=start.unknown.where(by, right),
-                actions=start.actions,
-                at_most=start.at_most,
-                difficulty_measured=start.difficulty_measured,
-            )
+        return RescoredGap(
+            contrast=self.contrast,
+            start=start,
+            values=values,
+            errors=errors,
+            measured=measured,
+            outcome=outcome,
+        )
