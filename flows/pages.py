@@ -58,8 +58,7 @@ async def show_failure(port: Services, run: Run, failure: Exception) -> None:
     """Lead from the page of a run that failed to why, and to the command that goes on with it."""
     tracked = _tracked(port, run, "")
     # What is no message of ours says little without its kind.
-    ours = isinstance(failure, MappaError)
-    why = str(failure) if ours else f"An error in MAPPA itself: `{failure!r}`"
+    why = str(failure) if isinstance(failure, MappaError) else f"Not expected: `{failure!r}`"
     await acreate_markdown_artifact(
         key=key_of(run),
         description=f"{run.name}: why it failed, and how it goes on",

@@ -16,6 +16,7 @@ from mappa_core.app.recording import CALLER_SECONDS, RECORDER_SECONDS, seconds_e
 from mappa_core.core.settings import Settings
 
 AIM = 0.05
+NO_COST = "what a task run costs: Prefect's server is no child of this process, or never at rest"
 MOST_BESIDE = 1.25
 """What a task run may cost, beside what `auto` takes it for."""
 
@@ -45,7 +46,7 @@ async def _measured(config: TrainConfig, settings: Settings) -> BenchReport:
             aimed("outside of them", outside, "share", at_most=AIM),
             *(() if cost is None else task_run_figures(cost, len(os.sched_getaffinity(0)))),
         ),
-        absent=() if cost else ("what a task run costs: Prefect's server is no child of this one",),
+        absent=() if cost else (NO_COST,),
     )
 
 

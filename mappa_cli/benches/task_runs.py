@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 import psutil
@@ -12,6 +13,8 @@ COUNT = 1_000
 LOOK_SECONDS = 5.0
 QUIET = 1.5
 """How many times as busy as before a server is that has written what it was sent."""
+LEAST_SHARE = 0.02
+"""Of a core: a server at rest counts as so busy, whose time is counted in hundredths of a second."""
 MOST_LOOKS = 60
 
 
@@ -39,7 +42,8 @@ async def _recorded(count: int) -> None:
 async def measured_task_runs(count: int = COUNT) -> TaskRunCost | None:
     """Run tasks that do nothing, until Prefect's server has written them all.
 
-    None where the server is no child of this process, so that its time is not to be had.
+    None where the server is no child of this process, so that its time is not to be had, or does
+    not come to rest again.
     """
     await _recorded(1)
     servers = _servers()
@@ -51,16 +55,21 @@ async def measured_task_runs(count: int = COUNT) -> TaskRunCost | None:
     await _recorded(count)
     caller = time.process_time() - own
     for _ in range(MOST_LOOKS):
-        if await _busy(servers) <= QUIET * at_rest:
-            break
-    passed = time.monotonic() - began
-    above = _seconds(servers) - server - at_rest * passed
-    return TaskRunCost(caller=caller / count, server=above / count)
+        if await _busy(servers) <= QUIET * max(at_rest, LEAST_SHARE):
+            passed = time.monotonic() - began
+            above = _seconds(servers) - server - at_rest * passed
+            return TaskRunCost(caller=caller / count, server=above / count)
+    return None
 
 
 def _servers() -> list[psutil.Process]:
-    family = psutil.Process().children(recursive=True)
-    return [each for each in family if any("prefect" in word for word in each.cmdline())]
+    found: list[psutil.Process] = []
+    for each in psutil.Process().children(recursive=True):
+        # A child may end meanwhile.
+        with suppress(psutil.NoSuchProcess):
+            if any("prefect" in word for word in each.cmdline()):
+                found.append(each)
+    return found
 
 
 async def _busy(servers: list[psutil.Process]) -> float:

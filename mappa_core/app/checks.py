@@ -110,10 +110,11 @@ def check_effects(config: TrainConfig, team: Team) -> None:
     for name in names:
         longest, limit = config.rollout.tokens_of(name), config.rollout.thought_tokens_of(name)
         if limit is not None and limit >= longest:
+            own = f"rollout.agent_thought_tokens.{name}"
+            key = own if name in config.rollout.agent_thought_tokens else "rollout.thought_tokens"
             raise ConfigError(
-                f"rollout.thought_tokens={limit} closes no thought of {name}, whose actions have "
-                f"{longest} tokens at most: raise them, or set "
-                f"rollout.agent_thought_tokens.{name} below"
+                f"{key}={limit} closes no thought of {name}, whose actions have {longest} tokens "
+                f"at most: raise them, or set {own} below"
             )
     if config.audit.stop_on and not config.audit.anchors:
         raise ConfigError("audit.stop_on needs audit.anchors above 0: with 0 nothing is watched")

@@ -493,6 +493,8 @@ class TestFigures:
             (scored.id, "train", 1, True, 6.5),
             (failed.id, "train", 1, None, None),
         ]
+        # What another time gave does not count.
+        assert [summary.scored for summary in summaries] == [0, 2, 0]
         assert {summary.task_type for summary in summaries} == {"addition"}
 
     def test_a_summary_has_what_is_known_of_the_problem_and_the_figures(

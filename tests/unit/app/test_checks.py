@@ -222,6 +222,9 @@ def test_a_limit_of_thoughts_above_all_that_is_sampled_is_refused() -> None:
         check_effects(TrainConfig(rollout=shorter), TEAM)
     own = shorter.model_copy(update={"agent_thought_tokens": {"verifier": 19}})
     check_effects(TrainConfig(rollout=own), TEAM)
+    too_long = shorter.model_copy(update={"agent_thought_tokens": {"verifier": 20}})
+    with pytest.raises(ConfigError, match=r"^rollout.agent_thought_tokens.verifier=20 closes no"):
+        check_effects(TrainConfig(rollout=too_long), TEAM)
 
 
 @pytest.mark.parametrize(

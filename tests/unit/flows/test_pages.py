@@ -53,7 +53,7 @@ def test_the_next_command_follows_from_gain_and_audit(
     ("failure", "said"),
     [
         (CoachError("no key"), "failed\n\nno key\n"),
-        (ValueError("7"), "failed\n\nAn error in MAPPA itself: `ValueError('7')`\n"),
+        (ValueError("7"), "failed\n\nNot expected: `ValueError('7')`\n"),
     ],
 )
 def test_a_run_that_fails_by_whatever_is_not_left_in_training(
