@@ -14,7 +14,7 @@ LOOK_SECONDS = 5.0
 QUIET = 1.5
 """How many times as busy as before a server is that has written what it was sent."""
 LEAST_SHARE = 0.02
-"""Of a core: a server at rest counts as so busy, whose time is counted in hundredths of a second."""
+"""Of a core: a server at rest counts as so busy, as its time is in hundredths of a second."""
 MOST_LOOKS = 60
 
 
