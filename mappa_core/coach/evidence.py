@@ -16,6 +16,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from mappa_core.coach.injection import UNSEEN
 from mappa_core.coach.rubrics import Rubric
@@ -36,6 +37,9 @@ _STATED = re.compile(r"[^\d=+*×÷\n-]*= *\$?(-?\d(?:[\d.,]*\d)?)")
 _TIMES, _UNIT = re.compile(r"(?<=[\d ])[x×](?=[\d ])"), re.compile(r" +[^\W\d_]{2,}")
 MARKER_CHARACTERS = 8
 """Of 4 bits each. A fence costs a coach two markers, and a case has about six fences."""
+
+_SEEN_AS = {"system": "the agent was told", "assistant": "the agent had written"}
+"""What a message is called by its role."""
 
 _CONTROL_TOKEN = re.compile(
     r"<(?=[|｜]|<<|/?s>|/?(?:start|end)_of_turn>|/?SYS>)|\[(?=/?INST\])", re.IGNORECASE
@@ -89,7 +93,7 @@ OUTPUT_CHARACTERS = 6_000
 """Of each output stream of its program."""
 EARLIER_CHARACTERS = 2_000
 """Of each earlier turn, its text and its output."""
-REPEATED_CHARACTERS = 50
+REPEATED_CHARACTERS = 16
 """Of a text that is not read twice; the name of a shorter one would cost as much."""
 CORRECTION = '"correction": "<what the agent should have done instead>", '
 
@@ -136,10 +140,9 @@ def case_text(case: CoachCase, marker: str | None) -> str:
     return "\n\n".join(
         (
             shown(head),
-            *_fenced(marker, _action_sections(case)),
+            *_fenced(marker, chain(_action_sections(case), _result_sections(case))),
             *(() if case.text.strip() else ("The agent wrote nothing.",)),
             _ended(case.tool_result),
-            *_fenced(marker, _result_sections(case)),
             *_truth(case),
             f"Judge {'this action' if marker is None else f'case {marker}'} now.",
         )
@@ -220,7 +223,7 @@ def _action_sections(case: CoachCase) -> Iterator[tuple[str, str, int]]:
     # What it was told to do is the same in all episodes: before their turns, it is read once.
     yield from _messages(case, told=True)
     for turn in case.earlier:
-        yield f"earlier turn {turn.index}", _turn_text(turn), 3 * EARLIER_CHARACTERS
+        yield f"turn {turn.index}, {turn.agent}", _turn_text(turn), 3 * EARLIER_CHARACTERS
     yield from _messages(case, told=False)
     yield "the agent wrote", case.text, WRITTEN_CHARACTERS
 
@@ -228,18 +231,17 @@ def _action_sections(case: CoachCase) -> Iterator[tuple[str, str, int]]:
 def _messages(case: CoachCase, *, told: bool) -> Iterator[tuple[str, str, int]]:
     for message in _seen(case.messages):
         if (message.role == "system") == told:
-            name = f"the agent saw, {message.role} message"
+            name = _SEEN_AS.get(message.role, "the agent saw")
             yield name, _without_repeats(message.content, case), SEEN_CHARACTERS
 
 
 def _without_repeats(content: str, case: CoachCase) -> str:
     """What the agent saw, with the name of each text in it that the coach has read whole before."""
-    read = [("the task, as above", case.statement)] * (len(case.statement) <= STATEMENT_CHARACTERS)
+    read = [("the task", case.statement)] * (len(case.statement) <= STATEMENT_CHARACTERS)
     for turn in case.earlier:
         # Of a longer one, thoughts included, the coach has read both ends alone.
         if len(turn.action.text) <= EARLIER_CHARACTERS:
-            name = f"what {turn.agent} wrote in turn {turn.index}"
-            read.append((name, visible(turn.action.text)))
+            read.append((f"turn {turn.index}", visible(turn.action.text)))
     for name, text in read:
         if len(text) >= REPEATED_CHARACTERS:
             content = content.replace(text, f"({name})")
@@ -251,8 +253,7 @@ def _result_sections(case: CoachCase) -> Iterator[tuple[str, str, int]]:
     if case.tool_result is not None:
         for name, text, omitted in _streams(case.tool_result):
             note = f"\n({omitted} bytes of it were not recorded)" if omitted else ""
-            if text or omitted:
-                yield name, text + note, OUTPUT_CHARACTERS
+            yield name, text + note, OUTPUT_CHARACTERS
     if compared := beside_own(case):
         yield "its answer beside your own", compared, OUTPUT_CHARACTERS
     if trail := file_trail(case):
@@ -354,10 +355,12 @@ def _seen(messages: Sequence[Message]) -> Sequence[Message]:
 
 
 def _streams(result: ToolResult) -> tuple[tuple[str, str, int], ...]:
-    return (
+    """Name, text and bytes not recorded of each stream that is not empty."""
+    streams = (
         ("stdout", result.stdout, result.stdout_omitted_bytes),
         ("stderr", result.stderr, result.stderr_omitted_bytes),
     )
+    return tuple(stream for stream in streams if stream[1] or stream[2])
 
 
 def _ended(result: ToolResult | None) -> str:
@@ -367,21 +370,19 @@ def _ended(result: ToolResult | None) -> str:
     """
     if result is None:
         return "It ran no program."
-    empty = [
-        f", nothing on {name}" for name, text, omitted in _streams(result) if not (text or omitted)
-    ]
-    code = f"status {result.status.value}, exit code {result.exit_code}"
-    took = f"{result.seconds:.0f} s" if result.seconds >= 1 else "under 1 s"
-    return f"Its program ended: {code}, {took}{''.join(empty)}."
+    code = f", exit code {result.exit_code}" if result.exit_code else ""
+    took = f", {result.seconds:.0f} s" if result.seconds >= 1 else ""
+    empty = "" if _streams(result) else ", nothing printed"
+    return f"Its program ended: {result.status.value}{code}{took}{empty}."
 
 
 def _turn_text(turn: Turn) -> str:
     result = turn.tool_result
-    said = f"agent {turn.agent} wrote:\n{kept(turn.action.text, EARLIER_CHARACTERS)}"
+    said = kept(turn.action.text, EARLIER_CHARACTERS)
     if result is None:
         return said
     output = kept("\n".join((result.stdout, result.stderr)).strip(), EARLIER_CHARACTERS)
-    return f"{said}\nits program ended with {result.status.value} and printed:\n{output}"
+    return f"{said}\nits program ended: {result.status.value}, and printed:\n{output}"
 
 
 def file_trail(case: CoachCase) -> tuple[str, ...]:
