@@ -1,9 +1,9 @@
 """`mappa bench cluster`: what a run on several nodes loses when two of them are killed.
 
-    a tiny random model, three agents, two iterations, float32 on CPUs
-    alone        in this process, its learner's rank by torchrun
-    in a cluster three local nodes of Ray: two servers, a rank; a server's node is killed in the
-                 middle of a rollout and the rank's in the middle of an update
+    a tiny random model, three agents, two iterations, float32 on CPUs; a rank, then two
+    alone        in this process, its learner's ranks by torchrun
+    in a cluster local nodes of Ray, one for each of two servers and of the ranks; a server's node
+                 is killed in the middle of a rollout and a rank's in the middle of an update
 
 The two must have the same actions, scores and checkpoints, bit for bit. Nodes are processes of this
 machine: what a network does between machines is not in it.
@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,13 +27,15 @@ from mappa_core.app.config_files import load_config
 from mappa_core.app.services import Services, open_services
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
+from mappa_core.core.text import counted
 from mappa_core.models.resolve import resolve_model
 from mappa_core.store.store import Store
 
 if TYPE_CHECKING:
     from mappa_cli.benches.cluster_run import Played
 
-NODES, SERVERS = 3, 2
+SERVERS, RANKS = 2, (1, 2)
+"""In the cluster; the ranks of the first run, and of the second."""
 BYTES = 2**28
 """Asked for on the disk."""
 
@@ -52,6 +54,7 @@ class Kept:
 class Compared:
     """A run without a cluster beside the same in one."""
 
+    ranks: int
     alone: Kept
     there: Kept
     played: "Played"
@@ -76,9 +79,13 @@ def bench_cluster(overrides: Sequence[str], settings: Settings) -> BenchReport:
         where = {"MAPPA_HOME": database.home, "MAPPA_DATABASE_URL": database.url}
         own = Settings.model_validate(settings.model_dump(by_alias=True) | where)
         config = _config(known, database.home / "model", overrides)
-        return BenchReport(
-            bench="cluster", figures=tuple(figures(asyncio.run(_compared(config, own))))
+        found = [asyncio.run(_compared(_with(ranks, config), own)) for ranks in RANKS]
+        told = (
+            replace(figure, name=f"{counted(each.ranks, 'rank')}: {figure.name}")
+            for each in found
+            for figure in figures(each)
         )
+        return BenchReport(bench="cluster", figures=tuple(told))
 
 
 def _config(known: Path, model: Path, overrides: Sequence[str]) -> TrainConfig:
@@ -88,11 +95,17 @@ def _config(known: Path, model: Path, overrides: Sequence[str]) -> TrainConfig:
         *("name=bench", f"model={save_tiny_model(known, model)}", "coach.exam=never"),
         *("engine.backend=transformers", "engine.device=cpu", "engine.dtype=float32"),
         *("learner.backend=deepspeed", "learner.device=cpu", "learner.dtype=float32"),
-        *("learner.deepspeed.ranks=1", "learner.deepspeed.stage=2", "learner.learning_rate=0.01"),
+        *("learner.deepspeed.stage=2", "learner.learning_rate=0.01"),
         *("rollout.iterations=2", "rollout.problems=2", "rollout.episodes_per_problem=4"),
         *("rollout.max_tokens=4", "problems.held_out_size=4", "evaluation.samples=1"),
     )
     return load_config(None, (*given, *overrides))
+
+
+def _with(ranks: int, config: TrainConfig) -> TrainConfig:
+    deepspeed = config.learner.deepspeed.model_copy(update={"ranks": ranks})
+    learner = config.learner.model_copy(update={"deepspeed": deepspeed})
+    return config.model_copy(update={"learner": learner})
 
 
 async def _compared(config: TrainConfig, settings: Settings) -> Compared:
@@ -101,18 +114,20 @@ async def _compared(config: TrainConfig, settings: Settings) -> Compared:
     from mappa_cli.benches.cluster_run import play_losing_two, recorded
     from mappa_core.cluster.local_nodes import local_nodes
 
-    url = str(settings.database_url)
+    url, ranks = str(settings.database_url), config.learner.deepspeed.ranks
+    folder = settings.home / f"ray-{ranks}"
     async with open_services(config, settings) as port:
         started = time.perf_counter()
         await train(config)
         alone, seconds_alone = _newest(port), time.perf_counter() - started
         # Ray prints what it says of lost nodes to standard output, which is the report's.
-        with redirect_stdout(sys.stderr), local_nodes(NODES) as cluster:
+        with redirect_stdout(sys.stderr), local_nodes(SERVERS + ranks) as cluster:
             started = time.perf_counter()
-            played = await play_losing_two(train, port, config, cluster, settings.home / "ray")
+            played = await play_losing_two(train, port, config, cluster, folder)
             seconds_there = time.perf_counter() - started
         store = port.store
         return Compared(
+            ranks=ranks,
             alone=Kept(actions=recorded(url, alone), checkpoints=checkpoints(store, alone)),
             there=Kept(
                 actions=recorded(url, played.run), checkpoints=checkpoints(store, played.run)
@@ -137,8 +152,8 @@ def figures(found: Compared) -> Iterator[Figure]:
     """Say what held."""
     alone, there, played = found.alone, found.there, found.played
     killed = played.in_rollout + played.in_update
-    yield Figure(name="nodes, the head not counted", value=NODES, unit="nodes")
     yield aimed("nodes with servers", played.servers_on, "nodes", at_least=SERVERS)
+    yield aimed("nodes with ranks", played.ranks_on, "nodes", at_least=found.ranks)
     yield aimed("nodes killed in a rollout and in an update", killed, "nodes", at_least=2)
     again = played.servers_started - SERVERS
     yield aimed("servers started again", again, "servers", at_least=1)

@@ -1,10 +1,11 @@
 """How a rank is given tasks: files, in the order in which it does them.
 
 INBOX/0, 1, 2, ...    links to the tasks
-a task's file         its reply lies beside it
+a task's file         beside it the reply, and a file that is as old as its last part is
 """
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 POLL_SECONDS = 0.02
@@ -27,6 +28,24 @@ def next_task(inbox: Path, number: int) -> Path:
 def reply_file(task: Path) -> Path:
     """Name the file of the reply to the task in the file `task`."""
     return task.with_suffix(".answer.json")
+
+
+def tell_progress(task: Path) -> None:
+    """Note that a part of a task is done; of one that was taken up again, nothing."""
+    with suppress(FileNotFoundError):
+        _progress_file(task).touch()
+
+
+def last_progress(task: Path) -> int:
+    """Look up when a part of a task was last done, in nanoseconds of this node; 0 for never."""
+    try:
+        return _progress_file(task).stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+def _progress_file(task: Path) -> Path:
+    return task.with_suffix(".progress")
 
 
 def read_reply(task: Path) -> bytes | None:

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mappa_core.cluster.inbox import hand_over, read_reply
+from mappa_core.cluster.inbox import hand_over, last_progress, read_reply
 from mappa_core.cluster.server_host import address_of_node, free_port
 
 
@@ -56,6 +56,10 @@ class RankHost:
     def alive(self) -> bool:
         """Tell whether the process runs."""
         return self._process is not None and self._process.poll() is None
+
+    def progress(self) -> int:
+        """Look up when a part of the last task was done, as `last_progress`."""
+        return 0 if self._task is None else last_progress(self._task)
 
     def pid(self) -> int:
         """Name the process of this actor."""

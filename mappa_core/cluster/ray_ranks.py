@@ -61,7 +61,7 @@ class RayRanks:
                     ) from error
                 time.sleep(LOOK_SECONDS)
         self._alive, self._looked = True, time.monotonic()
-        self._asked = self._looked
+        self._asked, self._progress = self._looked, 0
 
     def _start(self, arguments: Sequence[str], log: Path, variables: Mapping[str, str]) -> None:
         address, port = ray.get(self._hosts[0].rendezvous.remote(), timeout=START_SECONDS)
@@ -87,9 +87,14 @@ class RayRanks:
 
     def _all_run(self) -> bool:
         try:
+            self._progress = max(ray.get([host.progress.remote() for host in self._hosts]))
             return all(ray.get([host.alive.remote() for host in self._hosts]))
         except RayError:
             return False
+
+    def progress(self, task: Path) -> int:  # noqa: ARG002
+        """Look up when one of them was last seen to have done a part of its task."""
+        return self._progress
 
     def hand_over(self, number: int, task: Path) -> None:
         """Give each of them the task, as a file on its node.

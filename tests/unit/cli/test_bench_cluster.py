@@ -23,7 +23,9 @@ PLAYED = Played(
     servers_started=4,
     ranks_started=2,
 )
-HELD = Compared(alone=KEPT, there=KEPT, played=PLAYED, seconds_alone=9.0, seconds_there=30.0)
+HELD = Compared(
+    ranks=1, alone=KEPT, there=KEPT, played=PLAYED, seconds_alone=9.0, seconds_there=30.0
+)
 
 
 def missed(found: Compared) -> dict[str, float]:
@@ -52,3 +54,8 @@ def test_a_node_that_was_killed_too_late_proves_nothing() -> None:
         "nodes killed in a rollout and in an update": 1,
         "ranks started again": 0,
     }
+
+
+def test_two_ranks_on_one_node_prove_nothing_of_two() -> None:
+    assert missed(replace(HELD, ranks=2)) == {"nodes with ranks": 1}
+    assert missed(replace(HELD, ranks=2, played=replace(PLAYED, ranks_on=2))) == {}

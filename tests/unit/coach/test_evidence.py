@@ -44,7 +44,8 @@ def test_what_is_kept_and_what_is_said_to_be_left_out_make_the_whole(text: str, 
 
 def test_a_case_says_who_saw_wrote_and_ran_what() -> None:
     prompt = build_prompt(make_case("Divide."), RUBRIC)
-    for part in ("Ana has 4 boxes", "agent planner wrote:\nPlan.", "Divide.", "exit code 0"):
+    told = "Its program ended: ok."
+    for part in ("Ana has 4 boxes", "<<<turn 0, planner>>>\nPlan.", "Divide.", told):
         assert part in prompt.user
     assert "What is 1 + 1?" not in prompt.user  # a worked example, not what this action answers
     assert prompt.user.startswith(f"Case {prompt.marker}: ")
@@ -57,13 +58,13 @@ def test_a_text_that_the_coach_has_read_is_named_where_an_agent_saw_it_again() -
     saw = Message(role="user", content=f"{case.statement}\n{plan}\nOutput: 20")
     user = build_prompt(replace(case, earlier=earlier, messages=(saw,)), RUBRIC).user
     assert (user.count(case.statement), user.count(plan)) == (1, 1)
-    assert "\n(the task, as above)\n(what planner wrote in turn 0)\nOutput: 20\n" in user
+    assert "\n(the task)\n(turn 0)\nOutput: 20\n" in user
     # One of which the coach read a part alone is shown where it was seen, be it for its thoughts.
     thought = f"<think>{'Hm. ' * 1000}</think>{plan} {plan}"
     earlier = (make_turn(make_policy(make_run(), "planner"), text=thought),)
     saw = Message(role="user", content=f"{plan} {plan}")
     user = build_prompt(replace(case, earlier=earlier, messages=(saw,)), RUBRIC).user
-    assert f"user message>>>\n{plan} {plan}\n" in user
+    assert f"the agent saw>>>\n{plan} {plan}\n" in user
     long = f"{plan} " * 100
     earlier = (make_turn(make_policy(make_run(), "planner"), text=long),)
     saw = Message(role="user", content=long)
@@ -72,7 +73,7 @@ def test_a_text_that_the_coach_has_read_is_named_where_an_agent_saw_it_again() -
 
 def test_what_it_was_told_to_do_stands_before_its_teams_turns() -> None:
     user = build_prompt(make_case(), RUBRIC).user
-    order = ("<<<task", "system message", "<<<earlier turn", "user message", "the agent wrote")
+    order = ("<<<task", "was told", "<<<turn 0", "the agent saw", "the agent wrote", "<<<stdout")
     places = [user.index(part) for part in order]
     assert places == sorted(places)
 
@@ -86,8 +87,8 @@ def test_an_agents_own_earlier_turn_is_part_of_what_it_saw() -> None:
         Message(role="user", content="it failed"),
     )
     user = build_prompt(replace(make_case(), messages=messages), RUBRIC).user
-    assert "the question" in user
-    assert "first try" in user
+    assert "the agent saw>>>\nthe question" in user
+    assert "the agent had written>>>\nfirst try" in user
     assert "it failed" in user
     assert "an example" not in user
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Protocol
 
-from mappa_core.cluster.inbox import POLL_SECONDS, hand_over, read_reply
+from mappa_core.cluster.inbox import POLL_SECONDS, hand_over, last_progress, read_reply
 from mappa_core.core.errors import LearnerError
 from mappa_core.train.config import DeepspeedConfig
 from mappa_core.train.learners.deepspeed.exchange import RankReply, as_reply
@@ -48,6 +48,10 @@ class Processes(Protocol):
 
     def reply(self, number: int, task: Path) -> bytes | None:
         """Read the reply to it; None where there is none yet."""
+        ...
+
+    def progress(self, task: Path) -> int:
+        """A number that changes as often as a part of the task is done."""
         ...
 
     def close(self) -> None:
@@ -118,6 +122,10 @@ class TorchrunProcesses:
         """Read what lies beside it."""
         return read_reply(task)
 
+    def progress(self, task: Path) -> int:
+        """Look up when one of them did."""
+        return last_progress(task)
+
     def close(self) -> None:
         """End them; torchrun does when it is told to end itself, and so does their pipe."""
         self._process.terminate()
@@ -140,7 +148,7 @@ class Ranks:
         """Start them; what they print goes to `log`.
 
         Args:
-            config: How many, and how long a task may take.
+            config: How many, and how long they may take to get on with a task.
             directory: Where their inbox may lie; all ranks see it.
             log: A file, which grows.
             threads: Of the CPU, for each.
@@ -163,11 +171,11 @@ class Ranks:
         """Have the task in the file `task` done.
 
         Raises:
-            LearnerError: It took longer than `timeout_seconds`, or the ranks ended without a reply.
+            LearnerError: They did no part of it for `timeout_seconds`, or ended without a reply.
         """
-        ends = time.monotonic() + self._config.timeout_seconds
         number, self._tasks = self._tasks, self._tasks + 1
         self._processes.hand_over(number, task)
+        progress, since = 0, time.monotonic()
         while True:
             # In this order: what a rank wrote before it ended counts.
             alive, reply = self.alive, self._processes.reply(number, task)
@@ -175,9 +183,11 @@ class Ranks:
                 return as_reply(reply)
             if not alive:
                 raise LearnerError(f"DeepSpeed's ranks ended without an answer: read {self._log}")
-            if time.monotonic() > ends:
+            if (done := self._processes.progress(task)) != progress:
+                progress, since = done, time.monotonic()
+            elif time.monotonic() > since + self._config.timeout_seconds:
                 raise LearnerError(
-                    f"the ranks took longer than {self._config.timeout_seconds:.0f} s: read "
+                    f"the ranks did not get on for {self._config.timeout_seconds:.0f} s: read "
                     f"{self._log}, or raise learner.deepspeed.timeout_seconds"
                 )
             time.sleep(POLL_SECONDS)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import torch
 from torch import Tensor, distributed
 
-from mappa_core.cluster.inbox import next_task
+from mappa_core.cluster.inbox import next_task, tell_progress
 from mappa_core.cluster.storage import drop_earlier
 from mappa_core.core.errors import DiskFull, LearnerError, MappaError
 from mappa_core.core.records.scores import ScoredAction
@@ -104,6 +104,7 @@ class Rank:
 
     def _called(self, tree: PrefixTree, temperature: float) -> tuple[Tensor, Tensor | None]:
         found = self.call(partial(self._read, tree, temperature))
+        tell_progress(self.file)
         return cast("tuple[Tensor, Tensor | None]", found)
 
     def logprobs(self, actions: Sequence[ScoredAction] | Sequence[TrainingSample]) -> Rows:
@@ -153,6 +154,7 @@ class Rank:
             if counts:
                 tally.add(batch, step)
         engine.step()
+        tell_progress(self.file)
         total = Tally()
         for one in _gathered(tally):
             total.merge(one)

@@ -117,7 +117,7 @@ def test_calls_are_rows_that_store_show_and_coach_understand(
     # A call that fails is a program that fails; words that rules cannot read settle no number.
     cases = [case_of(done, turn, LabelVisibility.NEVER) for turn in done.turns]
     evidence = case_text(cases[1], marker_of(cases[1]))
-    assert "status ok, exit code 0" in evidence
+    assert "Its program ended: ok." in evidence
     assert "\n3000\n" in evidence
     scores = [asyncio.run(RuleCoach("single").score(case)) for case in cases]
     values = [score.value for score in scores if isinstance(score, CoachScore)]

@@ -5,6 +5,7 @@ import os
 import select
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -19,7 +20,7 @@ from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.updates import UpdateReport
 from mappa_core.train.config import DeepspeedConfig, LearnerConfig
 from mappa_core.train.learners.checkpoint_learner import UpdateJob
-from mappa_core.train.learners.deepspeed.exchange import RankTask, written_task
+from mappa_core.train.learners.deepspeed.exchange import RankReply, RankTask, written_task
 from mappa_core.train.learners.deepspeed.launch import Ranks
 from mappa_core.train.learners.deepspeed.learner import DeepspeedLearner, devices_of
 from mappa_core.train.learners.torch_learner import TorchLearner
@@ -38,12 +39,45 @@ from tests.tiny_model import save_tiny_model
 pytest.importorskip("deepspeed", reason="DeepSpeed is not installed here")
 
 
-def test_a_job_that_takes_too_long_is_given_up(tiny_model: Path, tmp_path: Path) -> None:
+def test_ranks_that_do_not_get_on_are_given_up(tiny_model: Path, tmp_path: Path) -> None:
     hurried = DeepspeedConfig(ranks=1, timeout_seconds=0.1)
     config = CONFIG.model_copy(update={"deepspeed": hurried})
     learner = DeepspeedLearner(tiny_model, tmp_path, config, threads=1)
-    with pytest.raises(LearnerError, match=r"longer than 0 s: read .*deepspeed\.log"):
+    with pytest.raises(LearnerError, match=r"not get on for 0 s: read .*deepspeed\.log"):
         learner.update(BASE, batch(), ALGORITHM, total_steps=4, seed=3)
+
+
+class Steady:
+    """Ranks that do a part of their task every 0.1 s, and all of it in 1 s."""
+
+    alive = True
+
+    def __init__(self) -> None:
+        self._parts = 0
+
+    def hand_over(self, number: int, task: Path) -> None:
+        """Begin."""
+
+    def progress(self, task: Path) -> int:
+        """Count its looks: each part has five."""
+        self._parts += 1
+        return self._parts // 5
+
+    def reply(self, number: int, task: Path) -> bytes | None:
+        """Reply once ten parts are done."""
+        return TypeAdapter(RankReply).dump_json(RankReply()) if self._parts == 50 else None
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+def test_an_update_may_take_any_time_while_its_ranks_get_on(tmp_path: Path) -> None:
+    slow = DeepspeedConfig(ranks=1, timeout_seconds=0.4)
+    launched = {"threads": 1, "launcher": lambda *_: Steady()}
+    with closing(Ranks(slow, tmp_path, tmp_path / "log", **launched)) as ranks:
+        started = time.monotonic()
+        assert ranks.reply_to(tmp_path / "job.json") == RankReply()
+        assert time.monotonic() - started > slow.timeout_seconds
 
 
 LAUNCH = "mappa_core.train.learners.deepspeed.launch"
