@@ -14,12 +14,28 @@ from mappa_core.app.placement import Gpus, Placement
 from mappa_core.cluster.bundles import Node, Request, assigned, said
 from mappa_core.cluster.config import ClusterConfig
 from mappa_core.cluster.storage import Storage
+from mappa_core.coach.config import CoachModelConfig
 from mappa_core.core.errors import ConfigError
 from mappa_core.rollout.engines.base import EngineSetup, serves_whole_models
 
 if TYPE_CHECKING:
     from mappa_core.cluster.ray_places import RayPlaces
     from mappa_core.cluster.ray_ranks import RayRanks
+    from mappa_core.cluster.ray_servers import RayServers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoachPlaces:
+    """Where the servers of a run's local coaches are; an `Elsewhere`."""
+
+    places: "RayPlaces"
+    device: str
+
+    def servers(self, device: str) -> "RayServers":
+        """Give what they come from, the first one in the first coach's bundle."""
+        from mappa_core.cluster.ray_servers import RayServers
+
+        return RayServers(self.places, device=device, first=self.places.request.first_coach)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +64,11 @@ class OnRay:
             setup, device=self.device, servers=servers, replicas=replicas, devices=devices
         )
 
+    @property
+    def coaches(self) -> CoachPlaces:
+        """Where the servers of local coaches are."""
+        return CoachPlaces(places=self.places, device=self.device)
+
     def launch(
         self,
         slot: int,
@@ -59,7 +80,7 @@ class OnRay:
         from mappa_core.cluster.ray_ranks import RayRanks
         from mappa_core.train.learners.deepspeed.launch import WORKER
 
-        first = self.places.request.servers + slot * self.ranks
+        first = self.places.request.first_rank + slot * self.ranks
         bundles = range(first, first + self.ranks)
         return RayRanks(self.places, bundles, ("-m", WORKER), log, variables)
 
@@ -77,8 +98,20 @@ def request(config: TrainConfig, agents: int, device: str, *, trains: bool = Tru
         server_gpus=engine.tensor_parallel if device == "cuda" else 0,
         ranks=ranks if learner.backend == "deepspeed" and trains else 0,
         rank_gpus=1 if device == "cuda" and learner.device != "cpu" else 0,
+        coach_gpus=tuple(_gpus_of(coach, device) for coach in config.coach.served if trains),
         cpus=config.cluster.cpus,
     )
+
+
+def _gpus_of(coach: CoachModelConfig, device: str) -> int:
+    """Count the GPUs of a local coach's server.
+
+    Raises:
+        ConfigError: It asks for one and there is none.
+    """
+    if coach.server.device == "cuda" and device != "cuda":
+        raise ConfigError("coach.server.device=cuda, and servers in the cluster compute on CPUs")
+    return 0 if coach.server.device == "cpu" or device != "cuda" else 1
 
 
 def open_storage(config: ClusterConfig, checkpoints: Path) -> Storage | None:
@@ -184,7 +217,8 @@ def placed_in(config: TrainConfig, agents: int, nodes: Sequence[Node]) -> Placem
     return Placement(
         servers=tuple(gpus[: asked.servers]),
         replicas=_replicas(config.engine.replicas),
-        learner=tuple(chain.from_iterable(gpus[asked.servers :])),
+        learner=tuple(chain.from_iterable(gpus[asked.first_rank : asked.first_coach])),
+        coaches=tuple(gpus[asked.first_coach :]),
     )
 
 

@@ -1,6 +1,6 @@
 """What the server of a local coach takes, before it is started."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from mappa_core.coach.config import CoachConfig, CoachModelConfig
@@ -67,13 +67,23 @@ def _loaded_bytes(coach: CoachModelConfig, models: Path) -> float:
     return weights_bytes(coach.model, models) * DTYPE_BYTES[coach.server.dtype] / STORED_BYTES
 
 
-def coach_items(config: CoachConfig, models: Path, gpu_bytes: float) -> Iterator[Item]:
+def coach_items(
+    config: CoachConfig, models: Path, gpu_bytes: float, only: Collection[int] | None = None
+) -> Iterator[Item]:
     """List the servers of local coaches for a memory plan: they stay while agents learn.
 
-    `gpu_bytes` are the GPU's; 0 without one. Of a model that is neither there nor one of
-    `mappa coach-model`, all but the weights is counted on a CPU, and its share on a GPU.
+    Of a model that is neither there nor one of `mappa coach-model`, all but the weights is counted
+    on a CPU, and its share on a GPU.
+
+    Args:
+        config: The coaches'.
+        models: Where models lie.
+        gpu_bytes: The GPU's; 0 without one.
+        only: Which of them, by their places from 0; None for all.
     """
-    for coach in config.served:
+    for number, coach in enumerate(config.served):
+        if only is not None and number not in only:
+            continue
         what = f"the coach's server ({coach.model})"
         for phase in PHASES:
             if coach.server.device == "cpu" or not gpu_bytes:

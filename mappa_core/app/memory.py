@@ -1,7 +1,7 @@
 """The memory plan of a run: its configuration, team and model put into `train.memory_plan`."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -80,12 +80,17 @@ def plan_cluster(
     agents = len(load_team(config.team, config.prompts, config.rollout).agents)
     shape = shape_for(config.model, settings.models)
     placed = placed_in(config, agents, nodes)
-    return planned_where(config, settings, shape, placed, agents, gpu_bytes, coaches=False)
+    return planned_where(config, settings, shape, placed, agents, gpu_bytes)
 
 
-def coached(alone: MemoryPlan, config: TrainConfig, settings: Settings) -> MemoryPlan:
-    """Add the servers of local coaches to a plan."""
-    coaches = coach_items(config.coach, settings.models, alone.gpu_bytes)
+def coached(
+    alone: MemoryPlan,
+    config: TrainConfig,
+    settings: Settings,
+    only: Collection[int] | None = None,
+) -> MemoryPlan:
+    """Add the servers of local coaches to a plan; `only` of these, by their places from 0."""
+    coaches = coach_items(config.coach, settings.models, alone.gpu_bytes, only)
     return replace(alone, items=(*alone.items, *coaches))
 
 
@@ -96,29 +101,18 @@ def planned_where(
     placed: Placement,
     agents: int,
     gpu_bytes: float,
-    *,
-    coaches: bool = True,
 ) -> tuple[MemoryPlan, ...]:
-    """Plan every GPU of a placed run; those that hold the same share one plan.
-
-    Without `coaches`, local coaches are elsewhere: beside a cluster, on the run's own machine.
-    """
+    """Plan every GPU of a placed run; those that hold the same share one plan."""
     servers, count = _placed_servers(config, agents, placed), placed.servers_on
-    coaches = coaches and any(coach_items(config.coach, settings.models, gpu_bytes))
-    alike: dict[OnGpu, list[str]] = {}
+    alike: dict[tuple[OnGpu, tuple[int, ...]], list[str]] = {}
     for gpu in placed.gpus:
-        # Local coaches are on the first, which the learner has where it has any.
-        here = OnGpu(
-            servers=count.get(gpu, 0),
-            learns=gpu in placed.learner,
-            coaches=coaches and gpu == placed.gpus[0],
-        )
-        alike.setdefault(here, []).append(gpu)
+        coaches = placed.coaches_on(gpu, len(config.coach.served))
+        here = OnGpu(servers=count.get(gpu, 0), learns=gpu in placed.learner, coaches=bool(coaches))
+        alike.setdefault((here, coaches), []).append(gpu)
     plans: list[MemoryPlan] = []
-    for here, names in alike.items():
+    for (here, coaches), names in alike.items():
         alone = plan(shape, config.learner, servers, gpu_bytes, here)
-        whole = coached(alone, config, settings) if here.coaches else alone
-        plans.append(replace(whole, gpus=tuple(names)))
+        plans.append(replace(coached(alone, config, settings, coaches), gpus=tuple(names)))
     return tuple(plans)
 
 

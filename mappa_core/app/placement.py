@@ -32,11 +32,20 @@ class Placement:
     replicas: int
     learner: Gpus
     """Empty on a CPU, or where the learner is elsewhere."""
+    coaches: tuple[Gpus, ...] | None = None
+    """Those of the server of each local coach; None: they share the first GPU of all."""
 
     @property
     def gpus(self) -> Gpus:
         """List all that are used, the learner's first."""
-        return tuple(dict.fromkeys((*self.learner, *chain.from_iterable(self.servers))))
+        own = (*self.servers, *(self.coaches or ()))
+        return tuple(dict.fromkeys((*self.learner, *chain.from_iterable(own))))
+
+    def coaches_on(self, gpu: str, coaches: int) -> tuple[int, ...]:
+        """Say which of so many local coaches a GPU has, by their places from 0."""
+        if self.coaches is None:
+            return tuple(range(coaches)) if gpu == self.gpus[0] else ()
+        return tuple(number for number, gpus in enumerate(self.coaches) if gpu in gpus)
 
     @property
     def servers_on(self) -> Mapping[str, int]:

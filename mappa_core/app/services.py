@@ -251,18 +251,19 @@ async def _build(
     databases, outage_retry, store = await asyncio.to_thread(
         _open_databases, settings, progress.on_waiting, stack
     )
-    coach, second = (
-        open_coaches(config.coach, settings, coached_team(team), stack) if trains else (None, None)
-    )
-    if coach is not None:
+    storage = await asyncio.to_thread(open_storage, config.cluster, settings.checkpoints)
+    on_ray = await open_on_ray(config, len(team.agents), stack, trains=trains, storage=storage)
+    coach, second = None, None
+    if trains:
+        elsewhere = on_ray and on_ray.coaches
+        judged = coached_team(team)
+        coach, second = open_coaches(config.coach, settings, judged, stack, elsewhere)
         progress.on_starting("coach")
         await start_coaches(coach, second)
     progress.on_starting("engines")
     placed = placement(config, len(team.agents))
     _say_experimental(config, placed)
     setup = engine_setup(config, settings, team, model, tokenizer.end_token_ids, placed)
-    storage = await asyncio.to_thread(open_storage, config.cluster, settings.checkpoints)
-    on_ray = await open_on_ray(config, len(team.agents), stack, trains=trains, storage=storage)
     engine = await start_engine(setup if on_ray is None else on_ray.setup(setup), stack)
     return Services(
         team=team,

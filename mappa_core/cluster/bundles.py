@@ -1,6 +1,7 @@
 """What a run asks of a cluster: a bundle of CPUs and GPUs for each server and each rank.
 
-servers of the first replica, of the second, ... ; ranks of the first update at once, ...
+servers of the first replica, of the second, ... ; ranks of the first update at once, ... ;
+servers of local coaches
 """
 
 from collections import Counter
@@ -17,34 +18,44 @@ Node: TypeAlias = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Servers and ranks, all of one kind each."""
+    """Servers and ranks, all of one kind each, and the servers of local coaches."""
 
     servers: int
     server_gpus: int
     """Of each; 0 on CPUs."""
     ranks: int
     rank_gpus: int
+    coach_gpus: tuple[int, ...] = ()
+    """Of the server of each local coach."""
     cpus: float
-    """Of each server and each rank."""
+    """Of each of them."""
 
     @property
     def bundles(self) -> tuple[Mapping[str, float], ...]:
-        """Ray's words for it: servers first, then ranks."""
+        """Ray's words for it: servers first, then ranks, then coaches."""
         return (
             *(_bundle(self.cpus, self.server_gpus) for _ in range(self.servers)),
             *(_bundle(self.cpus, self.rank_gpus) for _ in range(self.ranks)),
+            *(_bundle(self.cpus, gpus) for gpus in self.coach_gpus),
         )
 
-    def rank_bundle(self, number: int) -> int:
-        """The place of a rank's bundle among all."""
-        return self.servers + number
+    @property
+    def first_rank(self) -> int:
+        """The place of the first rank's bundle among all."""
+        return self.servers
+
+    @property
+    def first_coach(self) -> int:
+        """The place of the first coach's bundle among all."""
+        return self.servers + self.ranks
 
     def __str__(self) -> str:
         parts = [
-            f"{many} {what} of {cpus:g} CPU{'' if not gpus else f' and {gpus} GPU'}"
-            for many, what, cpus, gpus in (
-                (self.servers, "server(s)", self.cpus, self.server_gpus),
-                (self.ranks, "rank(s)", self.cpus, self.rank_gpus),
+            f"{many} {what} of {self.cpus:g} CPU{'' if not gpus else f' and {gpus} GPU'}"
+            for many, what, gpus in (
+                (self.servers, "server(s)", self.server_gpus),
+                (self.ranks, "rank(s)", self.rank_gpus),
+                *((many, "coach(es)", gpus) for gpus, many in Counter(self.coach_gpus).items()),
             )
             if many
         ]

@@ -160,7 +160,7 @@ async def _asked(asked: Awaitable[T]) -> T:
 
 
 class RayServers:
-    """What an engine's servers come from where they are in a cluster."""
+    """What servers come from where they are in a cluster."""
 
     def __init__(
         self,
@@ -169,16 +169,17 @@ class RayServers:
         device: str,
         script: Path = SCRIPT,
         storage: Storage | None = None,
+        first: int = 0,
     ) -> None:
-        """Put servers on `places`, the first on the first; as `RayServer`."""
+        """Put servers on `places`, the first one in the bundle `first`; as `RayServer`."""
         self._places, self._device, self._script = places, device, script
-        self._storage = storage
+        self._storage, self._first = storage, first
 
     def open(self, number: int, arguments: Sequence[str], log: Path) -> RayServer:
         """Prepare the `number`-th server, from 0."""
         return RayServer(
             self._places,
-            number,
+            self._first + number,
             arguments,
             log,
             device=self._device,

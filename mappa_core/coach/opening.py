@@ -21,6 +21,7 @@ from mappa_core.core import ids
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
 from mappa_core.core.text import common_name
+from mappa_core.models.serving.server import Elsewhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,18 +116,24 @@ def judged_by(config: CoachModelConfig, team: CoachedTeam) -> dict[str, str]:
 
 
 def open_coaches(
-    config: CoachConfig, settings: Settings, team: CoachedTeam, stack: AsyncExitStack
+    config: CoachConfig,
+    settings: Settings,
+    team: CoachedTeam,
+    stack: AsyncExitStack,
+    elsewhere: Elsewhere | None = None,
 ) -> tuple[Coach, Coach | None]:
     """Open the coach and, where a share of the actions is to have one, the second coach.
+
+    `elsewhere` has the servers of local coaches; None: they are on this machine.
 
     Raises:
         ConfigError: As `check_coach`.
     """
-    budget = Budget(config.budget)
-    coach = _open_coach(config, settings, team, budget, stack)
+    given = (team, Budget(config.budget), stack, elsewhere)
+    coach = _open_coach(config, settings, *given)
     if not config.second.share:
         return coach, None
-    return coach, _open_coach(config.second, settings, team, budget, stack)
+    return coach, _open_coach(config.second, settings, *given)
 
 
 async def start_coaches(*coaches: Coach | None) -> None:
@@ -146,28 +153,26 @@ def _open_coach(
     team: CoachedTeam,
     budget: Budget,
     stack: AsyncExitStack,
+    elsewhere: Elsewhere | None = None,
 ) -> Coach:
     rubrics = check_coach(config, settings, team)
     if rubrics is None:
         return RuleCoach(team.rules)
-    return _open_llm_coach(config, settings, rubrics, budget, stack)
-
-
-def _open_llm_coach(
-    config: CoachModelConfig,
-    settings: Settings,
-    rubrics: RubricSet,
-    budget: Budget,
-    stack: AsyncExitStack,
-) -> LlmCoach:
-    coach = LlmCoach(open_provider(config, settings), rubrics, config, budget)
+    coach = LlmCoach(open_provider(config, settings, elsewhere), rubrics, config, budget)
     stack.push_async_callback(coach.close)
     return coach
 
 
-def open_provider(config: CoachModelConfig, settings: Settings) -> Provider:
-    """Open a provider's client; their libraries take a second each to import, so on demand."""
+def open_provider(
+    config: CoachModelConfig, settings: Settings, elsewhere: Elsewhere | None = None
+) -> Provider:
+    """Open a provider's client; their libraries take a second each to import, so on demand.
+
+    `elsewhere` has its server, where that is ours; None: it is on this machine.
+    """
     module = import_module(f"{providers.__name__}.{PROVIDERS[config.backend].module}")
+    if config.is_local:
+        return module.open_provider(config, settings, elsewhere)
     return module.open_provider(config, settings)
 
 

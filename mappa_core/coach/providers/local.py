@@ -13,6 +13,7 @@ from mappa_core.coach.providers.openai import failure, reply_of
 from mappa_core.coach.providers.provider import Passing, ProviderReply
 from mappa_core.coach.replies import bounded_schema
 from mappa_core.core.settings import Settings
+from mappa_core.models.serving.server import Elsewhere
 
 
 class LocalProvider:
@@ -61,6 +62,10 @@ class LocalProvider:
             except (openai.APIError, ValueError) as error:
                 await self._server.bring_back(client)
                 raise failure(error) from None
+            except Passing:
+                # A machine that is gone resets no connection.
+                await self._server.bring_back(client)
+                raise
             finally:
                 call.cancel()
 
@@ -104,6 +109,8 @@ class LocalProvider:
             return await stream.get_final_completion()
 
 
-def open_provider(config: CoachModelConfig, settings: Settings) -> LocalProvider:
+def open_provider(
+    config: CoachModelConfig, settings: Settings, elsewhere: Elsewhere | None = None
+) -> LocalProvider:
     """Take part in the server of the coach's model, which is started when it is first asked."""
-    return LocalProvider(config, shared_server(config, settings))
+    return LocalProvider(config, shared_server(config, settings, elsewhere))

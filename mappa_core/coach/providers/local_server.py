@@ -1,7 +1,7 @@
 """The vLLM server of a local coach: started when it is first wanted, shared, brought back.
 
 first coach ─┐
-second coach ─┼─▶ places (server.calls at once) ─▶ one server on a Unix socket
+second coach ─┼─▶ places (server.calls at once) ─▶ one server on a Unix socket, or in a cluster
 audit ────────┘
 """
 
@@ -22,9 +22,10 @@ from mappa_core.core.settings import Settings
 from mappa_core.core.text import counted
 from mappa_core.models.device import resolve_device
 from mappa_core.models.resolve import resolve_model
+from mappa_core.models.serving.client import ServerDied
 from mappa_core.models.serving.command import cpu_arguments, environment, gpu_cache_bytes
-from mappa_core.models.serving.fork_server import ForkServer, open_fork_server
-from mappa_core.models.serving.server import Server
+from mappa_core.models.serving.fork_server import open_fork_server
+from mappa_core.models.serving.server import Elsewhere, ForkedServers, OwnServer, Servers
 
 
 def arguments(model: Path, name: str, config: ServerConfig, device: str) -> tuple[str, ...]:
@@ -56,20 +57,40 @@ def arguments(model: Path, name: str, config: ServerConfig, device: str) -> tupl
     )
 
 
+_MOVE_SECONDS = 1.0
+"""Between two tries to start it on another node."""
+
+
 class CoachServer:
     """Keeps one server for all local coaches of this process that have the same `server_key`."""
 
-    def __init__(self, config: CoachModelConfig, settings: Settings) -> None:
+    def __init__(
+        self,
+        config: CoachModelConfig,
+        settings: Settings,
+        *,
+        elsewhere: Elsewhere | None = None,
+        number: int = 0,
+    ) -> None:
+        """Prepare it for the coach of `config`.
+
+        Where it is `elsewhere`, it is the `number`-th there, from 0.
+        """
         self._config, self._settings = config, settings
+        self._elsewhere, self._number = elsewhere, number
         self._places = asyncio.Semaphore(config.server.calls)
         self._changing = asyncio.Lock()
-        self._server: Server | None = None
-        self._fork_server: ForkServer | None = None
+        self._server: OwnServer | None = None
+        self._servers: Servers | None = None
         self._client: openai.AsyncOpenAI | None = None
         self._restarts_left = config.server.restarts
         self._heard = time.monotonic()
         self.users = 0
         """Coaches that have not closed it."""
+
+    def is_at(self, elsewhere: Elsewhere | None) -> bool:
+        """Tell whether it has one of these places."""
+        return elsewhere is not None and self._elsewhere == elsewhere
 
     @property
     def silent_seconds(self) -> float:
@@ -132,38 +153,56 @@ class CoachServer:
         """Stop the server, if it runs."""
         async with self._changing:
             await self._stop()
-            if self._fork_server is not None:
-                self._fork_server.close()
+            if self._servers is not None:
+                self._servers.close()
 
     async def _started(self) -> openai.AsyncOpenAI:
         server = self._server = self._server or await asyncio.to_thread(self._prepared)
         try:
-            await server.start(self._config.server.start_seconds)
+            await self._start(server)
         except BaseException:
             await server.stop()
             raise
         self.hear()
+        base_url, socket = server.reached_at
         transport = httpx2.AsyncHTTPTransport(
-            uds=str(server.address),
+            uds=socket,
             # One kept alive may be closed just as it is used again, which would look like a death.
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
         )
         return openai.AsyncOpenAI(
             api_key="none",
-            base_url="http://coach/v1",
+            base_url=f"{base_url}/v1",
             max_retries=0,
             timeout=None,
             http_client=httpx2.AsyncClient(transport=transport, timeout=None),
         )
 
-    def _prepared(self) -> Server:
+    async def _start(self, server: OwnServer) -> None:
+        """Start it, again where its node dies: Ray finds another one for its place."""
+        seconds = self._config.server.start_seconds
+        until = time.monotonic() + seconds
+        while True:
+            try:
+                return await server.start(seconds)
+            except ServerDied as error:
+                await server.stop()
+                if time.monotonic() > until:
+                    raise EngineError(f"the coach's server does not start: {error}") from error
+            await asyncio.sleep(_MOVE_SECONDS)
+
+    def _prepared(self) -> OwnServer:
         config, settings = self._config.server, self._settings
         model = resolve_model(self._config.model, settings.models)
-        device = resolve_device(config.device)
-        told = environment(os.environ, device=device)
-        self._fork_server = open_fork_server(told, settings.logs / "vllm.log")
+        if self._elsewhere is None:
+            device = resolve_device(config.device)
+            told = environment(os.environ, device=device)
+            self._servers = ForkedServers(open_fork_server(told, settings.logs / "vllm.log"))
+        else:
+            device = "cpu" if config.device == "cpu" else self._elsewhere.device
+            self._servers = self._elsewhere.servers(device)
         flags = arguments(model, self._config.model, config, device)
-        return Server(self._fork_server, flags, settings.logs / "vllm-coach.log")
+        return self._servers.open(self._number, flags, settings.logs / "vllm-coach.log")
 
     async def _stop(self) -> None:
         client, self._client = self._client, None
@@ -177,10 +216,18 @@ _shared: dict[tuple[str, ...], CoachServer] = {}
 """Servers of this process by what they are started with."""
 
 
-def shared_server(config: CoachModelConfig, settings: Settings) -> CoachServer:
-    """Take part in the server for a coach's model; `leave` gives it up."""
+def shared_server(
+    config: CoachModelConfig, settings: Settings, elsewhere: Elsewhere | None = None
+) -> CoachServer:
+    """Take part in the server for a coach's model; `leave` gives it up.
+
+    `elsewhere` has a place for each that is not here yet; None: it is on this machine.
+    """
     key = (*config.server_key, str(settings.home))
-    server = _shared.setdefault(key, CoachServer(config, settings))
+    if key not in _shared:
+        number = sum(server.is_at(elsewhere) for server in _shared.values())
+        _shared[key] = CoachServer(config, settings, elsewhere=elsewhere, number=number)
+    server = _shared[key]
     server.users += 1
     return server
 

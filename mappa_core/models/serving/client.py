@@ -67,6 +67,17 @@ class VllmClient:
         """Be the client of the server at `base_url`, on a Unix socket where one is named."""
         self._address = base_url, socket
 
+    @property
+    def reached_at(self) -> tuple[str, str | None]:
+        """The base URL of its server, and the Unix socket that it listens on, if it does.
+
+        Raises:
+            EngineError: It is not connected.
+        """
+        if self._address is None:
+            raise EngineError(f"the vLLM server is not running: call start() first ({self._about})")
+        return self._address
+
     async def disconnect(self) -> None:
         """Let the connections go; safe to call twice."""
         client = self._forgotten()
@@ -186,10 +197,8 @@ class VllmClient:
         return client
 
     def _open_client(self) -> aiohttp.ClientSession:
-        if self._address is None:
-            raise EngineError(f"the vLLM server is not running: call start() first ({self._about})")
         if self._client is None:
-            self._client = _opened(*self._address)
+            self._client = _opened(*self.reached_at)
         return self._client
 
 

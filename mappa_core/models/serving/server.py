@@ -163,6 +163,19 @@ class Servers(Protocol):
         ...
 
 
+class Elsewhere(Protocol):
+    """Places for servers on other machines."""
+
+    @property
+    def device(self) -> str:
+        """What computes there: `cpu` or `cuda`."""
+        ...
+
+    def servers(self, device: str) -> Servers:
+        """Give what servers that compute on `device` come from."""
+        ...
+
+
 class ForkedServers:
     """Servers of this machine, forked from one process."""
 

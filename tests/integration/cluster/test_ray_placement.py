@@ -32,6 +32,11 @@ RUNS: Mapping[str, Mapping[str, object]] = {
         "learner": {"backend": "deepspeed", "deepspeed": {"ranks": 1}},
         "engine": {"replicas": 2},
     },
+    "3 x 14B LoRA, a coach": {
+        "learner": {"backend": "deepspeed", "deepspeed": {"ranks": 1}},
+        "engine": {"replicas": 7},
+        "coach": {"backend": "local", "model": "judge"},
+    },
     "3 x 32B full": {
         "learner": {**FULL, "deepspeed": {"ranks": 16, "stage": 3}},
         "engine": {"tensor_parallel": 4},

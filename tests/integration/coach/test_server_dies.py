@@ -16,7 +16,7 @@ from mappa_core.core.errors import EngineError
 from mappa_core.core.records.scores import CoachScore, Unscored
 from mappa_core.core.settings import Settings
 from mappa_core.models.serving.fork_server import ForkServer
-from mappa_core.models.serving.server import Server
+from mappa_core.models.serving.server import ForkedServers, Server
 from tests.unit.coach.cases import make_case
 
 CASES = 4
@@ -77,8 +77,8 @@ class Mortal(CoachServer):
     def _prepared(self) -> Server:
         script = self._folder / "mortal.py"
         script.write_text(MORTAL)
-        self._fork_server = ForkServer(script, os.environ, self._folder / "fork.log")
-        return Server(self._fork_server, [str(self._folder / "starts")], self._folder / "log")
+        self._servers = ForkedServers(ForkServer(script, os.environ, self._folder / "fork.log"))
+        return self._servers.open(0, [str(self._folder / "starts")], self._folder / "log")
 
 
 def scored(folder: Path, restarts: int) -> list[CoachScore | Unscored]:

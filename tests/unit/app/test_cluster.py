@@ -46,6 +46,20 @@ def test_updates_at_once_have_ranks_of_their_own() -> None:
     assert request(config(learner=deepspeed), AGENTS, "cpu", trains=False).ranks == 0
 
 
+def test_each_server_of_a_local_coach_has_a_place() -> None:
+    judge = {"backend": "local", "model": "judge"}
+    shared = {"coach": judge | {"second": judge | {"share": 1.0}}}
+    assert request(config(**shared), AGENTS, "cuda").coach_gpus == (1,)
+    other = {"backend": "local", "model": "other", "share": 1.0, "server": {"device": "cpu"}}
+    two = config(coach=judge | {"second": other})
+    assert request(two, AGENTS, "cuda").coach_gpus == (1, 0)
+    assert request(two, AGENTS, "cpu").coach_gpus == (0, 0)
+    assert request(two, AGENTS, "cuda", trains=False).coach_gpus == ()
+    on_gpu = config(coach=judge | {"server": {"device": "cuda"}})
+    with pytest.raises(ConfigError, match=r"coach\.server\.device=cuda"):
+        request(on_gpu, AGENTS, "cpu")
+
+
 def test_each_server_there_has_its_gpus_for_itself(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="Ray is not installed here")
     full = config(learner={"weights": "full"}, engine={"gpu_memory_utilization": 0.9})

@@ -174,13 +174,23 @@ def test_a_local_coach_is_on_the_first_gpu(tmp_path: Path) -> None:
     assert coach not in update(found[("1",)])
 
 
-def test_a_local_coach_is_beside_a_cluster_and_not_on_its_nodes(tmp_path: Path) -> None:
+def test_each_local_coach_has_a_gpu_of_a_cluster(tmp_path: Path) -> None:
     settings = Settings.model_validate({"MAPPA_HOME": tmp_path})
     given = config("Qwen/Qwen3-4B", "full", {"ranks": 2, "stage": 3})
-    sections = {"coach": {"backend": "local", "model": "judge"}, "cluster": {"backend": "ray"}}
-    ray = TrainConfig.model_validate(given.model_dump(mode="json") | sections)
-    plans = plan_cluster(ray, settings, [{"GPU": 8.0}], 80 * GB)
-    assert not any("coach" in item for each in plans for item in update(each))
+
+    def coaches(device: str) -> dict[tuple[str, ...], list[str]]:
+        second = {"backend": "local", "model": "other", "share": 0.5, "server": {"device": device}}
+        coach = {"backend": "local", "model": "judge", "second": second}
+        sections = {"coach": coach, "cluster": {"backend": "ray"}}
+        ray = TrainConfig.model_validate(given.model_dump(mode="json") | sections)
+        plans = plan_cluster(ray, settings, [{"GPU": 8.0}], 80 * GB)
+        found = {each.gpus: [item for item in update(each) if "coach" in item] for each in plans}
+        return {gpus: items for gpus, items in found.items() if items}
+
+    # Three servers and two ranks come first.
+    first, second = "the coach's server (judge)", "the coach's server (other)"
+    assert coaches("auto") == {("0.5",): [first], ("0.6",): [second]}
+    assert coaches("cpu") == {("0.5",): [first]}
 
 
 def test_three_32b_in_full_need_more_ranks_than_two_nodes_leave(tmp_path: Path) -> None:

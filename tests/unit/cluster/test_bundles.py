@@ -4,11 +4,11 @@ from mappa_core.cluster.bundles import Request, assigned, said
 from mappa_core.cluster.config import ClusterConfig
 
 
-def test_servers_come_before_ranks_and_each_has_its_gpus() -> None:
-    asked = Request(servers=2, server_gpus=4, ranks=3, rank_gpus=1, cpus=2.0)
+def test_servers_come_before_ranks_and_coaches_and_each_has_its_gpus() -> None:
+    asked = Request(servers=2, server_gpus=4, ranks=3, rank_gpus=1, coach_gpus=(1, 0), cpus=2.0)
     server, rank = {"CPU": 2.0, "GPU": 4.0}, {"CPU": 2.0, "GPU": 1.0}
-    assert asked.bundles == (server, server, rank, rank, rank)
-    assert asked.bundles[asked.rank_bundle(0)] == rank
+    assert asked.bundles == (server, server, rank, rank, rank, rank, {"CPU": 2.0})
+    assert (asked.first_rank, asked.first_coach) == (2, 5)
 
 
 def test_on_cpus_no_bundle_asks_for_a_gpu() -> None:
@@ -19,6 +19,8 @@ def test_on_cpus_no_bundle_asks_for_a_gpu() -> None:
 def test_it_is_said_in_words() -> None:
     asked = Request(servers=3, server_gpus=2, ranks=0, rank_gpus=0, cpus=1.0)
     assert str(asked) == "3 server(s) of 1 CPU and 2 GPU"
+    coached = Request(servers=1, server_gpus=0, ranks=0, rank_gpus=0, coach_gpus=(1, 1), cpus=1.0)
+    assert str(coached) == "1 server(s) of 1 CPU, 2 coach(es) of 1 CPU and 1 GPU"
 
 
 def gpus(*of_nodes: int) -> list[dict[str, float]]:
