@@ -205,7 +205,7 @@ def test_a_failure_is_not_shared_with_who_asks_later() -> None:
 
 @pytest.mark.parametrize(
     ("limits", "scored"),
-    [({"calls": 3}, 3), ({"tokens": 11_500}, 3), ({"dollars": 0.02}, 4)],
+    [({"calls": 3}, 3), ({"tokens": 11_500}, 3), ({"dollars": 0.019}, 4)],
 )
 def test_a_budget_is_never_overdrawn(limits: dict[str, float], scored: int) -> None:
     budget = BudgetConfig.model_validate(limits)

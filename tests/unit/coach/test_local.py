@@ -199,7 +199,10 @@ class Placed:
     """A server that gives a token whenever it is told to."""
 
     def __init__(self) -> None:
-        self.silent_seconds = 0.0
+        self.silent_seconds, self.looked_at = 0.0, 0
+
+    async def bring_back(self, client: object) -> None:
+        self.looked_at += 1
 
     def hear(self) -> None:
         self.silent_seconds = 0.0
@@ -227,6 +230,8 @@ def test_a_call_is_late_when_the_server_is_silent() -> None:
         server.silent_seconds = 1.0
         with pytest.raises(Passing, match=r"gave no token within 0\.05 s"):
             await asked
+        # A machine that is gone resets no connection.
+        assert server.looked_at == 1
 
     asyncio.run(body())
 
@@ -237,8 +242,9 @@ def test_a_brief_case_has_no_marker_and_no_fence_that_an_agent_can_close() -> No
     prompt = RequestTemplate(make_case(forged), "system", config).prompt
     honest = RequestTemplate(make_case(), "system", config).prompt
     assert prompt.marker not in prompt.user
-    # Before and after what is said of its program, no fence is open.
-    assert honest.user.count("<<<END>>>") == 2
+    # Before what is said of its program, the last fence is closed.
+    assert honest.user.count("<<<END>>>") == 1
+    assert honest.user.index("<<<END>>>") < honest.user.index("Its program ended")
     fences = [re.findall(r"<<<.*", case.user) for case in (prompt, honest)]
     assert fences[0] == fences[1]
     assert r"<\<\<END>>>" in prompt.user or r"<\<<END>>>" in prompt.user
