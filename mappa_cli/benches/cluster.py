@@ -79,7 +79,9 @@ def bench_cluster(overrides: Sequence[str], settings: Settings) -> BenchReport:
         where = {"MAPPA_HOME": database.home, "MAPPA_DATABASE_URL": database.url}
         own = Settings.model_validate(settings.model_dump(by_alias=True) | where)
         config = _config(known, database.home / "model", overrides)
-        found = [asyncio.run(_compared(_with(ranks, config), own)) for ranks in RANKS]
+        asked = any(each.startswith("learner.deepspeed.ranks=") for each in overrides)
+        played = (config.learner.deepspeed.ranks,) if asked else RANKS
+        found = [asyncio.run(_compared(_with(ranks, config), own)) for ranks in played]
         told = (
             replace(figure, name=f"{counted(each.ranks, 'rank')}: {figure.name}")
             for each in found

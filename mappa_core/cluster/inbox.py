@@ -31,8 +31,8 @@ def reply_file(task: Path) -> Path:
 
 
 def tell_progress(task: Path) -> None:
-    """Note that a part of a task is done; of one that was taken up again, nothing."""
-    with suppress(FileNotFoundError):
+    """Note that a part of a task is done; where its folder is gone or full, nothing is noted."""
+    with suppress(OSError):
         _progress_file(task).touch()
 
 
@@ -40,7 +40,7 @@ def last_progress(task: Path) -> int:
     """Look up when a part of a task was last done, in nanoseconds of this node; 0 for never."""
     try:
         return _progress_file(task).stat().st_mtime_ns
-    except FileNotFoundError:
+    except OSError:
         return 0
 
 

@@ -139,7 +139,7 @@ class RayServer(OwnServer):
     def _too_late(self, seconds: float) -> str:
         return (
             f"a vLLM server in the cluster did not answer within {seconds:.0f} s: {self._where}, "
-            "or raise engine.start_seconds"
+            "or raise its start_seconds"
         )
 
     @property

@@ -60,7 +60,8 @@ not blame it for what an earlier agent got wrong; say who or which file is to bl
 
 CLOSED = """\
 <<<END {mark}>>> closes it, where {mark} is the
-case's marker, given at the top of the case"""
+case's marker, given at the top of the case. (the task) and (turn 0) stand for a text that is shown
+elsewhere in it"""
 CLOSED_BRIEFLY = "the next one or <<<END>>> closes it"
 
 WITH_OWN_SOLUTION = """\
@@ -232,11 +233,12 @@ def _messages(case: CoachCase, *, told: bool) -> Iterator[tuple[str, str, int]]:
     for message in _seen(case.messages):
         if (message.role == "system") == told:
             name = _SEEN_AS.get(message.role, "the agent saw")
-            yield name, _without_repeats(message.content, case), SEEN_CHARACTERS
+            content = message.content if told else _without_repeats(message.content, case)
+            yield name, content, SEEN_CHARACTERS
 
 
 def _without_repeats(content: str, case: CoachCase) -> str:
-    """What the agent saw, with the name of each text in it that the coach has read whole before."""
+    """What the agent saw, with the name of each text in it that the coach has read whole."""
     read = [("the task", case.statement)] * (len(case.statement) <= STATEMENT_CHARACTERS)
     for turn in case.earlier:
         # Of a longer one, thoughts included, the coach has read both ends alone.

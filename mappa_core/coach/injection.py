@@ -23,7 +23,7 @@ PATTERNS: Mapping[str, re.Pattern[str]] = {
         _I | re.MULTILINE,
     ),
     "forged_fence": re.compile(
-        r"<<<\s*(?:END|EVIDENCE|task|the agent|turn \d)\b"
+        r"<<<\s*(?:END|EVIDENCE|task|the agent|turn \d+)\b"
         r"|</?(?:evidence|agent_output|case)\b[^<>]{0,200}>"
         r"|---\s*(?:begin|end) (?:of )?(?:evidence|case|agent output)",
         _I,

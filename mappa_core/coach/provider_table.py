@@ -16,7 +16,8 @@ class ProviderRow:
     """One kind of provider: where its code is, what it needs, which settings it takes."""
 
     module: str
-    """In `coach.providers`; its `open_provider(config, settings)` makes a `provider.Provider`."""
+    """In `coach.providers`; its `open_provider(config, settings)` makes a `provider.Provider`. That
+    of one of ours is told as well where servers are that are not of this machine."""
     needs: str | None
     """The environment variable without which it cannot be asked; `mappa doctor` looks for it."""
     also_reads: tuple[str, ...] = ()

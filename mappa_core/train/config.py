@@ -30,10 +30,10 @@ class DeepspeedConfig(Section):
         description="auto: float32 on a CPU, bfloat16 with float32 masters on a GPU.",
     )
     timeout_seconds: float = Field(
-        default=1800,
+        default=7200,
         gt=0,
-        description="How long ranks may take to load weights, to read a micro-batch or to save "
-        "before their update is given up; the update itself may take any time.",
+        description="How long ranks may do nothing of a task: fetch and load weights, read a "
+        "micro-batch, write a tensor, store a checkpoint. An update may take any time.",
     )
 
     @model_validator(mode="before")

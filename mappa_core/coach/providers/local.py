@@ -47,6 +47,8 @@ class LocalProvider:
                         {"role": "user", "content": "."},
                     ],
                     max_completion_tokens=1,
+                    # A machine that is gone resets no connection.
+                    timeout=self._config.attempt_seconds,
                 )
             except openai.APIConnectionError:
                 # A rubric that is read later costs time alone.
@@ -63,8 +65,11 @@ class LocalProvider:
                 await self._server.bring_back(client)
                 raise failure(error) from None
             except Passing:
-                # A machine that is gone resets no connection.
-                await self._server.bring_back(client)
+                if self._server.elsewhere is not None:
+                    # Its machine may be gone, which resets no connection.
+                    call.cancel()
+                    await asyncio.wait((call,))
+                    await self._server.bring_back(client)
                 raise
             finally:
                 call.cancel()

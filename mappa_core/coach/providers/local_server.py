@@ -7,10 +7,12 @@ audit ────────┘
 
 import asyncio
 import json
+import logging
 import os
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 
 import httpx2
@@ -60,6 +62,8 @@ def arguments(model: Path, name: str, config: ServerConfig, device: str) -> tupl
 _MOVE_SECONDS = 1.0
 """Between two tries to start it on another node."""
 
+_log = logging.getLogger(__name__)
+
 
 class CoachServer:
     """Keeps one server for all local coaches of this process that have the same `server_key`."""
@@ -77,7 +81,7 @@ class CoachServer:
         Where it is `elsewhere`, it is the `number`-th there, from 0.
         """
         self._config, self._settings = config, settings
-        self._elsewhere, self._number = elsewhere, number
+        self.elsewhere, self.number = elsewhere, number
         self._places = asyncio.Semaphore(config.server.calls)
         self._changing = asyncio.Lock()
         self._server: OwnServer | None = None
@@ -87,10 +91,6 @@ class CoachServer:
         self._heard = time.monotonic()
         self.users = 0
         """Coaches that have not closed it."""
-
-    def is_at(self, elsewhere: Elsewhere | None) -> bool:
-        """Tell whether it has one of these places."""
-        return elsewhere is not None and self._elsewhere == elsewhere
 
     @property
     def silent_seconds(self) -> float:
@@ -180,29 +180,29 @@ class CoachServer:
 
     async def _start(self, server: OwnServer) -> None:
         """Start it, again where its node dies: Ray finds another one for its place."""
-        seconds = self._config.server.start_seconds
-        until = time.monotonic() + seconds
+        until = time.monotonic() + self._config.server.start_seconds
         while True:
             try:
-                return await server.start(seconds)
+                return await server.start(until - time.monotonic())
             except ServerDied as error:
                 await server.stop()
-                if time.monotonic() > until:
+                _log.warning("the coach's server did not start: %s", error)
+                if time.monotonic() + _MOVE_SECONDS > until:
                     raise EngineError(f"the coach's server does not start: {error}") from error
             await asyncio.sleep(_MOVE_SECONDS)
 
     def _prepared(self) -> OwnServer:
         config, settings = self._config.server, self._settings
         model = resolve_model(self._config.model, settings.models)
-        if self._elsewhere is None:
+        if self.elsewhere is None:
             device = resolve_device(config.device)
             told = environment(os.environ, device=device)
             self._servers = ForkedServers(open_fork_server(told, settings.logs / "vllm.log"))
         else:
-            device = "cpu" if config.device == "cpu" else self._elsewhere.device
-            self._servers = self._elsewhere.servers(device)
+            device = "cpu" if config.device == "cpu" else self.elsewhere.device
+            self._servers = self.elsewhere.servers(device)
         flags = arguments(model, self._config.model, config, device)
-        return self._servers.open(self._number, flags, settings.logs / "vllm-coach.log")
+        return self._servers.open(self.number, flags, settings.logs / "vllm-coach.log")
 
     async def _stop(self) -> None:
         client, self._client = self._client, None
@@ -225,7 +225,8 @@ def shared_server(
     """
     key = (*config.server_key, str(settings.home))
     if key not in _shared:
-        number = sum(server.is_at(elsewhere) for server in _shared.values())
+        taken = {each.number for each in _shared.values() if each.elsewhere == elsewhere}
+        number = next(number for number in count() if number not in taken)
         _shared[key] = CoachServer(config, settings, elsewhere=elsewhere, number=number)
     server = _shared[key]
     server.users += 1

@@ -11,7 +11,7 @@ import itertools
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -189,6 +189,7 @@ class Rank:
         self, job: UpdateJob, weights: StreamedTensors, state: StreamedTensors
     ) -> checkpoints.Saved | None:
         """Write the checkpoint on the first rank, with the others' help."""
+        weights, state = self._told(weights), self._told(state)
         if distributed.get_rank() != 0:
             for _ in itertools.chain(weights.tensors, state.tensors):
                 pass
@@ -198,6 +199,16 @@ class Rank:
             raise LearnerError(f"the task {self.file} is gone: nothing was saved")
         config = model.config(self.trainee, job.policy.base_model)
         return checkpoints.write(Path(job.directory), config, weights, state)
+
+    def _told(self, tensors: StreamedTensors) -> StreamedTensors:
+        """Tell of each tensor as it is taken."""
+
+        def taken() -> Iterator[Tensor]:
+            for tensor in tensors.tensors:
+                tell_progress(self.file)
+                yield tensor
+
+        return replace(tensors, tensors=taken())
 
 
 def _state_before(job: UpdateJob) -> TensorSlices | None:
@@ -251,13 +262,16 @@ def _stored(task: RankTask, directory: str) -> None:
 def done(asked: RankTask, file: Path) -> RankReply:
     """Do a task, and let go of all that it took."""
     task = on_this_node(asked)
+    tell_progress(file)
     device = resolve_device(task.learner.device)
     with memory.measured(torch.device(device)) as peak:
         rank = Rank(task, file)
+        tell_progress(file)
         try:
             if task.update is None:
                 return RankReply(logprobs=rank.logprobs(task.actions))
             result = rank.update(task.update)
+            tell_progress(file)
             if result is not None:
                 _stored(asked, task.update.directory)
         finally:
