@@ -14,7 +14,9 @@ from pathlib import Path
 from mappa_core.cluster.inbox import next_task, reply_file
 for number in range(2):
     task = next_task(Path(sys.argv[1]), number)
-    reply_file(task).write_bytes(task.read_bytes().upper())
+    unfinished = task.with_suffix(".writing")
+    unfinished.write_bytes(task.read_bytes().upper())
+    unfinished.rename(reply_file(task))
 """
 
 
