@@ -75,7 +75,12 @@ def bench_cluster(overrides: Sequence[str], settings: Settings) -> BenchReport:
 
     base = load_config(None, ())
     known = resolve_model(base.model, settings.models)
-    with scratch_database(settings, BYTES) as database, prefect_server(settings):
+    # DeepSpeed and Ray say what they find and lose on standard output, which is the report's.
+    with (
+        redirect_stdout(sys.stderr),
+        scratch_database(settings, BYTES) as database,
+        prefect_server(settings),
+    ):
         where = {"MAPPA_HOME": database.home, "MAPPA_DATABASE_URL": database.url}
         own = Settings.model_validate(settings.model_dump(by_alias=True) | where)
         config = _config(known, database.home / "model", overrides)
@@ -122,8 +127,7 @@ async def _compared(config: TrainConfig, settings: Settings) -> Compared:
         started = time.perf_counter()
         await train(config)
         alone, seconds_alone = _newest(port), time.perf_counter() - started
-        # Ray prints what it says of lost nodes to standard output, which is the report's.
-        with redirect_stdout(sys.stderr), local_nodes(SERVERS + ranks) as cluster:
+        with local_nodes(SERVERS + ranks) as cluster:
             started = time.perf_counter()
             played = await play_losing_two(train, port, config, cluster, folder)
             seconds_there = time.perf_counter() - started
