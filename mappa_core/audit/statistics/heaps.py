@@ -20,16 +20,20 @@ from scipy.special import ndtr, ndtri
 from mappa_core.audit.frame import Floats, Ints, Mask
 from mappa_core.audit.statistics.health import HIGHEST
 
-USUAL = 0.02
-"""Share of the scorings that makes a score one that a coach is used to give."""
+USUAL, NEAR_POINTS = 0.02, 2.0
+"""Share of the scorings within so many points that makes a score a usual one: a few 9s are the tail
+of a coach that gives all whole points, and as few 6s between many 5s and 7s are slips."""
 MOST = 0.9
 """Share of the scorings that have such a score, if the coach has any."""
 FAVOURED = 1.15
 """As many times as a coach without favourites would give it, or more, a favourite is given."""
 ERRORS = 3.0
 """Standard errors by which that is more than chance."""
-PASSES = 3
-"""In which favourites are looked for: each knows those of the pass before."""
+FINEST = 101
+"""Values that a coach gives at most, if it has favourites: tenths of a point."""
+ENDS, SOME = (0.0, HIGHEST), 1.0
+"""Of these, so many errors will do: a coach with favourites is likely to have them, and few actions
+may deserve them."""
 WARM_UP = 50
 LOOKED = 10
 """Draws by which favourites are looked for."""
@@ -38,9 +42,12 @@ PRIOR = 4
 
 
 def usual_scores(scores: Floats) -> Floats:
-    """The scores that a coach gives more than seldom, or all that it gave; and the highest."""
+    """The scores that a coach is used to give, or all that it gave; and the highest."""
     values, counts = np.unique(scores, return_counts=True)
-    often = counts >= USUAL * len(scores)
+    upto = np.concatenate([[0], counts.cumsum()])
+    first = np.searchsorted(values, values - NEAR_POINTS)
+    after = np.searchsorted(values, values + NEAR_POINTS, side="right")
+    often = counts >= USUAL * (upto[after] - upto[first])
     kept = values[often] if counts[often].sum() >= MOST * len(scores) else values
     return np.union1d(kept, [HIGHEST])
 
@@ -133,19 +140,28 @@ class _Felt:
 
 
 def _heaps(given: Scorings, plain: _Cells, rng: np.random.Generator) -> _Cells | None:
-    """The favourites: scores that are given more often than what is felt explains."""
-    often, heaps = np.bincount(plain.cell, minlength=len(plain.values)), None
-    for _ in range(PASSES):
+    """The favourites: scores that are given more often than what is felt explains.
+
+    The clearest two come first, and each further one is looked for beside those: until they are
+    known, a score from which they draw away can look like one.
+    """
+    often = np.bincount(plain.cell, minlength=len(plain.values))
+    found: list[int] = []
+    while len(found) < len(often) <= FINEST:
+        heaps = _Cells.of(np.sort(plain.values[found]), given.scores) if found else None
         drawn = _felt(given, plain, heaps, rng, LOOKED)
         expected = np.mean(
             [(1 - d.share) * plain.expected(d.level, d.deviation) for d in drawn], axis=0
         )
-        more = often - expected
-        clear = (more > (FAVOURED - 1) * expected) & (more > ERRORS * np.sqrt(expected + 1))
-        if not 1 < clear.sum() < len(clear):
-            return None
-        heaps = _Cells.of(plain.values[clear], given.scores)
-    return heaps
+        more, wanted = often - expected, 1 if found else 2
+        errors = more / np.sqrt(expected + 1)
+        at_an_end = np.isin(plain.values, ENDS) & bool(found)
+        clear = (more > (FAVOURED - 1) * expected) & (errors > np.where(at_an_end, SOME, ERRORS))
+        clear[found] = False
+        if clear.sum() < wanted:
+            return heaps
+        found += np.argsort(np.where(clear, errors, 0.0))[-wanted:].tolist()
+    return None
 
 
 def _felt(

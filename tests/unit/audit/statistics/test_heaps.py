@@ -35,19 +35,30 @@ def test_as_many_scores_move_and_as_far_as_those_of_a_coach_that_feels_more(
     assert np.mean(np.square(found)) == pytest.approx(np.mean(np.square(moved)), rel=0.1)
 
 
-def test_less_shows_of_a_coach_that_is_often_drawn_to_a_favourite() -> None:
-    """0, 5, 7 and 10 take two of five scores from other whole points."""
-    rng, whole, favourites = RNG(9), np.arange(11.0), np.array([0.0, 5.0, 7.0, 10.0])
+@pytest.mark.parametrize(
+    ("favourites", "step", "level"),
+    [
+        ((0, 5, 7, 10), 1.0, 5.0),
+        ((0, 5, 7, 10), 1.0, 3.0),
+        ((0, 5, 7, 10), 1.0, 6.0),
+        ((5, 8), 1.0, 5.0),
+        ((0, 2.5, 5, 7.5, 10), 0.5, 5.0),
+    ],
+)
+def test_what_shows_of_a_coach_that_is_often_drawn_to_favourites(
+    favourites: tuple[float, ...], step: float, level: float
+) -> None:
+    """They take two of five scores from other points; few actions are near 10, or none."""
+    rng, every, drawn_to = RNG(9), np.arange(0, 10 + step, step), np.array(favourites)
     found, moved = [], []
-    for _ in range(6):
-        feeling, pulled = felt(rng), rng.random(len(ACTIONS)) < 0.4
+    for _ in range(8):
+        feeling, pulled = felt(rng, level), rng.random(len(ACTIONS)) < 0.4
         before, after = (
-            np.where(pulled, given(each, favourites), given(each, whole))
+            np.where(pulled, given(each, drawn_to), given(each, every))
             for each in (feeling, feeling + POINTS)
         )
         moved.append((after - before).mean())
-        found.append(shown(scored(before), POINTS, rng, 20)[0].mean())
-    assert np.mean(moved) < 0.48
+        found.append(shown(scored(before), POINTS, rng, 10)[0].mean())
     assert np.mean(found) == pytest.approx(np.mean(moved), abs=0.015)
 
 
