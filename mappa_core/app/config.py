@@ -1,6 +1,7 @@
 """The whole configuration of a run."""
 
 import json
+from collections.abc import Sequence
 
 from pydantic import Field, model_validator
 
@@ -28,7 +29,7 @@ RESUMABLE = {
         "exam",
     ),
     "audit": ("stop_on", "waive", "ask_every", "ask_on", "ask_hours"),
-    "learner": ("deployment",),
+    "learner": ("deployment", "deepspeed.timeout_seconds"),
     "engine": ("urls",),
     "cluster": ("backend", "address", "placement", "cpus", "wait_seconds"),
 }
@@ -76,6 +77,15 @@ _LATER = {
     "problems": ("sample", "skip_unusable"),
 }
 """Those that came later: left out at their defaults, so that stored evaluations are found again."""
+
+
+def _named(keys: Sequence[str]) -> dict[str, bool | set[str]]:
+    """Keys of a section, `one` or `one.inside`, as pydantic takes them."""
+    parts = [key.partition(".") for key in keys]
+    return {
+        key: {inside for other, _, inside in parts if other == key and inside} or True
+        for key, _, _ in parts
+    }
 
 
 class StartConfig(Section):
@@ -180,8 +190,8 @@ class TrainConfig(Section):
         A run whose budget is spent can be resumed with a larger one, one that the audit stopped
         with another opinion of what to stop for, and any with its updates computed elsewhere.
         """
-        left_out = {section: {*keys} for section, keys in RESUMABLE.items()}
-        ours, theirs = (one.model_dump(mode="json", exclude={**left_out}) for one in (self, other))
+        left_out = {section: _named(keys) for section, keys in RESUMABLE.items()}
+        ours, theirs = (one.model_dump(mode="json", exclude=left_out) for one in (self, other))
         return tuple(sorted(key for key in ours if ours[key] != theirs[key]))
 
     def held_out_settings(self) -> str:

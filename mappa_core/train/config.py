@@ -33,7 +33,8 @@ class DeepspeedConfig(Section):
         default=7200,
         gt=0,
         description="How long ranks may do nothing of a task: fetch and load weights, read a "
-        "micro-batch, write a tensor, store a checkpoint. An update may take any time.",
+        "micro-batch, write a tensor, store a checkpoint. An update may take any time; a resumed "
+        "run may change it.",
     )
 
     @model_validator(mode="before")

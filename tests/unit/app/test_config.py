@@ -189,17 +189,21 @@ def test_a_resumed_run_may_change_how_its_coach_is_asked_where_it_learns_and_no_
     richer = TrainConfig.model_validate(
         {
             "coach": {"budget": {"dollars": 50}, "deadline_seconds": 5, "concurrency": 1},
-            "learner": {"deployment": "update/gpu"},
+            "learner": {"deployment": "update/gpu", "deepspeed": {"timeout_seconds": 9}},
             "engine": {"urls": ["http://10.0.0.5:8000"]},
         }
     )
     assert config.same_experiment(richer) == ()
-    for section, names in RESUMABLE.items():
-        assert set(names) <= set(type(getattr(config, section)).model_fields)
+    assert {f"{section}.{name}" for section, names in RESUMABLE.items() for name in names} <= {
+        *keys(),
+        "coach.budget",
+    }
     other = TrainConfig.model_validate(
         {"coach": {"repeats": 2}, "learner": {"epochs": 2}, "seed": 4}
     )
     assert config.same_experiment(other) == ("coach", "learner", "seed")
+    ranks = TrainConfig.model_validate({"learner": {"deepspeed": {"ranks": 2}}})
+    assert config.same_experiment(ranks) == ("learner",)
 
 
 def test_a_model_coach_needs_a_model() -> None:
