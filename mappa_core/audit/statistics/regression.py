@@ -8,20 +8,22 @@ the level this reaches.
 
 Everything is a function of each cluster's sums X'X and X'y, so a million actions cost one pass:
 
-    A_g = (I - X_g M X_g')^(-1/2) = I + Z Q F Q' Z',  M = L L', Z = X_g L, Z'Z = Q diag(l) Q'
-    F = ((1 - l)^(-1/2) - 1) / l
+    A_g = (I - X_g M X_g')^(-1/2) = I + Z Q S Q' Z',  M = F F', Z = X_g F, Z'Z = Q diag(l) Q'
+    S = ((1 - l)^(-1/2) - 1) / l
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
+from scipy import linalg, special
 
 from mappa_core.audit.frame import Floats, Ints
 
 AT_ONCE = 2_000_000
 """Products held at once; more are summed up cluster by cluster."""
+OWN_SHARE = 1e-6
+"""Of a column's square, that others must leave unexplained: rounding is far below."""
 FULL_LEVERAGE = 1e-8
 """A direction only one cluster speaks about tells nothing about the spread between clusters."""
 
@@ -72,8 +74,8 @@ class Fit:
     covariance: Floats
     """(k', k'), CR2."""
     sums: ClusterSums
-    lower: Floats
-    """Cholesky factor of `bread`."""
+    root: Floats
+    """(k', k') F of bread = F F'."""
     directions: Floats
     """(G, k', k') eigenvectors Q."""
     leverages: Floats
@@ -117,15 +119,13 @@ def fit(sums: ClusterSums) -> Fit:
         raise ValueError("an interval needs at least two clusters")
     used = _independent(sums.xx.sum(axis=0))
     kept = ClusterSums(xx=sums.xx[:, used[:, None], used], xy=sums.xy[:, used], counts=sums.counts)
-    bread = np.linalg.inv(kept.xx.sum(axis=0))
+    root = _inverse_root(kept.xx.sum(axis=0))
+    bread = root @ root.T
     beta = bread @ kept.xy.sum(axis=0)
-    lower = np.linalg.cholesky((bread + bread.T) / 2)
-    leverages, directions = np.linalg.eigh(lower.T @ kept.xx @ lower)
+    leverages, directions = np.linalg.eigh(root.T @ kept.xx @ root)
     leverages = leverages.clip(0.0, 1.0)
     residual = kept.xy - kept.xx @ beta
-    corrected = _corrected(
-        kept.xx @ lower, directions, _half(leverages), residual, residual @ lower
-    )
+    corrected = _corrected(kept.xx @ root, directions, _half(leverages), residual, residual @ root)
     half = corrected @ bread
     coefficients = np.zeros(sums.xy.shape[1])
     coefficients[used] = beta
@@ -135,7 +135,7 @@ def fit(sums: ClusterSums) -> Fit:
         bread=bread,
         covariance=half.T @ half,
         sums=kept,
-        lower=lower,
+        root=root,
         directions=directions,
         leverages=leverages,
     )
@@ -206,9 +206,9 @@ def spread_weights(fitted: Fit, weights: Floats) -> Floats:
     The CR2 variance of a contrast is the sum over clusters of (rows' products @ residuals)^2.
     """
     direction = fitted.bread @ weights[fitted.used]
-    rotated = (fitted.sums.xx @ direction) @ fitted.lower
+    rotated = (fitted.sums.xx @ direction) @ fitted.root
     along = np.einsum("gkj,gk->gj", fitted.directions, rotated) * _half(fitted.leverages)
-    return direction + np.einsum("gkj,gj->gk", fitted.directions, along) @ fitted.lower.T
+    return direction + np.einsum("gkj,gj->gk", fitted.directions, along) @ fitted.root.T
 
 
 def corrected_residuals(fitted: Fit, x: Floats, residuals: Floats, clusters: Ints) -> Floats:
@@ -223,15 +223,15 @@ def corrected_residuals(fitted: Fit, x: Floats, residuals: Floats, clusters: Int
     used = x[:, fitted.used]
     sums = np.zeros((len(fitted.leverages), len(fitted.used)))
     np.add.at(sums, clusters, used * residuals[:, None])
-    along = np.einsum("gkj,gk->gj", fitted.directions, sums @ fitted.lower)
+    along = np.einsum("gkj,gk->gj", fitted.directions, sums @ fitted.root)
     along *= _half(fitted.leverages)
-    back = np.einsum("gkj,gj->gk", fitted.directions, along) @ fitted.lower.T
+    back = np.einsum("gkj,gj->gk", fitted.directions, along) @ fitted.root.T
     return residuals + (used * back[clusters]).sum(axis=1)
 
 
 def _rests_on_one_cluster(fitted: Fit, weights: Floats) -> bool:
     """Whether part of the contrast is known from a single cluster, e.g. a type of one problem."""
-    rotated = (fitted.sums.xx @ (fitted.bread @ weights)) @ fitted.lower
+    rotated = (fitted.sums.xx @ (fitted.bread @ weights)) @ fitted.root
     along = np.einsum("gkj,gk->gj", fitted.directions, rotated) ** 2
     alone = along[fitted.leverages > 1 - FULL_LEVERAGE].sum()
     return bool(alone > FULL_LEVERAGE * along.sum())
@@ -244,12 +244,12 @@ def _satterthwaite(fitted: Fit, weights: Floats) -> float:
     are independent with equal variance (Bell & McCaffrey's working model).
     """
     projected = fitted.sums.xx @ (fitted.bread @ weights)
-    rotated = projected @ fitted.lower
-    through = fitted.sums.xx @ fitted.lower
+    rotated = projected @ fitted.root
+    through = fitted.sums.xx @ fitted.root
     own = _corrected(through, fitted.directions, _half(fitted.leverages), projected, rotated)
     along = np.einsum("gkj,gk->gj", fitted.directions, rotated)
     squares = projected @ fitted.bread @ weights + (_whole(fitted.leverages) * along**2).sum(axis=1)
-    half = own @ fitted.lower
+    half = own @ fitted.root
     shared = (half**2).sum(axis=1)
     outer = half.T @ half
     total = float(squares.sum() - shared.sum())
@@ -266,7 +266,7 @@ def _corrected(
 
 
 def _half(leverages: Floats) -> Floats:
-    """F of the module's formula; its limit 1/2 at 0, and the pseudo-inverse at 1."""
+    """S of the module's formula; its limit 1/2 at 0, and the pseudo-inverse at 1."""
     free = np.maximum(1 - leverages, FULL_LEVERAGE)
     root = np.where(1 - leverages > FULL_LEVERAGE, free**-0.5, 0.0)
     safe = np.maximum(leverages, 1e-12)
@@ -279,7 +279,15 @@ def _whole(leverages: Floats) -> Floats:
     return np.where(1 - leverages > FULL_LEVERAGE, 1 / free, -1.0)
 
 
-def _independent(xx: Floats, tolerance: float = 1e-9) -> Ints:
+def _inverse_root(xx: Floats) -> Floats:
+    """F with F F' = (X'X)^-1, of columns of one length: nearly alike ones leave little over."""
+    scale = np.sqrt(np.diag(xx))
+    lower = np.linalg.cholesky(xx / scale[:, None] / scale)
+    inverse = linalg.solve_triangular(lower, np.eye(len(xx)), lower=True)
+    return np.asarray(inverse / scale, dtype=np.float64).T
+
+
+def _independent(xx: Floats) -> Ints:
     """Columns that add something to the ones before them (Gram-Schmidt on X'X, scaled)."""
     scale = np.sqrt(np.diag(xx))
     usable = scale > 0
@@ -287,7 +295,7 @@ def _independent(xx: Floats, tolerance: float = 1e-9) -> Ints:
     kept: list[int] = []
     for column in range(len(xx)):
         pivot = left[column, column]
-        if usable[column] and pivot > tolerance:
+        if usable[column] and pivot > OWN_SHARE:
             kept.append(column)
             left = left - np.outer(left[:, column], left[column]) / pivot
     return np.array(kept, dtype=np.int64)

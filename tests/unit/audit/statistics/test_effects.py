@@ -13,11 +13,13 @@ from mappa_core.audit.statistics.effects import (
     bias_family,
     cell_effects,
     task_type_effects,
+    words,
 )
 from mappa_core.audit.statistics.observational import ALARMS
 from mappa_core.audit.statistics.sensitivity import unknown
 from mappa_core.audit.statistics.simulation import FAVOURED, OTHER, World, simulate
 from mappa_core.audit.statistics.trends import growth
+from mappa_core.audit.stress.worlds import Ease, StressWorld, made_up
 from tests.unit.audit.frames import make_frame
 
 RNG = np.random.default_rng
@@ -237,3 +239,9 @@ def test_growth_by_hand() -> None:
     found = growth(frame, 0)
     assert found is not None
     assert found.estimate.value == pytest.approx(1.0)
+
+
+def test_an_honest_coach_is_audited_where_nearly_all_work_is_right() -> None:
+    """Skills are nearly constants there, and hid by rounding that one column repeats another."""
+    ceiling = StressWorld(name="ceiling", ease=Ease(types=(3.2, 2.2)))
+    assert not set(ALARMS) & set(words(bias_family(made_up(ceiling, RNG([0, 102])))))

@@ -89,6 +89,20 @@ def test_redundant_columns_are_not_told_apart() -> None:
         contrast(fitted, np.array([0.0, 0.0, 0.0, 0.0, 1.0]))
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_columns_that_are_nearly_alike_are_one(seed: int) -> None:
+    """Where nearly all work is right, skills differ by little, and rounding hides what repeats."""
+    x, y, groups = made_up(seed)
+    noise = np.random.default_rng([seed, 1]).normal(size=60)
+    near = np.column_stack([x, x[:, 2] + 1e-4 * noise, 100 * noise])
+    fitted = fit(cluster_sums(near, y, groups))
+    assert list(fitted.used) == [0, 1, 2, 4]
+    other = fit(cluster_sums(near[:, fitted.used], y, groups))
+    for each in (1, 2):
+        mine, theirs = (contrast(one, np.eye(k)[each]) for one, k in ((fitted, 5), (other, 4)))
+        assert mine == theirs
+
+
 def test_a_type_of_one_problem_proves_nothing() -> None:
     rng = np.random.default_rng(0)
     groups = np.repeat(np.arange(6), 10)
