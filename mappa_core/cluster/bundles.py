@@ -104,5 +104,5 @@ def said(nodes: Sequence[Node]) -> str:
     kinds = Counter((node.get("CPU", inf), node.get("GPU", 0)) for node in nodes)
     return "nodes have " + ", ".join(
         f"{many} x {'' if cpus == inf else f'{cpus:g} CPU and '}{gpus:g} GPU"
-        for (cpus, gpus), many in kinds.items()
+        for (cpus, gpus), many in sorted(kinds.items())
     )

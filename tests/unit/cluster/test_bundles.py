@@ -53,3 +53,11 @@ def test_cpus_bound_where_a_node_says_how_many_it_has() -> None:
     assert assigned(asked(1, 1, 1), few, ClusterConfig()) == (0, 0)
     assert assigned(asked(1, 1, 2), few, ClusterConfig()) == ()
     assert said(few) == "nodes have 1 x 2 CPU and 8 GPU"
+
+
+def test_nodes_are_said_in_one_order_however_they_are_listed() -> None:
+    mixed = [{"GPU": 8.0, "CPU": 32.0}, {"GPU": 0.0, "CPU": 0.0}, {"GPU": 8.0, "CPU": 32.0}]
+    assert (
+        said(mixed) == said(mixed[::-1]) == "nodes have 1 x 0 CPU and 0 GPU, 2 x 32 CPU and 8 GPU"
+    )
+    assert said(mixed[1:] + mixed[:1]) == said(mixed)
