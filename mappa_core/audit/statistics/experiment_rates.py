@@ -28,7 +28,7 @@ from mappa_core.audit.statistics.paired import (
     usable,
 )
 from mappa_core.audit.statistics.pairs import Pairs, all_pairs, at
-from mappa_core.audit.statistics.regression import p_value
+from mappa_core.audit.statistics.regression import LEAST_ERROR, p_value
 
 ODD = 0.05
 """Share of the dealt errors, at both ends, that a change that is felt alike seldom reaches."""
@@ -174,7 +174,7 @@ class _Fixed:
         np.add.at(sums, self.problem, (differences - values) / count)
         errors = np.sqrt((sums**2 / (1 - leverage)[:, None]).sum(axis=0))
         alike = (np.ptp(differences, axis=0) == 0) & (problems >= ALIKE)
-        return np.where(alike, EXACT, np.where(errors > 0, errors, np.inf))
+        return np.where(alike, EXACT, np.where(errors > LEAST_ERROR, errors, np.inf))
 
 
 def _of_all(pairs: Pairs) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 from scipy import special
 
 from mappa_core.audit.frame import Floats
-from mappa_core.audit.statistics.regression import MIN_DF, Estimate
+from mappa_core.audit.statistics.regression import LEAST_ERROR, MIN_DF, Estimate
 from mappa_core.audit.statistics.sensitivity import Unknown
 from mappa_core.audit.statistics.verdicts import ALPHA, MARGIN_POINTS, more_actions
 
@@ -129,7 +129,7 @@ def p_values(
     """Of no gap, missing scores at their worst, for (S,) estimates with their errors."""
     positive, negative = np.maximum(values + missing_low, 0), np.minimum(values + missing_high, 0)
     nearest = np.abs(np.where(values > 0, positive, negative))
-    known = np.isfinite(errors) & (errors > 0) & (nearest > 0)
+    known = np.isfinite(errors) & (errors > LEAST_ERROR) & (nearest > 0)
     away = np.divide(nearest, errors, out=np.zeros_like(values), where=known)
     found = 2 * special.stdtr(max(like.degrees_of_freedom, MIN_DF), -away)
     return np.where(known, found, 1.0)

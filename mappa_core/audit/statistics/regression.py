@@ -24,6 +24,8 @@ AT_ONCE = 2_000_000
 """Products held at once; more are summed up cluster by cluster."""
 OWN_SHARE = 1e-6
 """Of a column's square, that others must leave unexplained: rounding is far below."""
+LEAST_ERROR = 1e-9
+"""Of an estimate, in the outcome's unit: what is below is rounding, and no spread was seen."""
 FULL_LEVERAGE = 1e-8
 """A direction only one cluster speaks about tells nothing about the spread between clusters."""
 
@@ -158,7 +160,7 @@ def contrast(fitted: Fit, weights: Floats) -> Estimate:
     error = float(np.sqrt(max(kept @ fitted.covariance @ kept, 0.0)))
     freedom = _satterthwaite(fitted, kept)
     # A spread that was never observed (every cluster alike, or alone) proves nothing.
-    known = error > 0 and freedom > 0 and not _rests_on_one_cluster(fitted, kept)
+    known = error > LEAST_ERROR and freedom > 0 and not _rests_on_one_cluster(fitted, kept)
     error = error if known else float("inf")
     return Estimate(
         value=value,

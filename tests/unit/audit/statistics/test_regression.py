@@ -6,7 +6,13 @@ import statsmodels.api as sm
 from scipy import linalg
 
 from mappa_core.audit.frame import Floats, Ints
-from mappa_core.audit.statistics.regression import cluster_sums, contrast, estimable, fit
+from mappa_core.audit.statistics.regression import (
+    cluster_sums,
+    clustered_mean,
+    contrast,
+    estimable,
+    fit,
+)
 
 
 def made_up(seed: int = 0, clusters: int = 9) -> tuple[Floats, Floats, Ints]:
@@ -111,6 +117,15 @@ def test_a_type_of_one_problem_proves_nothing() -> None:
     found = contrast(fit(cluster_sums(x, y, groups)), np.array([0.0, 1.0]))
     assert found.p_value == 1.0
     assert found.standard_error == float("inf")
+
+
+@pytest.mark.parametrize("value", [1.0, -1.0, 0.1, 2.7])
+@pytest.mark.parametrize("count", [2, 3, 7])
+def test_a_spread_that_never_showed_proves_nothing(value: float, count: int) -> None:
+    """Two pairs that differ by the same point by chance are no coach without noise."""
+    found = clustered_mean(np.full(count, value), np.arange(count))
+    assert found.value == pytest.approx(value)
+    assert (found.standard_error, found.p_value) == (np.inf, 1.0)
 
 
 def test_one_cluster_is_refused() -> None:
