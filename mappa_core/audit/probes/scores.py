@@ -11,7 +11,13 @@ import numpy as np
 from scipy import stats
 
 from mappa_core.audit.probes.features import features
-from mappa_core.audit.statistics.regression import Estimate, cluster_sums, contrast, fit
+from mappa_core.audit.statistics.regression import (
+    LEAST_ERROR,
+    Estimate,
+    cluster_sums,
+    contrast,
+    fit,
+)
 from mappa_core.audit.statistics.verdicts import Judged, judge
 
 
@@ -118,8 +124,9 @@ def _mean_difference(pairs: Sequence[ScoredPair]) -> Estimate:
     """The mean of what the feature changed; one that never varies is known exactly."""
     values = np.array([pair.changed - pair.plain for pair in pairs])
     _, problems = np.unique([pair.problem for pair in pairs], return_inverse=True)
-    if np.ptp(values) == 0 or problems.max() == 0:
-        error = EXACT if np.ptp(values) == 0 else np.inf
+    alike = bool(np.ptp(values) <= LEAST_ERROR)
+    if alike or problems.max() == 0:
+        error = EXACT if alike else np.inf
         return _estimate(float(values.mean()), error, max(float(problems.max()), 1.0))
     fitted = fit(cluster_sums(np.ones((len(values), 1)), values, problems.astype(np.int64)))
     return contrast(fitted, np.ones(1))

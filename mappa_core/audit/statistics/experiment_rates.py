@@ -173,7 +173,7 @@ class _Fixed:
         sums = np.zeros((problems, len(values)))
         np.add.at(sums, self.problem, (differences - values) / count)
         errors = np.sqrt((sums**2 / (1 - leverage)[:, None]).sum(axis=0))
-        alike = (np.ptp(differences, axis=0) == 0) & (problems >= ALIKE)
+        alike = (np.ptp(differences, axis=0) <= LEAST_ERROR) & (problems >= ALIKE)
         return np.where(alike, EXACT, np.where(errors > LEAST_ERROR, errors, np.inf))
 
 

@@ -15,7 +15,12 @@ from mappa_core.audit.frame import Experiment, Floats, Ints
 from mappa_core.audit.statistics.looks import spent
 from mappa_core.audit.statistics.observational import Beyond
 from mappa_core.audit.statistics.pairs import TODAY, Pairs, Rule, all_pairs
-from mappa_core.audit.statistics.regression import Estimate, clustered_mean, p_value
+from mappa_core.audit.statistics.regression import (
+    LEAST_ERROR,
+    Estimate,
+    clustered_mean,
+    p_value,
+)
 from mappa_core.audit.statistics.verdicts import (
     MARGIN_POINTS,
     Judged,
@@ -139,7 +144,7 @@ def effect_of(pairs: Pairs) -> PairedEffect:
 def _mean(values: Floats, clusters: Ints, *, seen: bool) -> Estimate:
     """The mean with a cluster-robust error; exact where the coach cannot see the change."""
     value, count = float(values.mean()), len(np.unique(clusters))
-    if not seen or (np.ptp(values) == 0 and count >= ALIKE):
+    if not seen or (np.ptp(values) <= LEAST_ERROR and count >= ALIKE):
         return Estimate(
             value=value,
             standard_error=EXACT,
