@@ -61,7 +61,13 @@ ASKED = 200
 """Actions that the experiment asks about."""
 CONFIG = TrainConfig.model_validate(
     {
-        "learner": {"device": "cpu", "learning_rate": 1e-2, "lora": {"rank": 4, "alpha": 8}},
+        "learner": {
+            "device": "cpu",
+            # The same run on every machine: products in bfloat16 are another one.
+            "dtype": "float32",
+            "learning_rate": 1e-2,
+            "lora": {"rank": 4, "alpha": 8},
+        },
         # A baseline of each problem's own actions would take a type's bias away.
         "algorithm": {"estimator": "reinforce++"},
         "rollout": {"iterations": ITERATIONS},
