@@ -49,7 +49,7 @@ def effect(
     terms = [f"{weight!r} * {column}" for column, weight in weights.items() if weight]
     terms = terms or ["NULL::float8"]
     return f"""
-SELECT sum(({value}) * (
+SELECT sum(({value})::float8 * (
            {(chr(10) + "         + ").join(terms)})) AS estimate,
        count(*) FILTER (WHERE {counted}) AS actions,
        count(DISTINCT problem_id) FILTER (WHERE {counted}) AS problems
