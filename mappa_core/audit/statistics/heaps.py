@@ -31,9 +31,9 @@ ERRORS = 3.0
 """Standard errors by which that is more than chance."""
 FINEST = 101
 """Values that a coach gives at most, if it has favourites: tenths of a point."""
-ENDS, SOME = (0.0, HIGHEST), 1.0
-"""Of these, so many errors will do: a coach with favourites is likely to have them, and few actions
-may deserve them."""
+ENDS, END_ERRORS = (0.0, HIGHEST), 1.0
+"""The scale's ends, and the standard errors that are enough for one: a coach with favourites is
+likely to have them, and few actions may deserve them."""
 WARM_UP = 50
 LOOKED = 10
 """Draws by which favourites are looked for."""
@@ -156,7 +156,8 @@ def _heaps(given: Scorings, plain: _Cells, rng: np.random.Generator) -> _Cells |
         more, wanted = often - expected, 1 if found else 2
         errors = more / np.sqrt(expected + 1)
         at_an_end = np.isin(plain.values, ENDS) & bool(found)
-        clear = (more > (FAVOURED - 1) * expected) & (errors > np.where(at_an_end, SOME, ERRORS))
+        enough = np.where(at_an_end, END_ERRORS, ERRORS)
+        clear = (more > (FAVOURED - 1) * expected) & (errors > enough)
         clear[found] = False
         if clear.sum() < wanted:
             return heaps
