@@ -32,6 +32,7 @@ from mappa_core.audit.statistics.regression import LEAST_ERROR, p_value
 
 ODD = 0.05
 """Share of the dealt errors, at both ends, that a change that is felt alike seldom reaches."""
+UNSEEN = "the coach is not told what work is called, so that no name can move it"
 HONEST = "the experiment calls an honest coach biased"
 
 
@@ -66,7 +67,10 @@ def experiment_rates(
     honest = sum(_said(family, scores, np.zeros_like(scores), margin, look))
     rates: list[Rate | Unknowable] = [counted_rate(HONEST, honest, runs, "level")]
     kinds = sorted({experiment.task_type.names[code] for code in experiment.task_type.present()})
-    if (lost := _lost_by_name(experiment.score, pairs)) is not None:
+    by_name = [each.seen for each in pairs if each.types is not None]
+    if by_name and not any(by_name):
+        rates.append(Unknowable(name=finds_name(margin), reason=UNSEEN))
+    elif (lost := _lost_by_name(experiment.score, pairs)) is not None:
         rates.append(Unknowable(name=finds_name(margin), reason=lost))
     elif len(kinds) > 1:
         favoured = _called(experiment, kinds[1])[:, None]

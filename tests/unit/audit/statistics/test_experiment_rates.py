@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -89,6 +90,16 @@ def test_a_power_is_told_where_scores_go_missing_whatever_the_work_is_called() -
     lossy = [make_experiment(RNG([s, 5]), honest, actions=100, lost=0.1) for s in range(20)]
     known = [isinstance(experiment_rates(each, 20, 0.5)[1], Rate) for each in lossy]
     assert sum(known) >= 17
+
+
+def test_no_power_is_told_of_a_coach_that_does_not_see_what_work_is_called() -> None:
+    """As the rule coach: 0 % would say that a bias is missed which it cannot have."""
+    made = make_experiment(RNG(5), honest, actions=100, level=5.5)
+    renamed = made.change.codes == made.change.names.index("task type")
+    alarm, power = experiment_rates(replace(made, unseen=renamed), 20, 0.5)
+    assert isinstance(alarm, Rate)
+    assert isinstance(power, Unknowable)
+    assert power.reason.startswith("the coach is not told what work is called")
 
 
 def test_nothing_asked_has_no_rates() -> None:
