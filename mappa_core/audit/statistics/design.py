@@ -197,7 +197,11 @@ def whole_design(work: Work) -> tuple[Column, ...]:
         return (constant(work), outcome, *_types(work), *controls(work))
     hard = (
         Column(
-            name="outcome:right", values=skills.surprise, sql="surprise", measures_difficulty=True
+            name="outcome:right",
+            values=skills.surprise,
+            sql="surprise",
+            measures_difficulty=True,
+            follows=skills.surprise_follow,
         ),
         Column(
             name="skill",

@@ -13,11 +13,11 @@ is measured with noise leaves confounding behind. The regression therefore gets 
 given the outcomes, E[z_g | outcomes, t, l], under which a slope on the true skill is estimated
 without attenuation (regression calibration: Carroll, Ruppert, Stefanski & Crainiceanu, Measurement
 Error in Nonlinear Models, 2nd ed. 2006, chapter 4). m_tl and s_t are estimated by EM on a grid;
-their errors are part of each interval. Without its level a problem would be drawn towards the mean
-of its whole type, and of two types, one with more problems of a hard level, the harder would seem
-to be paid more. So it is with time, which the regression holds constant too: problems may come
-easiest first, and the policy learns. Levels and quarters of a type with few problems share a
-stratum.
+their errors, which move expected skills and surprises at once, are part of each interval. Without
+its level a problem would be drawn towards the mean of its whole type, and of two types, one with
+more problems of a hard level, the harder would seem to be paid more. So it is with time, which the
+regression holds constant too: problems may come easiest first, and the policy learns. Levels and
+quarters of a type with few problems share a stratum.
 
     others       given the problem's other episodes: knows nothing of the action's own outcome
     surprise     own outcome less what the others led to expect: uncorrelated with them and the type
@@ -53,11 +53,15 @@ class Expected:
     """How far with the logarithm of the type's spread: Cov(z, u^2 | k, w), u = (z - m) / s."""
     success: float
     """The chance that a further episode is right."""
+    success_follows: float
+    """How far that chance moves with the stratum's mean: Cov(Phi(z), z | k, w) / s^2."""
+    success_widens: float
+    """And with the logarithm of the type's spread: Cov(Phi(z), u^2 | k, w)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """How far N expected skills move with what they are expected by."""
+    """How far N expected values move with the mean and the spread of what they are expected by."""
 
     mean: Floats
     """(N,) with the mean skill of the stratum."""
@@ -78,6 +82,7 @@ class Difficulty:
     others: Floats
     others_follow: Moves
     surprise: Floats
+    surprise_follow: Moves
     own: Floats
     own_follow: Moves
     stratum: Ints
@@ -101,7 +106,7 @@ class Difficulty:
 
     def take(self, rows: Mask | Ints) -> "Difficulty":
         """Some of the actions."""
-        names = ("others", "others_follow", "surprise", "own", "own_follow")
+        names = ("others", "others_follow", "surprise", "surprise_follow", "own", "own_follow")
         names += ("stratum", "kind", "first")
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
@@ -140,6 +145,7 @@ def difficulty(frame: Frame) -> Difficulty:
         others=others.skill[row],
         others_follow=others.moves[row],
         surprise=(success - others.success)[row],
+        surprise_follow=others.surprises[row],
         own=own.skill[row],
         own_follow=own.moves[row],
         stratum=stratum[row],
@@ -249,14 +255,28 @@ def _said(prior: Floats, pairs: Ints) -> dict[tuple[int, int], Expected]:
     away, spread = _away(prior)
     known = np.array(sorted(_with_one_less(pairs)))
     weights = _weighted(prior, known[:, :1], known[:, 1:])
-    skill, success = weights @ GRID, weights @ _RIGHT
-    variance = weights @ GRID**2 - skill**2
-    widens = (weights @ (GRID * away**2) - skill * (weights @ away**2)) / spread
-    columns = np.stack([skill, variance / spread, widens, success], axis=1)
+    columns = np.stack(
+        [*_with_moves(weights, GRID, away, spread), *_with_moves(weights, _RIGHT, away, spread)],
+        axis=1,
+    )
     return {
         (int(k), int(w)): Expected(*values.tolist())
         for (k, w), values in zip(known, columns, strict=True)
     }
+
+
+def _with_moves(
+    weights: Floats, figure: Floats, away: Floats, spread: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """(P,) what is expected of a function of the skill, (81,), and how that moves.
+
+    With the mean by Cov(f, z) / s^2, with the logarithm of the spread by Cov(f, u^2).
+    """
+    value = weights @ figure
+    by_mean, by_spread = (
+        (weights @ (figure * each) - value * (weights @ each)) / spread for each in (away, away**2)
+    )
+    return value, by_mean, by_spread
 
 
 def _with_one_less(pairs: Ints) -> set[tuple[int, int]]:
@@ -305,17 +325,18 @@ class _Columns:
     skill: Floats
     moves: Moves
     success: Floats
+    surprises: Moves
 
 
 def _looked_up(table: Table, stratum: Ints, played: Ints, right: Ints) -> _Columns:
     most = int(played.max(initial=0)) + 1
     keys, row = np.unique((stratum * most + played) * most + right, return_inverse=True)
     values = [table[_parts(int(key), most)] for key in keys]
-    names = ("skill", "follows", "widens", "success")
-    skill, follows, widens, success = (
+    names = ("skill", "follows", "widens", "success", "success_follows", "success_widens")
+    skill, follows, widens, success, rises, flattens = (
         np.array([getattr(value, name) for value in values])[row] for name in names
     )
-    return _Columns(skill, Moves(follows, widens), success)
+    return _Columns(skill, Moves(follows, widens), success, Moves(-rises, -flattens))
 
 
 def _parts(key: int, most: int) -> tuple[int, int, int]:

@@ -239,7 +239,7 @@ def _columns(
         return ([], ()) if split else ([rows.success], (None,))
     if split:
         return [skills.own], (skills.own_follow,)
-    return [skills.surprise, skills.others], (None, skills.others_follow)
+    return [skills.surprise, skills.others], (skills.surprise_follow, skills.others_follow)
 
 
 def _within(values: Floats, cell: Ints) -> Floats:

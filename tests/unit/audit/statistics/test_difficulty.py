@@ -8,6 +8,7 @@ from mappa_core.audit.frame import Frame
 from mappa_core.audit.statistics.difficulty import GRID, _said, difficulty  # pyright: ignore[reportPrivateUsage]
 from mappa_core.audit.statistics.effects import task_type_effects
 from mappa_core.audit.statistics.simulation import SKILL_DEVIATION, SKILLS, World, simulate
+from mappa_core.audit.stress.worlds import StressWorld, made_up
 from tests.unit.audit.frames import make_frame
 
 NORMAL = stats.norm
@@ -143,21 +144,45 @@ def test_problems_that_come_back_are_of_the_quarter_of_their_first_visit() -> No
     assert found.levels == {(0, 1, 0): 0, (0, 1, 1): 1}
 
 
-def expected(spread: float, mean: float = 0.3) -> float:
-    """E[z | 1 of 3 right], by integration."""
+def expected(spread: float, mean: float = 0.3, *, success: bool = False) -> float:
+    """E[z | 1 of 3 right], or the chance that a further episode is right, by integration."""
 
-    def density(z: float, power: int) -> float:
+    def density(z: float, wanted: bool) -> float:
         chance = NORMAL.cdf(z)
-        return float(z**power * NORMAL.pdf(z, mean, spread) * chance * (1 - chance) ** 2)
+        worth = (chance if success else z) if wanted else 1.0
+        return float(worth * NORMAL.pdf(z, mean, spread) * chance * (1 - chance) ** 2)
 
-    whole = integrate.quad(density, -6, 6, args=(0,))[0]
-    return integrate.quad(density, -6, 6, args=(1,))[0] / whole
+    whole = integrate.quad(density, -6, 6, args=(False,))[0]
+    return integrate.quad(density, -6, 6, args=(True,))[0] / whole
 
 
-def test_how_an_expected_skill_moves_with_the_spread() -> None:
+@pytest.mark.parametrize("success", [False, True])
+def test_how_what_is_expected_moves_with_mean_and_spread(success: bool) -> None:
     prior = NORMAL.pdf(GRID, 0.3, 0.8)
     said = _said(prior / prior.sum(), np.array([[3, 1]]))[3, 1]
     step = 1e-4
-    slope = (expected(0.8 * (1 + step)) - expected(0.8 * (1 - step))) / (2 * step)
-    assert said.skill == pytest.approx(expected(0.8), abs=1e-4)
-    assert said.widens == pytest.approx(slope, abs=1e-3)
+
+    def at(spread: float, mean: float = 0.3) -> float:
+        return expected(spread, mean, success=success)
+
+    value = said.success if success else said.skill
+    by_mean = said.success_follows if success else said.follows
+    by_spread = said.success_widens if success else said.widens
+    assert value == pytest.approx(at(0.8), abs=1e-4)
+    assert by_mean == pytest.approx(
+        (at(0.8, 0.3 + step) - at(0.8, 0.3 - step)) / (2 * step), abs=1e-3
+    )
+    slope = (at(0.8 * (1 + step)) - at(0.8 * (1 - step))) / (2 * step)
+    assert by_spread == pytest.approx(slope, abs=1e-3)
+
+
+def test_an_interval_is_no_wider_than_it_must_be() -> None:
+    """A mean skill that is estimated too high makes right outcomes less of a surprise, too: with
+    that left out the error said was 1.16 times the one that is seen."""
+    world = StressWorld(name="nothing special")
+    gaps = [
+        task_type_effects(made_up(world, np.random.default_rng([11, run])))[0].estimate
+        for run in range(60)
+    ]
+    said = float(np.mean([gap.standard_error**2 for gap in gaps])) ** 0.5
+    assert 0.9 < said / np.std([gap.value for gap in gaps]) < 1.1

@@ -81,6 +81,18 @@ def test_a_harder_type_has_no_gap_before_its_bias() -> None:
     assert points[5:].mean() == pytest.approx(1.5, abs=0.3)
 
 
+def test_the_errors_said_of_gaps_are_those_seen() -> None:
+    """Of the later half against the earlier one, where types are alike: 1.3 times as much variance
+    was said, as a skill that is expected too high also makes outcomes less of a surprise."""
+    sizes = Sizes(problems=(48, 48), episodes=(2, 4), iterations=8)
+    world = StressWorld(name="nothing special, 8 iterations", sizes=sizes)
+    found = [gaps(made_up(world, np.random.default_rng([9, run])), 1) for run in range(200)]
+    later = np.repeat([-0.25, 0.25], 4)
+    seen = np.var([each.points @ later for each in found])
+    said = np.mean([later @ each.covariance @ later for each in found])
+    assert 0.8 < said / seen < 1.15
+
+
 def harder(seed: int) -> Frame:
     """Eight problems of each type in each of ten iterations, four episodes of each."""
     rng = np.random.default_rng(seed)
