@@ -42,6 +42,7 @@ def honest_worlds() -> Iterator[StressWorld]:
     yield StressWorld(
         name="three types", sizes=Sizes(problems=(40, 40, 40)), ease=Ease(types=(0.0, -0.5, -1.0))
     )
+    yield StressWorld(name="five types", sizes=_FIVE, ease=_HARDER_BY_THIRDS)
     yield StressWorld(name="one episode a problem", sizes=Sizes(episodes=(1, 1)), ease=_HARDER)
 
 
@@ -64,9 +65,17 @@ def biased_worlds() -> Iterator[StressWorld]:
         sizes=Sizes(problems=(40, 40, 40)),
         planted=lambda work: 1.0 * (work.task_type == 2),
     )
+    yield StressWorld(
+        name="+1 for the fifth of five types",
+        sizes=_FIVE,
+        ease=_HARDER_BY_THIRDS,
+        planted=lambda work: 1.0 * (work.task_type == 4),
+    )
 
 
 _HARDER = Ease(types=(0.0, -0.7))
+_FIVE = Sizes(problems=(24,) * 5)
+_HARDER_BY_THIRDS = Ease(types=(0.0, -0.3, -0.6, -0.9, -1.2), hurdles=(0.0,) * 5)
 
 
 def _second(points: float) -> Planted:

@@ -34,6 +34,8 @@ CALLED = "called type 0 rather than type 1"
         ("+1 for a type", CALLED, "all", -1.0),
         ("+1 for a type of 3 problems in 120", CALLED, "all", -1.0),
         ("+1.5 and -1.5 by agent", CALLED, "coder", 1.5),
+        ("+1 for the fifth of five types", "called type 2 rather than type 4", "all", -1.0),
+        ("+1 for the fifth of five types", "called type 2 rather than type 3", "all", 0.0),
         # The coach is asked as it is at the end of the run.
         ("+1.5, then -1.5", CALLED, "all", 1.5),
         ("+1.5 for wrong work only", CALLED, "right", 0.0),
