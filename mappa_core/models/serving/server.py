@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+from uuid import uuid4
 
 from mappa_core.core.errors import EngineError
 from mappa_core.models.serving.client import VllmClient
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _STOP_SECONDS = 15.0
 _POLL_SECONDS = 0.25
+_LONGEST_SOCKET_PATH = 107
+"""Bytes that Linux takes."""
 
 
 class OwnServer(VllmClient, ABC):
@@ -112,7 +115,8 @@ class Server(OwnServer):
         self._open(Path(tempfile.mkdtemp(prefix="mappa-vllm-")))
         self.log.parent.mkdir(parents=True, exist_ok=True)
         arguments = (*self._arguments, "--uds", str(self.address))
-        self._liveness = self._fork_server.fork(arguments, self.log, self._variables)
+        variables = {**_sockets_in(self.address.parent), **self._variables}
+        self._liveness = self._fork_server.fork(arguments, self.log, variables)
         await self._until_healthy(self._liveness, seconds)
 
     def _open(self, directory: Path) -> None:
@@ -192,6 +196,15 @@ class ForkedServers:
     def close(self) -> None:
         """Let the process end."""
         self._fork_server.close()
+
+
+def _sockets_in(directory: Path) -> dict[str, str]:
+    """Have vLLM's own sockets in a directory, which goes away with the server as they do not.
+
+    Where it is too deep for a socket's path, they lie where temporary files do.
+    """
+    fits = len(str(directory / str(uuid4()))) <= _LONGEST_SOCKET_PATH
+    return {"VLLM_RPC_BASE_PATH": str(directory)} if fits else {}
 
 
 def _has_ended(liveness: socket.socket, *, within_seconds: float = 0) -> bool:

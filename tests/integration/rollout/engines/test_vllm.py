@@ -1,9 +1,11 @@
 """vLLM for real: the GPU's way of serving, servers that do not start, parents that are killed."""
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -171,13 +173,22 @@ def test_a_server_that_cannot_start_names_its_log(tmp_path: Path) -> None:
 
 def test_no_server_outlives_a_killed_parent(real_model: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", PARENT, str(real_model), str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": folder}
+        ) as parent,
+    ):
         assert parent.stdout is not None
         assert parent.stdout.readline() == "started\n"
+        # All sockets lie in the server's own folder, with which they go away.
+        sockets = [path.parent for path in Path(folder).rglob("*") if path.is_socket()]
+        assert len(sockets) > 1
+        assert {each.name[:11] for each in sockets} == {"mappa-vllm-"}
         family = psutil.Process(parent.pid).children(recursive=True)
         assert any(map(is_engine, family))
         parent.send_signal(signal.SIGKILL)
-    gone, alive = psutil.wait_procs(family, timeout=15)
+        gone, alive = psutil.wait_procs(family, timeout=15)
     assert not alive
     assert len(gone) == len(family)
 
