@@ -86,7 +86,7 @@ def test_the_errors_said_of_gaps_are_those_seen() -> None:
     was said, as a skill that is expected too high also makes outcomes less of a surprise."""
     sizes = Sizes(problems=(48, 48), episodes=(2, 4), iterations=8)
     world = StressWorld(name="nothing special, 8 iterations", sizes=sizes)
-    found = [gaps(made_up(world, np.random.default_rng([9, run])), 1) for run in range(200)]
+    found = [gaps(made_up(world, np.random.default_rng([9, run])), 1) for run in range(80)]
     later = np.repeat([-0.25, 0.25], 4)
     seen = np.var([each.points @ later for each in found])
     said = np.mean([later @ each.covariance @ later for each in found])
