@@ -14,7 +14,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
-from uuid import uuid4
 
 from mappa_core.core.errors import EngineError
 from mappa_core.models.serving.client import VllmClient
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
 
 _STOP_SECONDS = 15.0
 _POLL_SECONDS = 0.25
-_LONGEST_SOCKET_PATH = 107
-"""Bytes that Linux takes."""
+_LONGEST_SOCKET_PATH, _SOCKET_NAME = 107, 36
+"""Bytes of a socket's path that Linux takes, and of the names, UUIDs, that vLLM gives."""
 
 
 class OwnServer(VllmClient, ABC):
@@ -199,12 +198,12 @@ class ForkedServers:
 
 
 def _sockets_in(directory: Path) -> dict[str, str]:
-    """Have vLLM's own sockets in a directory, which goes away with the server as they do not.
+    """Variables by which vLLM makes its own sockets in a directory; it never removes them.
 
-    Where it is too deep for a socket's path, they lie where temporary files do.
+    Where the directory's path is too long for that, vLLM makes them among the temporary files.
     """
-    fits = len(str(directory / str(uuid4()))) <= _LONGEST_SOCKET_PATH
-    return {"VLLM_RPC_BASE_PATH": str(directory)} if fits else {}
+    length = len(bytes(directory)) + len("/") + _SOCKET_NAME
+    return {"VLLM_RPC_BASE_PATH": str(directory)} if length <= _LONGEST_SOCKET_PATH else {}
 
 
 def _has_ended(liveness: socket.socket, *, within_seconds: float = 0) -> bool:

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -162,6 +163,32 @@ def test_a_zygote_that_fails_to_import_ends_the_wait(tmp_path: Path) -> None:
             asyncio.run(server.start(60))
         asyncio.run(server.stop())
     assert "no_such_package" in (tmp_path / "vllm.log").read_text()
+
+
+class Asked(ForkServer):
+    """Keeps what it is asked with, and starts nothing."""
+
+    def fork(
+        self, arguments: Sequence[str], log: Path, variables: Mapping[str, str] = NOTHING
+    ) -> socket.socket:
+        self.variables = dict(variables)
+        raise EngineError("nothing is started")
+
+
+@pytest.mark.parametrize("depth", [1, 120])
+def test_vllms_sockets_are_in_the_servers_folder_where_their_paths_fit(
+    depth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory() as short:
+        (folder := Path(short, "t" * depth)).mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
+        fork_server = Asked(tmp_path, {}, tmp_path / "log")
+        server = Server(fork_server, (), tmp_path / "log")
+        with pytest.raises(EngineError, match="nothing is started"):
+            asyncio.run(server.start(1))
+        own = str(server.address.parent)
+        asyncio.run(server.stop())
+    assert fork_server.variables == ({"VLLM_RPC_BASE_PATH": own} if depth == 1 else {})
 
 
 class Crowded(ForkServer):
