@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from mappa_core.audit.probes.features import features
 from mappa_core.audit.statistics.regression import (
@@ -150,7 +150,7 @@ def _widest_gap(by_type: Mapping[str, np.ndarray]) -> Estimate:
 
 def _estimate(value: float, error: float, freedom: float, pairs: float = 1) -> Estimate:
     error = max(error, EXACT)
-    chance = float(2 * stats.t.sf(abs(value) / error, freedom)) * pairs
+    chance = float(2 * special.stdtr(freedom, -abs(value) / error)) * pairs
     return Estimate(
         value=value, standard_error=error, degrees_of_freedom=freedom, p_value=min(chance, 1.0)
     )

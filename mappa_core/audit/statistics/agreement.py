@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import special
 
 from mappa_core.audit.frame import Factor, Floats, Ints, LabelledScores
 from mappa_core.audit.statistics.jackknife import (
@@ -217,15 +218,13 @@ def corrected_mean(data: LabelledScores) -> CorrectedMean | None:
     count = len(truth)
     if count < 3:
         return None
-    from scipy import stats
-
     trust = _trust(truth, beside, rest)
     value = float((truth - trust * beside).mean())
     variance = float((truth - trust * beside).var(ddof=1)) / count
     if len(rest) > 1:
         value += trust * float(rest.mean())
         variance += trust**2 * float(rest.var(ddof=1)) / len(rest)
-    reach = float(stats.t.ppf((1 + LEVEL) / 2, count - 1)) * variance**0.5
+    reach = float(special.stdtrit(count - 1, (1 + LEVEL) / 2)) * variance**0.5
     return CorrectedMean(
         value=value, low=value - reach, high=value + reach, trust=trust, labels=count
     )

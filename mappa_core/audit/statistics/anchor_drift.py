@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from mappa_core.audit.frame import Floats
 from mappa_core.audit.statistics import drift
@@ -153,7 +153,7 @@ def step(earlier: Floats, means: Floats) -> Step:
     variance = max(float(left) / freedom, SMALLEST_VARIANCE)
     kept = starts[gains[best] - gains <= CUT * variance]
     points = float(after.mean() - before.mean())
-    reach = float(stats.t.isf(0.025, freedom))
+    reach = float(special.stdtrit(freedom, 0.975))
     reach *= float(np.sqrt(variance * (1 / len(before) + 1 / len(after))))
     return Step(
         start=int(starts[best]),
@@ -191,7 +191,7 @@ def _held_still(scores: Rescored, since: int) -> bool:
     spread = ((before - before.mean()) ** 2).sum() + ((after - after.mean()) ** 2).sum()
     error = float(np.sqrt(spread / freedom * (1 / len(before) + 1 / len(after))))
     room = STEADY_POINTS - abs(float(after.mean() - before.mean()))
-    return room > 0 and (error == 0 or bool(stats.t.sf(room / error, freedom) <= STEADY_ALPHA))
+    return room > 0 and (error == 0 or bool(special.stdtr(freedom, -room / error) <= STEADY_ALPHA))
 
 
 def round_means(rounds: Sequence[Floats] | Floats, known: Floats) -> Floats:

@@ -28,11 +28,7 @@ class Rate:
 
     def interval(self) -> tuple[float, float]:
         """The exact 95 % interval of the rate (Clopper & Pearson 1934)."""
-        # The command line knows rates before any is counted, and scipy takes long to import.
-        from scipy import stats
-
-        found = stats.binomtest(self.hits, self.runs).proportion_ci(0.95)
-        return float(found.low), float(found.high)
+        return clopper_pearson(self.hits, self.runs - self.hits, 0.95)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +40,22 @@ class Unknowable:
 
 
 Rates: TypeAlias = Sequence[Rate | Unknowable]
+
+
+def clopper_pearson(hits: float, misses: float, level: float) -> tuple[float, float]:
+    """The exact interval of a share (Clopper & Pearson 1934).
+
+    Args:
+        hits: Whole numbers where trials are counted, any above 0 where they are effective ones.
+        misses: Likewise.
+        level: Of the two-sided interval, in (0, 1).
+    """
+    from scipy import special  # the command line knows rates before any is counted
+
+    tail = (1 - level) / 2
+    low = float(special.betaincinv(hits, misses + 1, tail)) if hits > 0 else 0.0
+    high = float(special.betaincinv(hits + 1, misses, 1 - tail)) if misses > 0 else 1.0
+    return low, high
 
 
 def counted_rate(name: str, hits: int, runs: int, promise: Promise) -> Rate:

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from mappa_core.audit.frame import Floats, Frame, Ints, Mask
 from mappa_core.audit.statistics.layout import windows
@@ -37,8 +37,8 @@ GRID = np.linspace(-4.0, 4.0, 81)
 STEPS = 60
 """Of EM; the skill's mean and spread no longer move in the third digit."""
 SMALLEST_SPREAD = 0.05
-_RIGHT = stats.norm.cdf(GRID)
-_LOG_RIGHT, _LOG_WRONG = stats.norm.logcdf(GRID), stats.norm.logcdf(-GRID)
+_RIGHT = special.ndtr(GRID)
+_LOG_RIGHT, _LOG_WRONG = special.log_ndtr(GRID), special.log_ndtr(-GRID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +296,7 @@ def _priors(places: Ints, pairs: Ints, counts: Ints) -> Floats:
     member = (places == np.arange(places.max() + 1)[:, None]) * counts
     sizes = member.sum(axis=1)
     shares = (member @ pairs[:, 1] + 0.5) / (member @ pairs[:, 0] + 1)
-    means, spread = np.asarray(stats.norm.ppf(shares)), 0.7
+    means, spread = np.asarray(special.ndtri(shares)), 0.7
     priors = _normal(means, spread)
     for _ in range(STEPS):
         weights = member @ _weighted(priors[places], pairs[:, :1], pairs[:, 1:]) / sizes[:, None]

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from mappa_core.audit.frame import Floats
 
@@ -86,7 +86,7 @@ def bet(
         E-values; refuse at 1/alpha, with the part of alpha kept for the baseline taken off.
     """
     measured = baseline_error > 0
-    reach = float(stats.norm.isf(baseline_alpha / 2)) if measured else 0.0
+    reach = float(special.ndtri(1 - baseline_alpha / 2)) if measured else 0.0
     tolerance = (TOLERANCE_POINTS + reach * baseline_error) / 10
     growth = [log_growth(scores, known, tolerance) for scores in rounds]
     return played(growth, 1 / (ALPHA_ANCHORS - (baseline_alpha if measured else 0.0)))

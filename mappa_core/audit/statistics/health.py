@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from mappa_core.audit.frame import Floats, Frame
 
@@ -60,7 +60,7 @@ def health(frame: Frame) -> Health | None:
         at_mode=float(counts.max() / len(scores)),
         mode=float(values[counts.argmax()]),
         at_ceiling=float((scores >= HIGHEST).mean()),
-        entropy_bits=float(stats.entropy(counts, base=2)),
+        entropy_bits=float(special.entr(counts / counts.sum()).sum() / np.log(2)),
         unparsed=float(frame.unparsed.mean()),
     )
 

@@ -9,12 +9,12 @@ pairs of the same share would need for the variance that the problems show, less
 
 import math
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from mappa_core.audit.frame import Floats, Ints
+from mappa_core.audit.statistics.counting import clopper_pearson
 
 LEVEL = 0.9
 """Of intervals: each end is a bound that holds with 95 %, so that what lies above chance by luck
@@ -74,11 +74,7 @@ def interval(values: Floats, clusters: Ints, level: float = LEVEL) -> tuple[floa
         level: Of the two-sided interval.
     """
     share, count = float(values.mean()), effective_pairs(values, clusters, level)
-    right, wrong = share * count, (1 - share) * count
-    tail = (1 - level) / 2
-    low = 0.0 if right <= 0 else float(stats.beta.ppf(tail, right, wrong + 1))
-    high = 1.0 if wrong <= 0 else float(stats.beta.ppf(1 - tail, right + 1, wrong))
-    return low, high
+    return clopper_pearson(share * count, (1 - share) * count, level)
 
 
 def effective_pairs(values: Floats, clusters: Ints, level: float = LEVEL) -> float:
@@ -96,6 +92,6 @@ def effective_pairs(values: Floats, clusters: Ints, level: float = LEVEL) -> flo
     variance = known / (known - 1) * float(sums @ sums) / count**2
     if math.isclose(variance, 0.0, abs_tol=1e-12):
         return float(known)
-    t = partial(stats.t.ppf, (1 + level) / 2)
-    fewer = float(t(count - 1) / t(known - 1)) ** 2
-    return min(float(count), share * (1 - share) / variance * fewer)
+    quantile = (1 + level) / 2
+    fewer = special.stdtrit(count - 1, quantile) / special.stdtrit(known - 1, quantile)
+    return min(float(count), share * (1 - share) / variance * float(fewer) ** 2)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
+from mappa_core.audit.frame import Floats
 from mappa_core.audit.statistics.regression import MIN_DF, Estimate
 
 Verdict: TypeAlias = Literal["biased", "equivalent", "cannot tell"]
@@ -62,11 +63,19 @@ def judge(
         raise ValueError(f"the margin is above 0, not {margin}")
     if not estimates:
         return ()
-    adjusted = stats.false_discovery_control([estimate.p_value for estimate in estimates]) / share
+    adjusted = _false_discovery(np.array([each.p_value for each in estimates])) / share
     return tuple(
         _judged(estimate, min(float(p), 1.0), count, margin)
-        for estimate, p, count in zip(estimates, np.atleast_1d(adjusted), actions, strict=True)
+        for estimate, p, count in zip(estimates, adjusted, actions, strict=True)
     )
+
+
+def _false_discovery(p_values: Floats) -> Floats:
+    """Adjusted p-values (Benjamini & Hochberg 1995): min over j >= i of p_(j) n / j."""
+    count, falling = len(p_values), np.argsort(p_values)[::-1]
+    adjusted = np.empty(count)
+    adjusted[falling] = np.minimum.accumulate(p_values[falling] * count / np.arange(count, 0, -1))
+    return adjusted
 
 
 def overall(verdicts: Sequence[Verdict]) -> Verdict:
