@@ -11,10 +11,12 @@
     by=divergence   the alarm that scores rise where success does not, in 40 iterations of worlds of
                     its own: of honest coaches (at most 5 %), and of those that give 2 points more
                     from half way on while success falls (at least 90 %)
+    by=onset        the set of iterations at which a bias of 1.5 points may have set in, of 8, in
+                    worlds of its own: that it holds the right one (93 to 97 %)
 
 The first two also say how far each rate that is printed beside a verdict is from the measured one
 (at most 3 points beyond two standard errors), and how often it is said that it cannot be known. All
-four without `by`; worlds are independent, so commands with `only` can share the cores.
+without `by`; worlds are independent, so commands with `only` can share the cores.
 `runs=100` is how many runs of each world, `actions=200` what an experiment
 asks about, `only=WORDS` the worlds whose name has these words.
 """
@@ -31,6 +33,7 @@ from mappa_core.audit.stress.calibrating import (
     calibration_worlds,
 )
 from mappa_core.audit.stress.catalogue import biased_worlds, honest_worlds
+from mappa_core.audit.stress.dating import DatingTrial, dating_trial, dating_worlds
 from mappa_core.audit.stress.trial import (
     PLANTED_POINTS,
     Experimented,
@@ -50,7 +53,9 @@ MOST_EQUIVALENT = 0.05
 FEWEST_FOUND = 0.9
 MOST_OFF = 0.03
 """Between a printed rate and the measured one."""
-WAYS = ("experiment", "regression", "drift", "divergence")
+COVERED = (0.93, 0.97)
+OF_THE_CATALOGUE = ("experiment", "regression", "drift")
+WAYS = (*OF_THE_CATALOGUE, "divergence", "onset")
 
 
 def bench_audit_worlds(overrides: Sequence[str], _settings: Settings) -> BenchReport:
@@ -60,11 +65,13 @@ def bench_audit_worlds(overrides: Sequence[str], _settings: Settings) -> BenchRe
         ConfigError: An override that is not one of those above, or no such world.
     """
     asked = _options(overrides)
-    judged = (*honest_worlds(), *biased_worlds()) if asked.ways != ("divergence",) else ()
+    judged = (*honest_worlds(), *biased_worlds()) if {*asked.ways} & {*OF_THE_CATALOGUE} else ()
     moved = tuple(calibration_worlds()) if "divergence" in asked.ways else ()
+    begun = tuple(dating_worlds()) if "onset" in asked.ways else ()
     chosen = [world for world in judged if asked.only in world.name]
     moving = [world for world in moved if asked.only in world.name]
-    if not chosen and not moving:
+    dating = [world for world in begun if asked.only in world.name]
+    if not chosen and not moving and not dating:
         raise ConfigError(f"no world has {asked.only!r} in its name")
     figures: list[Figure] = []
     for world in chosen:
@@ -76,6 +83,8 @@ def bench_audit_worlds(overrides: Sequence[str], _settings: Settings) -> BenchRe
             figures += _of_watch(watch_trial(world, asked.runs))
     for policy in moving:
         figures += _of_calibration(calibration_trial(policy, asked.runs))
+    for world in dating:
+        figures += _of_dating(dating_trial(world, asked.runs))
     return BenchReport(bench="audit-worlds", figures=tuple(figures))
 
 
@@ -173,6 +182,16 @@ def _of_calibration(trial: CalibrationTrial) -> Iterator[Figure]:
     yield _rate(name, alarmed, trial.runs, at_least=FEWEST_FOUND if falls else None)
     if trial.delay is not None:
         yield Figure(name="... found after", value=trial.delay, unit="iterations")
+
+
+def _of_dating(trial: DatingTrial) -> Iterator[Figure]:
+    share, (least, most) = trial.held / trial.runs, COVERED
+    yield replace(
+        _rate(f"{trial.world.name}: the set of onsets holds the right one", share, trial.runs),
+        aim=f"{least:g} to {most:g}",
+        met=least <= share <= most,
+    )
+    yield Figure(name="... iterations in a set, of 8", value=trial.width, unit="iterations")
 
 
 def _rate(

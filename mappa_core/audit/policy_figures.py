@@ -57,7 +57,10 @@ def onset_figures(
                 actions=len(pair),
                 problems=pair.problem_count,
                 sql=sql.gap_by_iteration(subject, against),
-                detail={"points_since": found.size},
+                detail={
+                    "points_since": found.size,
+                    "could_be": ", ".join(map(str, found.could_be)),
+                },
             )
 
 

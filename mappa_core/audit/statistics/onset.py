@@ -64,11 +64,20 @@ class Onset:
     """When a bias set in."""
 
     iteration: int
-    earliest: int
-    """Of the 95 % confidence set."""
-    latest: int
+    could_be: tuple[int, ...]
+    """The 95 % confidence set of iterations, in their order."""
     size: float
     """Points from then on."""
+
+    @property
+    def earliest(self) -> int:
+        """Of the set."""
+        return self.could_be[0]
+
+    @property
+    def latest(self) -> int:
+        """Of the set."""
+        return self.could_be[-1]
 
 
 def gaps(frame: Frame, code: int, counted: Mask | None = None) -> Gaps:
@@ -123,8 +132,7 @@ def onset(found: Gaps, known: Estimate | None = None) -> Onset | None:
     ]
     return Onset(
         iteration=int(found.iterations[best]),
-        earliest=int(found.iterations[min([best, *kept])]),
-        latest=int(found.iterations[max([best, *kept])]),
+        could_be=tuple(found.iterations[sorted({best, *kept})].tolist()),
         size=float(sizes[best]),
     )
 

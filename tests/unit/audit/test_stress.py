@@ -105,6 +105,14 @@ def test_the_bench_says_when_scores_that_rise_alone_are_found() -> None:
     assert 1 <= delay.value <= 20
 
 
+def test_the_bench_says_how_often_a_set_of_onsets_holds_the_right_one() -> None:
+    asked = ["runs=8", "only=alike", "by=onset"]
+    held, width = bench_audit_worlds(asked, Settings()).figures
+    assert held.aim == "0.93 to 0.97"
+    assert held.value >= 0.75
+    assert 1 <= width.value <= 4
+
+
 @pytest.mark.parametrize("override", ["runs=0", "by=magic", "actions=many", "only=no such world"])
 def test_the_bench_refuses_what_it_does_not_know(override: str) -> None:
     with pytest.raises(ConfigError):

@@ -15,7 +15,7 @@ from mappa_core.audit.statistics.effects import (
     task_type_effects,
     words,
 )
-from mappa_core.audit.statistics.observational import ALARMS
+from mappa_core.audit.statistics.observational import ALARMS, overall_word
 from mappa_core.audit.statistics.sensitivity import unknown
 from mappa_core.audit.statistics.simulation import FAVOURED, OTHER, World, simulate
 from mappa_core.audit.statistics.trends import growth
@@ -137,6 +137,17 @@ def test_a_bias_that_swaps_over_half_way_is_found_by_agent_and_by_outcome(by: st
     part = "solver, iterations 1 to 2" if by == "agent" else "iterations 1 to 2"
     assert ("right", part) in {(e.stratum, e.cell) for e in found}
     assert all("iterations" in e.cell for e in found)
+
+
+@pytest.mark.slow
+def test_an_honest_coach_of_a_large_run_is_often_called_equivalent() -> None:
+    """800 problems of each type, 6 episodes by 2 agents, noise 0.4: docs/audit.md says half."""
+    said: list[str] = []
+    for run in range(60):
+        large = World(problems=800, actions=12, iterations=8, deviation=0.4, agents=("a", "b"))
+        said.append(overall_word(words(bias_family(simulate(large, RNG([21, run]))))))
+    assert set(said) <= {"equivalent", "cannot tell"}
+    assert 20 <= said.count("equivalent") <= 40
 
 
 def test_where_a_quarter_lacks_a_type_no_bias_is_ruled_out_there() -> None:
