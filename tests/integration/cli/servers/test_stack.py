@@ -28,6 +28,8 @@ MLFLOW = "http://127.0.0.1:5000"
 ONE_SHOT = ("migrate", "deploy")
 OURS = ("prefect", "mlflow", "worker")
 LASTING = ("postgres", "redis", *OURS)
+NODES = ("ray-node-1", "ray-node-2")
+RAY = ("ray-head", *NODES, "ray-worker")
 FUSION = "mappa-sandbox-fusion:local"
 """SandboxFusion from source, which `.ci/stack` builds where it is given."""
 # A round of two problems with the real model, as a person would shorten the preset in the form.
@@ -76,6 +78,12 @@ class Stack:
         (found,) = self._containers(service)
         return found.exec_run(list(command)).output.decode().strip()
 
+    def serves(self, service: str) -> bool:
+        """Whether a vLLM server runs in a service's container."""
+        (found,) = self._containers(service)
+        running = found.top(ps_args="-eo pid,args")["Processes"]
+        return any("VLLM::EngineCore" in " ".join(each) for each in running)
+
     def _containers(self, service: str) -> list[Any]:
         labels = [f"com.docker.compose.project={PROJECT}", f"com.docker.compose.service={service}"]
         return self.engine.containers.list(all=True, filters={"label": labels})
@@ -109,7 +117,7 @@ def stack() -> Iterator[Stack]:
         docker_compose("up", "--detach", *made.lasting, *ONE_SHOT)
         yield made
     finally:
-        docker_compose("down", "--volumes", "--timeout", "20")
+        docker_compose("--profile", "ray", "down", "--volumes", "--timeout", "20")
         engine.close()
 
 
@@ -196,3 +204,19 @@ def test_what_dies_comes_back_with_what_it_knew(platform: Platform, stack: Stack
     wait_for("Prefect", lambda: stack.healthy("prefect", "worker"))
     after = platform.api.post("/deployments/filter", json={}).raise_for_status().json()
     assert {each["id"] for each in after} == {each["id"] for each in known}
+
+
+def test_a_run_of_the_profile_ray_has_its_servers_on_the_nodes(
+    platform: Platform, stack: Stack
+) -> None:
+    """And is trained by a worker that has none; the other one is away, as docs/scaling.md says."""
+    docker_compose("--profile", "ray", "up", "--detach", "--scale", "worker=0", "worker", *RAY)
+    wait_for("the cluster", lambda: stack.healthy(*RAY))
+    config = {**SHORT, "name": "placed", "cluster": {"backend": "ray"}}
+    flow_run = platform.start("train/quickstart", config=config).raise_for_status().json()["id"]
+    wait_for("servers on both nodes", lambda: all(stack.serves(each) for each in NODES))
+    assert not stack.serves("ray-worker")
+    wait_for("the run", lambda: platform.state(flow_run) in ("COMPLETED", "FAILED", "CRASHED"))
+    assert platform.state(flow_run) == "COMPLETED", stack.log("ray-worker")
+    placed = "SELECT count(*) FROM mappa.run WHERE name LIKE 'placed-%' AND status = 'completed'"
+    assert platform.rows(placed) == 1
