@@ -176,6 +176,7 @@ def toy(store: Store, make_services: MakeServices, biased: TrainConfig) -> Toy:
     return Toy(open_services, store, audit)
 
 
+@pytest.mark.slow
 def test_a_person_stops_the_run_and_has_it_debiased_later(toy: Toy, biased: TrainConfig) -> None:
     with pytest.raises(CoachError, match=r"stopped by a person after iteration 2.*--resume toy"):
         asyncio.run(toy.train(biased, "stop"))

@@ -61,6 +61,7 @@ def broken_late_and_resumed(store: Store, make_services: MakeServices, config: T
     assert weights(store) == undisturbed
 
 
+@pytest.mark.slow
 def test_one_step_off_is_exact_and_resumes_exactly(
     store: Store, make_services: MakeServices, toy_config: TrainConfig, database_url: str
 ) -> None:

@@ -90,6 +90,7 @@ class Solving(AlphabetCoach):
         return await super().score(case)
 
 
+@pytest.mark.slow
 def test_tasks_are_solved_an_iteration_ahead(
     make_services: MakeServices, toy_config: TrainConfig
 ) -> None:
