@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+import pytest
+
 from flows.rollout import rollout
 from flows.train import train
 from mappa_core.app.config import TrainConfig

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -28,37 +29,51 @@ def names(directory: Path) -> set[str]:
     return {file.name for file in directory.iterdir()}
 
 
-@pytest.fixture(params=["file", "s3"])
+@pytest.fixture(params=["file", "s3", "gs"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     root = str(tmp_path / "home" / "checkpoints")
     if request.param == "file":
         return Storage(url=f"file://{tmp_path}/shared", root=root)
-    return Storage(url=request.getfixturevalue("bucket"), root=root)
+    return Storage(url=request.getfixturevalue(f"{request.param}_bucket"), root=root)
 
 
 @pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
+def s3_bucket() -> Iterator[str]:
     """A bucket of an S3 server on the loopback."""
+    with pytest.MonkeyPatch.context() as patch, serving("moto.server", "-H", "127.0.0.1") as port:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "test")
+        yield f"s3://runs/a?endpoint_override=127.0.0.1:{port}&scheme=http&allow_bucket_creation=true"
+
+
+@pytest.fixture(scope="module")
+def gs_bucket() -> Iterator[str]:
+    """A bucket of a server of Google Cloud Storage's interface on the loopback."""
+    options = ("start", "--host", "127.0.0.1", "--in-memory", "--default-bucket", "runs")
+    with serving("gcp_storage_emulator", *options) as port:
+        yield f"gs://anonymous@runs/a?endpoint_override=127.0.0.1:{port}&scheme=http"
+
+
+@contextmanager
+def serving(module: str, *options: str) -> Iterator[int]:
+    """A server in a process of its own, and its port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    secrets = dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "test")
-    words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server,
-    ):
-        for name, value in secrets.items():
-            patch.setenv(name, value)
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                assert server.poll() is None
-                time.sleep(0.1)
-        yield f"s3://runs/a?endpoint_override=127.0.0.1:{port}&scheme=http&allow_bucket_creation=true"
-        server.kill()
+    words = [sys.executable, "-m", module, *options, "--port", str(port)]
+    nowhere = subprocess.DEVNULL
+    with subprocess.Popen(words, stdout=nowhere, stderr=nowhere) as server:
+        try:
+            while True:
+                try:
+                    socket.create_connection(("127.0.0.1", port), 1).close()
+                    break
+                except OSError:
+                    assert server.poll() is None
+                    time.sleep(0.1)
+            yield port
+        finally:
+            server.kill()
 
 
 def test_what_is_stored_is_fetched_elsewhere(storage: Storage, tmp_path: Path) -> None:
