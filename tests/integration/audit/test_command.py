@@ -68,6 +68,7 @@ def test_a_biased_coach_is_exit_code_3(mappa: Mappa) -> None:
     assert overall["low"] <= 3.0 <= overall["high"]
     (onset,) = [f for f in said["findings"] if f["kind"] == "onset"]
     assert onset["iteration"] == 1
+    assert onset["detail"]["could_be"].split(", ")[0] == "1"
     drift = said["drift"]
     assert (drift["cause"], drift["task_types"], drift["model_changes"]) == ("none", [], [])
 

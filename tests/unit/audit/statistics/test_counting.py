@@ -1,3 +1,5 @@
+"""Rates that are counted have the exact interval that scipy gives."""
+
 import pytest
 from scipy import stats
 

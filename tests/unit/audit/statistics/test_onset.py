@@ -36,6 +36,14 @@ def test_onset_by_hand() -> None:
     assert unsure.earliest <= 3
 
 
+def test_the_set_may_have_a_gap() -> None:
+    """One iteration is out of line: the onset is before it or after it, and not at it."""
+    found = onset(some_gaps([0, 0, 1, 0, 1, 1], 0.1), of_size(1.0))
+    assert found is not None
+    assert found.could_be == (3, 5)
+    assert (found.earliest, found.latest) == (3, 5)
+
+
 def test_with_a_known_size_a_level_is_no_bias() -> None:
     """The gap is 2 from the start, and rises by the experiment's point at iteration 4."""
     known = onset(some_gaps([2.0, 2.0, 2.0, 3.0, 3.0, 3.0], 0.1), of_size(1.0))
