@@ -80,7 +80,9 @@ def check_fits(
     except Unplanned as reason:
         tell(f"no memory plan: {reason}")
     check_memory(plans)
-    if shortage := host_shortage(plans, machine_bytes()):
+    # A cluster's nodes have memory of their own.
+    alone = config.cluster.backend == "none"
+    if alone and (shortage := host_shortage(plans, machine_bytes())):
         raise ConfigError(shortage)
     if "disk" not in despite:
         need = SPARE_BYTES

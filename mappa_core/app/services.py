@@ -38,6 +38,7 @@ from mappa_core.store.store import Store
 from mappa_core.tracking.mlflow.registry import MlflowRegistry
 from mappa_core.tracking.opening import open_tracker
 from mappa_core.tracking.protocols import ModelRegistry, Tracker
+from mappa_core.train.config import LearnerConfig
 from mappa_core.train.learners import open_learner
 from mappa_core.train.protocols import Learner
 from mappa_core.train.update import Correct, UpdateRequest, update_agent
@@ -253,6 +254,8 @@ async def _build(
     )
     storage = await asyncio.to_thread(open_storage, config.cluster, settings.checkpoints)
     on_ray = await open_on_ray(config, len(team.agents), stack, trains=trains, storage=storage)
+    if on_ray is not None and trains:
+        _say_apart(config.learner, on_ray.device)
     coach, second = None, None
     if trains:
         elsewhere = on_ray and on_ray.coaches
@@ -349,6 +352,14 @@ async def open_learning(
             gpus=gpus,
         )
         yield Learning(learner=learner, store=store, audit=AuditStore(store.database))
+
+
+def _say_apart(learner: LearnerConfig, device: str) -> None:
+    if device == "cuda" and learner.backend == "torch" and learner.deployment is None:
+        logging.getLogger("mappa").warning(
+            "learner.backend=torch learns in this process, which has none of the cluster's GPUs "
+            "reserved: set learner.backend=deepspeed for ranks that have"
+        )
 
 
 def _say_experimental(config: TrainConfig, placed: Placement) -> None:

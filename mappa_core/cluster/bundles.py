@@ -69,31 +69,37 @@ def _bundle(cpus: float, gpus: int) -> Mapping[str, float]:
 def assigned(request: Request, nodes: Sequence[Node], config: ClusterConfig) -> tuple[int, ...]:
     """Say on which node each bundle would be, by its place among `nodes`; empty where none fits.
 
-    Ray decides itself when it is asked; whether there is room it answers the same.
+    Ray decides itself when it is asked; whether there is room, and over how many nodes, it answers
+    the same.
     """
     if config.placement == "strict_pack":
-        alone = (_packed(request, [node], strict=False) for node in nodes)
+        alone = (_packed(request, [node]) for node in nodes)
         found = next((number for number, each in enumerate(alone) if each), None)
         return () if found is None else (found,) * len(request.bundles)
-    return _packed(request, nodes, strict=config.placement == "strict_spread")
+    if config.placement == "pack":
+        return _packed(request, nodes)
+    apart = _packed(request, nodes, spread=True)
+    if config.placement == "strict_spread":
+        return apart if len({*apart}) == len(apart) else ()
+    return apart or _packed(request, nodes)
 
 
-def _packed(request: Request, nodes: Sequence[Node], *, strict: bool) -> tuple[int, ...]:
-    """The widest bundles first, each on the first node that has room, or none else's."""
+def _packed(request: Request, nodes: Sequence[Node], *, spread: bool = False) -> tuple[int, ...]:
+    """The widest bundles first, each on the first node that has room; spread: the emptiest."""
     free = [dict(node) for node in nodes]
     at: dict[int, int] = {}
     widest = sorted(enumerate(request.bundles), key=lambda one: -one[1].get("GPU", 0))
     for number, bundle in widest:
-        fitting = (
+        fitting = [
             place
             for place, left in enumerate(free)
             if all(left.get(name, inf) >= many for name, many in bundle.items())
-            and not (strict and place in at.values())
-        )
-        place = next(fitting, None)
-        if place is None:
+        ]
+        if not fitting:
             return ()
-        at[number] = place
+        taken = Counter(at.values()) if spread else Counter[int]()
+        # Of several alike it is the first.
+        at[number] = place = min(fitting, key=taken.__getitem__)
         for name, many in bundle.items():
             free[place][name] = free[place].get(name, inf) - many
     return tuple(at[number] for number in range(len(request.bundles)))

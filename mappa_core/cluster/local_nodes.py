@@ -78,7 +78,9 @@ class LocalNodes:
 
 
 @contextmanager
-def local_nodes(count: int, cpus: int = 8, gpus: int = 0) -> Generator[LocalNodes]:
+def local_nodes(
+    count: int, cpus: int = 8, gpus: int = 0, *, dashboard: bool = False
+) -> Generator[LocalNodes]:
     """Start so many nodes for the block, the head not counted."""
     before = dict(os.environ)
     os.environ.update(_VARIABLES)
@@ -91,7 +93,7 @@ def local_nodes(count: int, cpus: int = 8, gpus: int = 0) -> Generator[LocalNode
                 "num_gpus": 0,
                 "node_ip_address": "127.0.0.2",
                 "object_store_memory": STORE_BYTES,
-                "include_dashboard": False,
+                "include_dashboard": dashboard,
             },
         )
         started = LocalNodes(cluster)

@@ -22,7 +22,7 @@ from mappa_core.app.memory import planned
 from mappa_core.core.errors import ConfigError, DiskFull
 from mappa_core.core.machine import machine_bytes
 from mappa_core.core.settings import Settings
-from mappa_core.models.shape import QWEN3_4B, SMOLLM2_135M
+from mappa_core.models.shape import QWEN3_4B, QWEN3_32B, SMOLLM2_135M
 from mappa_core.train.memory_plan import GB
 
 CONFIGS = Path(__file__).parents[3] / "configs"
@@ -62,6 +62,21 @@ def test_a_run_on_a_gpu_needs_the_cpus_memory_too() -> None:
     assert "needs 88.5 GB of the CPU's 64.0 beside its GPU" in host_shortage(plans, 64 * GB)
     twice = [replace(plans[0], gpus=("0", "1"))]
     assert "needs 177.0 GB of the CPU's 96.0" in host_shortage(twice, 96 * GB)
+
+
+def test_the_memory_of_a_clusters_nodes_is_not_this_machines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = ([{"GPU": 8.0}] * 4, 80 * GB)
+    monkeypatch.setattr("mappa_core.app.fitting.gpus_of", lambda _: nodes)
+    monkeypatch.setattr("mappa_core.app.fitting.machine_bytes", lambda: 16 * GB)
+    ranks = {"backend": "deepspeed", "deepspeed": {"ranks": 8, "stage": 2}, "weights": "lora"}
+    wide = {"tensor_parallel": 4, "serving": "adapters"}
+    sections = {"model": "Qwen/Qwen3-32B", "learner": ranks, "engine": wide}
+    config = TrainConfig.model_validate({**sections, "cluster": {"backend": "ray"}})
+    plans = memory_plan(config, settings(tmp_path), QWEN3_32B, 3)
+    assert "of the CPU's 16.0" in host_shortage(plans, 16 * GB)
+    check_fits(config, settings(tmp_path), 3, ["disk"])
 
 
 @pytest.mark.parametrize("name", ["memory.max", "memory/memory.limit_in_bytes"])

@@ -74,6 +74,45 @@ def test_a_plan_for_a_small_machine_is_that_of_its_cpu(monkeypatch: pytest.Monke
     assert CliRunner().invoke(app, [*asked, "--gpus", "1"]).exit_code == 0
 
 
+RUNS = {
+    "3 x 4B full": (
+        "{model: Qwen/Qwen3-4B, learner: {backend: deepspeed, weights: full, "
+        "gradient_checkpointing: true, deepspeed: {ranks: 2, stage: 3}}}"
+    ),
+    "3 x 14B LoRA": (
+        "{model: Qwen/Qwen3-14B, learner: {backend: deepspeed, gradient_checkpointing: true, "
+        "deepspeed: {ranks: 1}}, engine: {replicas: 2}}"
+    ),
+    "3 x 32B full": (
+        "{model: Qwen/Qwen3-32B, learner: {backend: deepspeed, weights: full, "
+        "gradient_checkpointing: true, deepspeed: {ranks: 16, stage: 3}}, "
+        "engine: {tensor_parallel: 4}}"
+    ),
+}
+
+
+@pytest.mark.usefixtures("without_a_gpu")
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "fits"),
+    [(1, 1, set[str]()), (1, 8, {"3 x 4B full", "3 x 14B LoRA"}), (4, 8, set(RUNS))],
+)
+def test_a_cluster_is_planned_for_and_what_it_lacks_is_said(
+    nodes: int, gpus: int, fits: set[str], tmp_path: Path
+) -> None:
+    for name, text in RUNS.items():
+        file = tmp_path / "run.yaml"
+        file.write_text(text)
+        asked = ["doctor", "--plan", str(file), "--nodes", str(nodes), "--gpus", str(gpus)]
+        told = CliRunner().invoke(app, asked)
+        assert (told.exit_code == 0) == (name in fits), (name, told.output)
+        if name in fits:
+            assert "fits" in told.output
+            assert "does not fit" not in told.output
+        else:
+            said = " ".join(told.output.split())
+            assert f"nodes have {nodes} x {gpus} GPU; lower engine.replicas" in said
+
+
 @pytest.mark.usefixtures("without_a_gpu")
 def test_a_plan_is_of_the_disk_as_well(tmp_path: Path) -> None:
     long = tmp_path / "long.yaml"

@@ -48,6 +48,15 @@ def test_strict_is_one_node_for_all_or_one_for_each() -> None:
     assert assigned(asked(1, 2, 2), gpus(4, 4), apart) == ()
 
 
+def test_spread_has_a_node_for_each_until_there_are_none_left() -> None:
+    spread = ClusterConfig(placement="spread")
+    assert assigned(asked(1, 2, 3), gpus(4, 4, 4), spread) == (0, 1, 2, 0)
+    # A node for each would leave no room for the second server.
+    odd = Request(servers=2, server_gpus=3, ranks=1, rank_gpus=1, coach_gpus=(2,), cpus=1.0)
+    assert assigned(odd, gpus(3, 3, 3), spread) == (0, 1, 2, 2)
+    assert assigned(asked(1, 2, 3), gpus(2, 2), spread) == ()
+
+
 def test_cpus_bound_where_a_node_says_how_many_it_has() -> None:
     few = [{"GPU": 8.0, "CPU": 2.0}]
     assert assigned(asked(1, 1, 1), few, ClusterConfig()) == (0, 0)

@@ -16,7 +16,7 @@ def text(name: str) -> str:
 
 def test_every_place_that_names_rays_version_names_the_same() -> None:
     asked, *_ = tomllib.loads(text("pyproject.toml"))["project"]["optional-dependencies"]["ray"]
-    version = asked.removeprefix("ray==")
+    version = asked.removeprefix("ray[default]==")
     for name in (
         *("docker-compose.yml", "infra/Dockerfile", "infra/ray/kuberay.yaml"),
         *("requirements/dev.lock", "requirements/gpu.lock"),
@@ -46,3 +46,11 @@ def test_the_worker_in_kubernetes_finds_the_clusters_head() -> None:
     (group,) = parts["RayCluster"]["spec"]["workerGroupSpecs"]
     (node,) = group["template"]["spec"]["containers"]
     assert "/var/lib/mappa" in mounts & {each["mountPath"] for each in node["volumeMounts"]}
+
+
+def test_kuberay_can_ask_the_image_for_the_nodes_health() -> None:
+    # Its probes call wget, and the agent that answers them comes with Ray's dashboard.
+    (line,) = re.findall(r"apt-get install .*", text("infra/Dockerfile"))
+    assert "wget" in line.split()
+    locked = {line.partition("==")[0] for line in text("requirements/gpu.lock").splitlines()}
+    assert {"aiohttp-cors", "colorful", "opencensus"} <= locked

@@ -184,7 +184,10 @@ def played(
         limits=limits_of(SandboxConfig()),
     )
     seen = Observation(agent=EXECUTOR, messages=(QUESTION,))
-    action = asyncio.run(runner.generate(make_episode(RUN, make_problem()), seen))
+    episode = make_episode(RUN, make_problem())
+    action = asyncio.run(runner.generate(episode, seen))
+    # By it the replica is chosen that has read the problem's prompt.
+    assert {each.problem_id for each in engine.asked} == {episode.problem.id}
     return action, engine.asked
 
 
