@@ -1,4 +1,4 @@
-"""Measures the memory of an update, keeps it or gives it back, and names a GPU that fails."""
+"""Measures the memory of an update, gives it back, and names a GPU that is full or fails."""
 
 import ctypes
 from collections.abc import Generator
@@ -11,9 +11,9 @@ import torch
 from mappa_core.core.errors import LearnerError
 
 _PROC = Path("/proc/self")
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-"""`mallopt`'s names: from how much on free memory is given back, and a block is mapped alone."""
-_MAPPED_ALONE_BYTES, _KEPT_BYTES = 2**17, 2**31 - 1
+_M_MMAP_THRESHOLD = -3
+"""`mallopt`'s name for the size from which on memory is mapped alone."""
+_MAPPED_ALONE_BYTES = 2**17
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class Peak:
     highest: int = 0
 
     def metrics(self) -> dict[str, float]:
-        """Name `peak_memory_bytes` of the device, and how much of it is beyond what was before."""
+        """Name `peak_memory_bytes` of the device, and how much of it the block added."""
         return {
             "peak_memory_bytes": float(self.highest),
             "peak_extra_memory_bytes": float(self.highest - self.before),
@@ -32,12 +32,8 @@ class Peak:
 
 
 @contextmanager
-def measured(device: torch.device, before: int | None = None) -> Generator[Peak]:
-    """Measure the block's peak: a GPU's allocations, or this process's resident memory.
-
-    It is told beyond `before`, bytes of a process that keeps what earlier blocks took; None for
-    what there is now.
-    """
+def measured(device: torch.device) -> Generator[Peak]:
+    """Measure the block's peak: a GPU's allocations, or this process's resident memory."""
     peak = Peak()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -46,17 +42,12 @@ def measured(device: torch.device, before: int | None = None) -> Generator[Peak]
         # Linux keeps one high-water mark per process; 5 sets it back to what is resident now.
         with suppress(OSError):
             (_PROC / "clear_refs").write_text("5")
-        peak.before = resident_bytes() if before is None else before
+        peak.before = _status_bytes("VmRSS")
     try:
         yield peak
     finally:
         cuda = device.type == "cuda"
         peak.highest = torch.cuda.max_memory_allocated(device) if cuda else _status_bytes("VmHWM")
-
-
-def resident_bytes() -> int:
-    """Measure the memory of this process now."""
-    return _status_bytes("VmRSS")
 
 
 def _status_bytes(name: str) -> int:
@@ -67,26 +58,15 @@ def _status_bytes(name: str) -> int:
 def release() -> None:
     """Give what has been freed back to the operating system, where the C library can, and to a GPU.
 
-    torch keeps a GPU's freed memory from other processes, whose servers wake up next.
+    torch keeps a GPU's freed memory from other processes, whose servers wake up next. In glibc's,
+    an update's activations come in many sizes, so that freed pages stay with the process: measured
+    on SmolLM2-135M, 5 GB after an update that needed 3, and 1 GB after this call.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-
-
-def keep_what_is_freed() -> None:
-    """Have the C library keep the memory of large tensors that were freed, from now on.
-
-    Each update takes as much again. Given back in between, its pages are made anew by the kernel:
-    350,000 of them and a sixth of the time of an update of SmolLM2-135M. What stays is what the
-    largest update took: 3.2 GB after each of 21, and 1.7 GB with what was freed given back.
-    """
-    option = getattr(ctypes.CDLL(None), "mallopt", None)
-    if option is not None:
-        option(_M_MMAP_THRESHOLD, _KEPT_BYTES)
-        option(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 def return_what_is_freed() -> None:

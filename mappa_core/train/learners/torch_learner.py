@@ -19,7 +19,6 @@ from mappa_core.cluster.storage import Storage
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.scores import ScoredAction
 from mappa_core.core.records.updates import TrainingSample
-from mappa_core.models.device import resolve_device
 from mappa_core.train import checkpoints
 from mappa_core.train.batches import micro_batched
 from mappa_core.train.clipped_objective import loss_of
@@ -52,14 +51,9 @@ class TorchLearner(CheckpointLearner):
             base_model, checkpoints_directory, config, threads=threads, storage=storage
         )
         torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
-        self._on_cpu = resolve_device(config.device) == "cpu"
-        if self._on_cpu:
-            memory.keep_what_is_freed()
         self._model = model.load(base_model, config, fused=True)
         self._parameters = model.trained_parameters(self._model)
         self._reading = choose_reading(model.inner(self._model), config)
-        # Of the process before any update, which keeps on a CPU what updates take.
-        self._before = memory.resident_bytes() if self._on_cpu else None
         # There is one model in memory, so callers wait for each other; and in one thread, because
         # the C library keeps what each thread has freed for that thread: three updates in three
         # threads held 15 GB where one thread holds 5.
@@ -73,13 +67,12 @@ class TorchLearner(CheckpointLearner):
         return self._in_worker(self._update, job)
 
     def _in_worker(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do the work when earlier work is done, and leave no memory of a GPU taken behind."""
+        """Do the work when earlier work is done, and leave no memory taken behind."""
         with memory.gpu_failures_named():
             try:
                 return self._worker.submit(work, *args, **kwargs).result()
             finally:
-                if not self._on_cpu:
-                    memory.release()
+                memory.release()
 
     def _logprobs(self, policy: PolicyVersion, actions: Sequence[ScoredAction]) -> Rows:
         if policy.adapter_uri is None and isinstance(self._model, PeftModel):
@@ -91,7 +84,7 @@ class TorchLearner(CheckpointLearner):
     def _update(self, job: UpdateJob) -> UpdateResult:
         started = time.monotonic()
         adamw = self._restore(job)
-        with memory.measured(model.inner(self._model).device, self._before) as peak:
+        with memory.measured(model.inner(self._model).device) as peak:
             steps = optimizer_steps(
                 job, self._config, logprobs=self._read, backward=self._backward, step=adamw.step
             )

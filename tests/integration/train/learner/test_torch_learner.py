@@ -255,12 +255,8 @@ def test_a_policy_that_learns_is_not_taken_for_a_sampler_that_differs(
 
 
 def test_peak_memory_and_real_tokens_are_reported(make_learner: MakeLearner) -> None:
-    learner = make_learner()
-    metrics = update(learner).metrics
+    metrics = update(make_learner()).metrics
     assert metrics["peak_memory_bytes"] > metrics["peak_extra_memory_bytes"] >= 0
-    # What an update took and is kept for the next one counts for that as well.
-    again = update(learner).metrics
-    assert again["peak_extra_memory_bytes"] >= metrics["peak_extra_memory_bytes"]
     assert metrics["tokens_per_second"] > metrics["distinct_tokens_per_second"] > 0
 
 
