@@ -22,7 +22,9 @@ _CPU_VARIABLES = {
     "MALLOC_MMAP_THRESHOLD_": str(2**30),
     "MALLOC_TRIM_THRESHOLD_": str(2**32),
     # OpenMP threads that wait for each other by spinning burn the very core that the other one
-    # needs, as soon as anything else runs: a busy machine was seven times slower for it.
+    # needs, as soon as anything else runs: a busy machine was seven times slower for it. Spinning
+    # for microseconds alone (GOMP_SPINCOUNT=2000) made a server by itself a sixth faster, and whole
+    # rollouts on two cores, with Python beside it, a tenth slower.
     "OMP_WAIT_POLICY": "passive",
     # All that vLLM still compiles is the rank of a token, a few milliseconds of a step; it would
     # cost each server seconds at its first request, and a machine without g++ the run.
