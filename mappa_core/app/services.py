@@ -1,7 +1,6 @@
 """Services of a run, opened in the order in which a user can mend what is wrong."""
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Callable, Collection, Generator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
@@ -255,7 +254,7 @@ async def _build(
     storage = await asyncio.to_thread(open_storage, config.cluster, settings.checkpoints)
     on_ray = await open_on_ray(config, len(team.agents), stack, trains=trains, storage=storage)
     if on_ray is not None and trains:
-        _say_apart(config.learner, on_ray.device)
+        _say_apart(config.learner, on_ray.device, progress.on_notice)
     coach, second = None, None
     if trains:
         elsewhere = on_ray and on_ray.coaches
@@ -265,7 +264,7 @@ async def _build(
         await start_coaches(coach, second)
     progress.on_starting("engines")
     placed = placement(config, len(team.agents))
-    _say_experimental(config, placed)
+    _say_experimental(config, placed, progress.on_notice)
     setup = engine_setup(config, settings, team, model, tokenizer.end_token_ids, placed)
     engine = await start_engine(setup if on_ray is None else on_ray.setup(setup), stack)
     return Services(
@@ -331,7 +330,7 @@ async def open_learning(
 ) -> AsyncGenerator[Learning]:
     """Open the learner of `config`, the store and the audit, and nothing else of a run.
 
-    `log` is told what is waited for; None for the logger `mappa`.
+    `log` is told what is to be known and what is waited for; None for the logger `mappa`.
 
     Raises:
         UserError: The input is wrong.
@@ -339,10 +338,11 @@ async def open_learning(
     """
     model = await _model(config, settings)
     gpus = learner_gpus(config)
-    _say_experimental(config, Placement(servers=(), replicas=1, learner=gpus))
+    progress = LogProgress(log)
+    placed = Placement(servers=(), replicas=1, learner=gpus)
+    _say_experimental(config, placed, progress.on_notice)
     async with AsyncExitStack() as stack:
-        waiting = LogProgress(log).on_waiting
-        *_, store = await asyncio.to_thread(_open_databases, settings, waiting, stack)
+        *_, store = await asyncio.to_thread(_open_databases, settings, progress.on_waiting, stack)
         learner = await asyncio.to_thread(
             open_learner,
             config.learner,
@@ -354,17 +354,17 @@ async def open_learning(
         yield Learning(learner=learner, store=store, audit=AuditStore(store.database))
 
 
-def _say_apart(learner: LearnerConfig, device: str) -> None:
+def _say_apart(learner: LearnerConfig, device: str, tell: Callable[[str], None]) -> None:
     if device == "cuda" and learner.backend == "torch" and learner.deployment is None:
-        logging.getLogger("mappa").warning(
+        tell(
             "learner.backend=torch learns in this process, which has none of the cluster's GPUs "
             "reserved: set learner.backend=deepspeed for ranks that have"
         )
 
 
-def _say_experimental(config: TrainConfig, placed: Placement) -> None:
+def _say_experimental(config: TrainConfig, placed: Placement, tell: Callable[[str], None]) -> None:
     if (said := experimental(config, placed)) is not None:
-        logging.getLogger("mappa").warning(said)
+        tell(said)
 
 
 async def _model(config: TrainConfig, settings: Settings) -> str:

@@ -73,7 +73,8 @@ def connected(config: ClusterConfig) -> Generator[str | None]:
     address = config.address or os.environ.get("RAY_ADDRESS") or "auto"
     try:
         _check_listening(address)
-        joined = ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+        # Below errors it says that it sets no handler of signals: ours end a run, and its places.
+        joined = ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, RayError, ValueError, RuntimeError) as error:
         raise ClusterError(
             f"no Ray cluster at {address} ({_one_line(error)}): start one (docs/scaling.md), set "

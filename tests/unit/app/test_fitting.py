@@ -71,6 +71,7 @@ def test_the_memory_of_a_clusters_nodes_is_not_this_machines(
     monkeypatch.setattr("mappa_core.app.fitting.gpus_of", lambda _: nodes)
     monkeypatch.setattr("mappa_core.app.fitting.machine_bytes", lambda: 16 * GB)
     ranks = {"backend": "deepspeed", "deepspeed": {"ranks": 8, "stage": 2}, "weights": "lora"}
+    ranks |= {"gradient_checkpointing": True, "micro_batch_tokens": 4096}
     wide = {"tensor_parallel": 4, "serving": "adapters"}
     sections = {"model": "Qwen/Qwen3-32B", "learner": ranks, "engine": wide}
     config = TrainConfig.model_validate({**sections, "cluster": {"backend": "ray"}})

@@ -109,8 +109,8 @@ def test_a_cluster_is_planned_for_and_what_it_lacks_is_said(
             assert "fits" in told.output
             assert "does not fit" not in told.output
         else:
-            said = " ".join(told.output.split())
-            assert f"nodes have {nodes} x {gpus} GPU; lower engine.replicas" in said
+            refused = str(told.exception)
+            assert f"nodes have {nodes} x {gpus} GPU; lower engine.replicas" in refused
 
 
 @pytest.mark.usefixtures("without_a_gpu")
