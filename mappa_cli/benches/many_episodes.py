@@ -2,7 +2,9 @@
 
     rollout of a real run ─▶ HTTP ─▶ 2 stub engines, in processes of their own, 200 ms an answer
       tokens, team, grading, store as ever; Prefect has the flow and no task runs;
-      programs are answered without being run; no coach, no traces
+      programs are answered without being run; no traces
+
+    mappa bench many-episodes phase=train episodes=2000     the rule coach scores every action
 
 cost      seconds of a core for each request, all threads of this process, Prefect's client too
 memory    the highest of the last round over the highest of the first that was measured
@@ -18,19 +20,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
 
+from pydantic import TypeAdapter, ValidationError
+
+from mappa_cli.benches import bench_options
 from mappa_cli.benches.metering import with_methods
 from mappa_cli.benches.report import BenchReport, Figure, aimed
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import load_config
 from mappa_core.app.runs import prepare_run, stored_run
 from mappa_core.app.services import Services, open_services, use
-from mappa_core.core.records.episodes import Message
+from mappa_core.core.errors import ConfigError
+from mappa_core.core.records.episodes import Message, Phase
 from mappa_core.core.records.tools import Limits, ToolResult, ToolStatus
 from mappa_core.core.settings import Settings
 from mappa_core.models.resolve import resolve_model
 from mappa_core.models.tokenizer import ChatTokenizer
 
-EPISODES = 2000
+EPISODES = "2000"
 SAMPLES = 4
 """Episodes of one problem."""
 ROUNDS = 4
@@ -53,40 +59,79 @@ class Round:
 
     requests: int
     failed: int
+    unscored: int
+    """Actions of training without a score."""
     seconds: float
     core_seconds: float
     peak_bytes: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What can be chosen on the command line, as `NAME=VALUE`."""
+
+    episodes: int
+    """At once."""
+    phase: Phase
+    """`held_out` asks no coach; in `train` the rules score every action."""
+
+
 def bench_many_episodes(overrides: Sequence[str], settings: Settings) -> BenchReport:
-    """Play rounds of 2,000 episodes at once on stub engines."""
+    """Play rounds of 2,000 episodes at once on stub engines.
+
+    Raises:
+        ConfigError: An option does not exist, or its value does not.
+    """
     from mappa_cli.servers import prefect_server
 
+    own = [each for each in overrides if "." not in each.partition("=")[0]]
+    options = _options(own)
     with prefect_server(settings):
-        return asyncio.run(_measured(overrides, settings))
+        dotted = [each for each in overrides if each not in own]
+        return asyncio.run(_measured(options, dotted, settings))
 
 
-async def _measured(overrides: Sequence[str], settings: Settings) -> BenchReport:
+def _options(own: Sequence[str]) -> Options:
+    given = bench_options("many-episodes", own, episodes=EPISODES, phase="held_out")
+    try:
+        options = TypeAdapter(Options).validate_python(given)
+    except ValidationError as error:
+        raise ConfigError(f"bench many-episodes: {error.errors()[0]['msg']}") from error
+    if options.episodes < SAMPLES or options.episodes % SAMPLES:
+        raise ConfigError(f"episodes={options.episodes} is no multiple of {SAMPLES}")
+    return options
+
+
+async def _measured(options: Options, overrides: Sequence[str], settings: Settings) -> BenchReport:
     base = load_config(None, ())
     model = str(resolve_model(base.model, settings.models))
     # With the template's own words around it, which a team does not mind.
     tokens = ChatTokenizer(model).render((Message(role="user", content=REPLY),))
     async with _stubs(model, tokens) as urls:
-        config = load_config(None, (*_settings(urls), *overrides))
-        async with open_services(config, settings, trains=False) as port:
-            rounds = await _played(port, config)
-    return BenchReport(bench="many-episodes", figures=figures(rounds[1:]))
+        config = load_config(None, (*_settings(urls, options), *overrides))
+        trains = options.phase == "train"
+        async with open_services(config, settings, trains=trains) as port:
+            rounds = await _played(port, config, options.phase)
+    found = figures(options.episodes, rounds[1:])
+    return BenchReport(bench="many-episodes", figures=found)
 
 
-def _settings(urls: Sequence[str]) -> tuple[str, ...]:
+def _settings(urls: Sequence[str], options: Options) -> tuple[str, ...]:
+    problems = options.episodes // SAMPLES
     return (
         "name=bench",
         f"engine.urls=[{','.join(urls)}]",
-        f"rollout.concurrency={EPISODES}",
+        f"rollout.concurrency={options.episodes}",
         "rollout.granularity=rollout",
         "tracking.trace_share=0",
-        f"problems.held_out_size={EPISODES // SAMPLES}",
+        f"problems.held_out_size={problems}",
         f"evaluation.samples={SAMPLES}",
+        f"problems.train_size={ROUNDS * problems}",
+        f"rollout.problems={problems}",
+        f"rollout.episodes_per_problem={SAMPLES}",
+        f"rollout.iterations={ROUNDS}",
+        # Nothing learns here.
+        "learner.deployment=update/none",
     )
 
 
@@ -114,28 +159,32 @@ async def _stub(model: str, tokens: Sequence[int]) -> AsyncGenerator[str]:
         await process.wait()
 
 
-async def _played(port: Services, config: TrainConfig) -> list[Round]:
-    """Play rounds of the same problems, as evaluations after 0, 1, 2, ... updates."""
+async def _played(port: Services, config: TrainConfig, phase: Phase) -> list[Round]:
+    """Play rounds, as evaluations after 1, 2, ... updates of the same problems or as iterations."""
     stored = await asyncio.to_thread(stored_run, port, config, None)
     run = await asyncio.to_thread(prepare_run, port, stored, config)
     with use(replace(port, sandbox=with_methods(port.sandbox, run=_ran))):
-        return [await _round(port, run.id, number, config) for number in range(ROUNDS)]
+        numbers = range(1, ROUNDS + 1)
+        return [await _round(port, run.id, phase, number, config) for number in numbers]
 
 
-async def _round(port: Services, run_id: UUID, number: int, config: TrainConfig) -> Round:
+async def _round(
+    port: Services, run_id: UUID, phase: Phase, number: int, config: TrainConfig
+) -> Round:
     # Prefect reads its environment when it is imported.
     from flows.rollout import rollout
 
     started, core = time.perf_counter(), time.process_time()
     async with _highest_memory() as highest:
-        await rollout(run_id, "held_out", number, 0, config)
+        await rollout(run_id, phase, number, 0, config)
     seconds, core_seconds = time.perf_counter() - started, time.process_time() - core
     counted = await asyncio.to_thread(
-        port.store.figures.get_iteration_figures, run_id, "held_out", number
+        port.store.figures.get_iteration_figures, run_id, phase, number
     )
     return Round(
         requests=sum(agent.actions for agent in counted.agents),
         failed=counted.failed,
+        unscored=sum(agent.unscored for agent in counted.agents) if phase == "train" else 0,
         seconds=seconds,
         core_seconds=core_seconds,
         peak_bytes=highest[0],
@@ -181,7 +230,7 @@ def _resident_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def figures(rounds: Sequence[Round]) -> tuple[Figure, ...]:
+def figures(episodes: int, rounds: Sequence[Round]) -> tuple[Figure, ...]:
     """Compare what rounds took with the aims."""
     requests = sum(each.requests for each in rounds)
     core_seconds = sum(each.core_seconds for each in rounds)
@@ -189,9 +238,10 @@ def figures(rounds: Sequence[Round]) -> tuple[Figure, ...]:
     grown = rounds[-1].peak_bytes / rounds[0].peak_bytes
     share = 100 * core_seconds / requests
     return (
-        Figure(name="episodes at once", value=EPISODES, unit="episodes"),
+        Figure(name="episodes at once", value=episodes, unit="episodes"),
         Figure(name="requests", value=requests, unit="requests"),
         Figure(name="episodes that failed", value=sum(each.failed for each in rounds), unit=""),
+        Figure(name="without a score", value=sum(each.unscored for each in rounds), unit="actions"),
         Figure(name="rate reached", value=requests / seconds, unit="requests/s"),
         aimed("a core for 100 requests/s", share, "cores", at_most=AIM_SHARE),
         Figure(name="highest memory", value=rounds[-1].peak_bytes / 2**20, unit="MiB"),

@@ -5,8 +5,10 @@ import asyncio
 import pytest
 
 from mappa_cli.benches.engine_stub import answer, serving
-from mappa_cli.benches.many_episodes import Round, figures
+from mappa_cli.benches.many_episodes import Round, bench_many_episodes, figures
+from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import FinishReason
+from mappa_core.core.settings import Settings
 from mappa_core.models.serving.client import VllmClient
 from mappa_core.rollout.engines.vllm.completions import completed
 
@@ -33,11 +35,22 @@ def test_it_comes_in_parts_as_our_servers_stream() -> None:
 
 
 def test_the_cost_is_a_cores_time_at_a_hundred_requests_a_second() -> None:
-    first = Round(requests=1000, failed=0, seconds=4.0, core_seconds=1.0, peak_bytes=100 * 2**20)
-    last = Round(requests=1000, failed=1, seconds=4.0, core_seconds=2.0, peak_bytes=110 * 2**20)
-    found = {each.name: each for each in figures([first, last])}
+    first = Round(
+        requests=1000, failed=0, unscored=2, seconds=4.0, core_seconds=1.0, peak_bytes=100 * 2**20
+    )
+    last = Round(
+        requests=1000, failed=1, unscored=1, seconds=4.0, core_seconds=2.0, peak_bytes=110 * 2**20
+    )
+    found = {each.name: each for each in figures(4, [first, last])}
     cost = found["a core for 100 requests/s"]
     assert (cost.value, cost.aim, cost.met) == (pytest.approx(0.15), "<= 0.2", True)
     grown = found["the same over the first round's"]
     assert (grown.value, grown.met) == (pytest.approx(1.1), False)
     assert found["rate reached"].value == 250
+    assert found["without a score"].value == 3
+
+
+@pytest.mark.parametrize("wrong", ["episodes=10", "episodes=many", "phase=other", "rounds=3"])
+def test_what_it_cannot_play_is_refused(wrong: str) -> None:
+    with pytest.raises(ConfigError, match="episodes"):
+        bench_many_episodes([wrong], Settings())
