@@ -126,7 +126,7 @@ def _settings(urls: Sequence[str], options: Options) -> tuple[str, ...]:
         "tracking.trace_share=0",
         f"problems.held_out_size={problems}",
         f"evaluation.samples={SAMPLES}",
-        f"problems.train_size={ROUNDS * problems}",
+        f"problems.train_size={problems}",
         f"rollout.problems={problems}",
         f"rollout.episodes_per_problem={SAMPLES}",
         f"rollout.iterations={ROUNDS}",
