@@ -107,6 +107,16 @@ def experimental(config: TrainConfig, placed: Placement) -> str | None:
     )
 
 
+def learns_apart(learner: LearnerConfig, device: str) -> str | None:
+    """Say that a learner has none of the GPUs of a cluster that computes on `device`; or None."""
+    if device != "cuda" or learner.backend != "torch" or learner.deployment is not None:
+        return None
+    return (
+        "learner.backend=torch learns in this process, which has none of the cluster's GPUs "
+        "reserved: set learner.backend=deepspeed for ranks that have"
+    )
+
+
 def learner_gpus(config: TrainConfig) -> Gpus:
     """Give the GPUs of a learner that is alone on this machine; raises as `place`."""
     return _of_learner(config.learner, visible_learner_gpus(config.learner))

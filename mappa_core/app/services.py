@@ -11,7 +11,13 @@ from mappa_core.app.checks import auditable, check_inputs, coached_team
 from mappa_core.app.cluster import open_on_ray, open_storage
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.fitting import Despite, check_space, server_cache_bytes
-from mappa_core.app.placement import Placement, experimental, learner_gpus, placement
+from mappa_core.app.placement import (
+    Placement,
+    experimental,
+    learner_gpus,
+    learns_apart,
+    placement,
+)
 from mappa_core.app.progress import Log, LogProgress, ProgressListener
 from mappa_core.audit.config import AuditConfig
 from mappa_core.audit.corrections import corrected_actions
@@ -37,7 +43,6 @@ from mappa_core.store.store import Store
 from mappa_core.tracking.mlflow.registry import MlflowRegistry
 from mappa_core.tracking.opening import open_tracker
 from mappa_core.tracking.protocols import ModelRegistry, Tracker
-from mappa_core.train.config import LearnerConfig
 from mappa_core.train.learners import open_learner
 from mappa_core.train.protocols import Learner
 from mappa_core.train.update import Correct, UpdateRequest, update_agent
@@ -254,7 +259,7 @@ async def _build(
     storage = await asyncio.to_thread(open_storage, config.cluster, settings.checkpoints)
     on_ray = await open_on_ray(config, len(team.agents), stack, trains=trains, storage=storage)
     if on_ray is not None and trains:
-        _say_apart(config.learner, on_ray.device, progress.on_notice)
+        _say(learns_apart(config.learner, on_ray.device), progress.on_notice)
     coach, second = None, None
     if trains:
         elsewhere = on_ray and on_ray.coaches
@@ -264,7 +269,7 @@ async def _build(
         await start_coaches(coach, second)
     progress.on_starting("engines")
     placed = placement(config, len(team.agents))
-    _say_experimental(config, placed, progress.on_notice)
+    _say(experimental(config, placed), progress.on_notice)
     setup = engine_setup(config, settings, team, model, tokenizer.end_token_ids, placed)
     engine = await start_engine(setup if on_ray is None else on_ray.setup(setup), stack)
     return Services(
@@ -340,7 +345,7 @@ async def open_learning(
     gpus = learner_gpus(config)
     progress = LogProgress(log)
     placed = Placement(servers=(), replicas=1, learner=gpus)
-    _say_experimental(config, placed, progress.on_notice)
+    _say(experimental(config, placed), progress.on_notice)
     async with AsyncExitStack() as stack:
         *_, store = await asyncio.to_thread(_open_databases, settings, progress.on_waiting, stack)
         learner = await asyncio.to_thread(
@@ -354,17 +359,9 @@ async def open_learning(
         yield Learning(learner=learner, store=store, audit=AuditStore(store.database))
 
 
-def _say_apart(learner: LearnerConfig, device: str, tell: Callable[[str], None]) -> None:
-    if device == "cuda" and learner.backend == "torch" and learner.deployment is None:
-        tell(
-            "learner.backend=torch learns in this process, which has none of the cluster's GPUs "
-            "reserved: set learner.backend=deepspeed for ranks that have"
-        )
-
-
-def _say_experimental(config: TrainConfig, placed: Placement, tell: Callable[[str], None]) -> None:
-    if (said := experimental(config, placed)) is not None:
-        tell(said)
+def _say(notice: str | None, tell: Callable[[str], None]) -> None:
+    if notice is not None:
+        tell(notice)
 
 
 async def _model(config: TrainConfig, settings: Settings) -> str:

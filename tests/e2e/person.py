@@ -26,16 +26,25 @@ class Typed:
     """Of the command and all it started, what several share counted once."""
 
 
-def type_in(home: Path, *arguments: str, timeout: float) -> Typed:
-    """Run `mappa` with `arguments` and its own servers in `home`; it must succeed."""
+def command_of(*arguments: str) -> list[str]:
+    """`mappa` as it is installed here, with `arguments`."""
+    return [str(Path(sys.executable).with_name("mappa")), *arguments]
+
+
+def environment_of(home: Path) -> dict[str, str]:
+    """This process's environment, without servers and databases of others."""
     environment = {**os.environ, "MAPPA_HOME": str(home), "OMP_WAIT_POLICY": "passive"}
     for name in ("MAPPA_DATABASE_URL", "MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
         environment.pop(name, None)
-    command = [str(Path(sys.executable).with_name("mappa")), *arguments]
+    return environment
+
+
+def type_in(home: Path, *arguments: str, timeout: float) -> Typed:
+    """Run `mappa` with `arguments` and its own servers in `home`; it must succeed."""
     begun, peak, ended = time.monotonic(), [0], threading.Event()
     with subprocess.Popen(
-        command,
-        env=environment,
+        command_of(*arguments),
+        env=environment_of(home),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

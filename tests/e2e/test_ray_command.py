@@ -1,10 +1,8 @@
 """`mappa train` in a Ray cluster as a person starts it: real model, vLLM and ranks on nodes."""
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import urllib.request
 from contextlib import closing
 from pathlib import Path
@@ -20,6 +18,7 @@ from mappa_core.cluster.local_nodes import local_nodes
 from mappa_core.core.records.runs import RunStatus
 from mappa_core.core.settings import Settings
 from mappa_core.store.opening import opened_store
+from tests.e2e.person import command_of, environment_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -35,27 +34,17 @@ SMALL = (
 )
 
 
-class Person:
-    """Who types commands."""
-
-    def __init__(self, home: Path, address: str) -> None:
-        self.home = home
-        self.environment = {**os.environ, "MAPPA_HOME": str(home), "RAY_ADDRESS": address}
-        for name in ("MAPPA_DATABASE_URL", "MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
-            self.environment.pop(name, None)
-
-    def starts(self, *words: str) -> subprocess.Popen[str]:
-        command = [str(Path(sys.executable).with_name("mappa")), *words]
-        pipe = subprocess.PIPE
-        return subprocess.Popen(
-            command, env=self.environment, stdout=pipe, stderr=subprocess.STDOUT, text=True
-        )
-
-
 def test_a_run_is_placed_interrupted_and_gone_on_with(real_model: Path, open_folder: Path) -> None:
     with local_nodes(2, dashboard=True) as cluster:
-        person = Person(open_folder / "placed", cluster.address)
-        with person.starts("train", f"model={real_model}", *SMALL) as begun:
+        home = open_folder / "placed"
+
+        def typed(*words: str) -> subprocess.Popen[str]:
+            environment = environment_of(home) | {"RAY_ADDRESS": cluster.address}
+            pipe, out = subprocess.PIPE, subprocess.STDOUT
+            command = command_of("train", *words)
+            return subprocess.Popen(command, env=environment, stdout=pipe, stderr=out, text=True)
+
+        with typed(f"model={real_model}", *SMALL) as begun:
             assert begun.stdout is not None
             said: list[str] = []
             for line in begun.stdout:
@@ -64,16 +53,16 @@ def test_a_run_is_placed_interrupted_and_gone_on_with(real_model: Path, open_fol
                     begun.send_signal(signal.SIGINT)
         assert "experimental: cluster.backend=ray" in "".join(said)
         assert begun.returncode == 130, "".join(said)
-        with opened_store(Settings(MAPPA_HOME=person.home)) as store:
+        with opened_store(Settings(MAPPA_HOME=home)) as store:
             (run,) = store.runs.list_runs()
         assert run.status is RunStatus.INTERRUPTED
-        with person.starts("train", "--resume", run.name) as resumed:
+        with typed("--resume", run.name) as resumed:
             told, _ = resumed.communicate()
         assert resumed.returncode == 0, told
-        with opened_store(Settings(MAPPA_HOME=person.home)) as store:
+        with opened_store(Settings(MAPPA_HOME=home)) as store:
             assert store.runs.get_run(str(run.id)).status is RunStatus.COMPLETED
             assert len(store.policies.list_checkpoints(run.id)) == 2 * 3
-        (link,) = {each for each in _links(person.home) if each.startswith("http")}
+        (link,) = {each for each in _links(home) if each.startswith("http")}
         with urllib.request.urlopen(f"{link}/api/version") as answer:
             assert json.load(answer)["ray_version"]
 

@@ -1,7 +1,6 @@
 """`mappa train` as a person runs it: real model, vLLM, sandbox, Postgres, Prefect and MLflow."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from mappa_core.store.store import Store
 from mappa_core.train.config import LearnerConfig
 from mappa_core.train.learners.torch_learner import TorchLearner
 from mappa_core.train.update import policy_at
+from tests.e2e.person import command_of, environment_of
 
 AGENTS = ("problem_solver", "code_executor", "verifier")
 SMALL = (
@@ -45,7 +45,7 @@ class Played:
     environment: dict[str, str]
 
     def mappa(self, *arguments: str) -> str:
-        command = [str(Path(sys.executable).with_name("mappa")), *arguments]
+        command = command_of(*arguments)
         done = subprocess.run(
             command, env=self.environment, capture_output=True, text=True, timeout=800, check=False
         )
@@ -59,13 +59,7 @@ pytestmark = pytest.mark.timeout(900)  # the run itself takes three minutes on t
 @pytest.fixture(scope="module")
 def played(open_folder: Path, real_model: Path) -> Played:
     home = open_folder / "real-run"
-    environment = {
-        **os.environ,
-        "MAPPA_HOME": str(home),
-        "OMP_WAIT_POLICY": "passive",
-    }
-    for name in ("MAPPA_DATABASE_URL", "MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
-        environment.pop(name, None)
+    environment = environment_of(home)
     run = Played(home=home, printed="", environment=environment)
     printed = run.mappa("train", f"model={real_model}", *SMALL)
     return Played(home=home, printed=printed, environment=environment)

@@ -3,7 +3,7 @@
 import pytest
 
 from mappa_core.app.config import TrainConfig
-from mappa_core.app.placement import Placement, experimental, place
+from mappa_core.app.placement import Placement, experimental, learns_apart, place
 from mappa_core.core.errors import ConfigError
 from mappa_core.rollout.config import EngineConfig
 from mappa_core.train.config import DeepspeedConfig, LearnerConfig
@@ -139,3 +139,11 @@ def test_what_no_gpu_has_run_says_so(
         place(config.engine, config.learner, kinds=1, engine_gpus=visible, learner_gpus=visible),
     )
     assert found is None if named is None else str(found).startswith(f"experimental: {named} (")
+
+
+def test_a_learner_beside_a_cluster_of_gpus_says_that_it_has_none() -> None:
+    torch = LearnerConfig()
+    assert "set learner.backend=deepspeed" in str(learns_apart(torch, "cuda"))
+    assert learns_apart(torch, "cpu") is None
+    assert learns_apart(LearnerConfig(backend="deepspeed"), "cuda") is None
+    assert learns_apart(LearnerConfig(deployment="update/gpu"), "cuda") is None
