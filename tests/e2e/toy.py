@@ -1,8 +1,6 @@
 """The smallest thing that can be trained through the whole path: one agent, a token at a time."""
 
-import random
 import string
-from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -91,16 +89,9 @@ def _cue(letter: str) -> Problem:
 
 @dataclass
 class AlphabetCoach:
-    """Ten points times the share of letters; or noise, which does not ask what was said.
+    """Ten points times the share of letters, or of what is not a letter."""
 
-    Noise follows from the words and from how often they were heard, and not from the order in
-    which actions come: one learns the same from it in every run.
-    """
-
-    noise: bool = False
-
-    def __post_init__(self) -> None:
-        self._heard: Counter[tuple[str, str]] = Counter()
+    letters: bool = True
 
     @property
     def identity(self) -> CoachIdentity:
@@ -109,12 +100,9 @@ class AlphabetCoach:
         )
 
     async def score(self, case: CoachCase) -> CoachScore | Unscored:
-        if self.noise:
-            said = (case.statement, case.text)
-            self._heard[said] += 1
-            drawn = random.Random(f"{said} {self._heard[said]}").uniform(0, 10)
-            return CoachScore(value=drawn, rationale="no reason")
-        return CoachScore(value=10 * letter_share(case.text), rationale="letters are good")
+        share = letter_share(case.text)
+        value = 10 * (share if self.letters else 1 - share)
+        return CoachScore(value=value, rationale="letters are counted")
 
 
 def letter_share(text: str) -> float:
