@@ -1,6 +1,6 @@
 """Waits until Prefect has recorded the task runs of flow runs that are over.
 
-Task runs reach the server as events, and are written to its database at 20 to 40 a second.
+Task runs reach the server as events, and are written to its database some time after.
 """
 
 import time

@@ -8,6 +8,7 @@ import pytest
 from prefect.settings import PREFECT_SERVER_ANALYTICS_ENABLED, temporary_settings
 from prefect.testing.utilities import prefect_test_harness
 
+from mappa_cli.servers import RECORDER, environment
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import Services
 from mappa_core.coach.protocols import Coach
@@ -24,6 +25,7 @@ def prefect() -> Iterator[None]:
     # thread, which hypothesis takes for a strategy that does.
     with (
         temporary_settings({PREFECT_SERVER_ANALYTICS_ENABLED: False}),
+        environment(RECORDER),
         prefect_test_harness(server_startup_timeout=600),
     ):
         yield

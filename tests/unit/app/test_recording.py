@@ -97,10 +97,10 @@ def test_actions_are_recorded_up_to_a_twentieth_of_the_time(share: float, granul
 
 
 def test_more_cores_bear_more_and_the_callers_own_work_is_borne_by_none() -> None:
-    on_two = pace(0.08)
+    on_two = pace(0.07)
     assert choose(AUTO, TEAM, on_two, 2).granularity == "episode"
     assert choose(AUTO, TEAM, on_two, 8).granularity == "action"
-    # 20 task runs a second, which the recorder keeps up with: 5 % of a second at 2.7 ms each.
+    # 20 task runs a second, which the recorder keeps up with: 5 % of a second at 4 ms each.
     assert MOST_SHARE / seconds_each(10**6) < 20
 
 
@@ -148,7 +148,7 @@ def test_the_pace_counts_actions_programs_and_calls() -> None:
 
 
 def test_the_plan_says_from_which_pace_on_actions_are_recorded() -> None:
-    # 6 x (2.7 + 25 / 2) ms are 5 % of 1.8 s.
-    assert "takes 1.8 s or longer" in plan_of_recording(AUTO, TEAM, 2)
+    # 6 x (4 + 7 / 2) ms are 5 % of 0.9 s.
+    assert "takes 0.9 s or longer" in plan_of_recording(AUTO, TEAM, 2)
     large = TrainConfig(rollout=RolloutConfig(problems=79))
     assert "loses some beyond 2,500" in plan_of_recording(large, TEAM, 2)
