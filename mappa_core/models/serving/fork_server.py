@@ -101,8 +101,12 @@ def prestarted(environment: Mapping[str, str], log: Path) -> Generator[None]:
 
 
 def open_fork_server(environment: Mapping[str, str], log: Path) -> ForkServer:
-    """What servers come from: the one that was `prestarted`, or one of its own."""
+    """What servers come from: the one that was `prestarted`, or one of its own.
+
+    Variables that libraries set in this process since then (scikit-learn has two of `KMP_`) are no
+    reason for another.
+    """
     started = _prestarted.get()
-    if started is not None and started.environment == dict(environment):
+    if started is not None and started.environment.items() <= environment.items():
         return started
     return ForkServer(SCRIPT, environment, log)

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from mappa_core.core.errors import EngineError
+from mappa_core.models.serving import fork_server as fork_servers
 from mappa_core.models.serving.fork_server import NOTHING, ForkServer
 from mappa_core.models.serving.server import Server
 
@@ -217,3 +218,17 @@ def test_an_end_is_noticed_however_many_files_are_open(script: Path, tmp_path: P
         asyncio.run(server.start(60))
     asyncio.run(server.stop())
     fork_server.close()
+
+
+def test_servers_come_from_the_prestarted_one_whatever_libraries_set_since(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork_servers, "SCRIPT", script)
+    log = tmp_path / "log"
+    with fork_servers.prestarted({"OMP_NUM_THREADS": "2"}, log):
+        early = fork_servers.open_fork_server({"OMP_NUM_THREADS": "2"}, log)
+        later = fork_servers.open_fork_server({"OMP_NUM_THREADS": "2", "KMP_X": "1"}, log)
+        assert early.pid is not None
+        assert later is early
+        other = fork_servers.open_fork_server({"OMP_NUM_THREADS": "1"}, log)
+        assert other is not early
