@@ -46,7 +46,6 @@ from mappa_core.core.settings import Settings
 from mappa_core.evaluate.comparison import Comparison
 from mappa_core.evaluate.evaluation import evaluation
 from mappa_core.evaluate.registration import register_policies
-from mappa_core.rollout.config import EngineConfig
 from mappa_core.rollout.protocols import Engine, SleepingEngine
 from mappa_core.tracking.iteration import iteration_metrics, iteration_table
 from mappa_core.train.retention import best_steps
@@ -127,7 +126,7 @@ async def _iterate(
         port.store.figures.get_iteration_figures, run.id, "train", iteration
     )
     _check_unscored(figures, config.coach.unscored_limit)
-    async with _asleep(port.engine, config.engine):
+    async with _asleep(port.engine):
         updates = await _learn(port, run, iteration, config)
     if config.registers_every:
         await register(run, iteration, {})
@@ -184,9 +183,9 @@ async def register(run: Run, iteration: int, best: Mapping[str, int]) -> None:
 
 
 @asynccontextmanager
-async def _asleep(engine: Engine, config: EngineConfig) -> AsyncGenerator[None]:
+async def _asleep(engine: Engine) -> AsyncGenerator[None]:
     """Leave the engine's memory to the learner inside the block, where they share a GPU."""
-    if not config.colocate or not isinstance(engine, SleepingEngine):
+    if not isinstance(engine, SleepingEngine):
         yield
         return
     await engine.sleep()

@@ -141,7 +141,7 @@ class TrainConfig(Section):
             raise ValueError(
                 "learner.weights=full trains no adapters: set engine.serving to auto or merged"
             )
-        if self.rollout.async_level and self.engine.colocate:
+        if self.rollout.async_level and self.engine.colocate is True:
             raise ValueError(
                 "engine.colocate lets servers sleep while agents learn, and rollout.async_level=1 "
                 "plays then: set one of them back"
@@ -163,7 +163,7 @@ class TrainConfig(Section):
             "engine.backend": self.engine.backend != "vllm",
             "engine.urls": bool(self.engine.urls),
             "engine.weight_sync": self.engine.weight_sync != "reload",
-            "engine.colocate": self.engine.colocate,
+            "engine.colocate": self.engine.colocate is True,
             "engine.devices": self.engine.devices != "auto",
             "learner.devices": self.learner.devices != "auto",
             "learner.deployment": self.learner.deployment is not None,

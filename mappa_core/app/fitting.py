@@ -197,9 +197,9 @@ def host_shortage(plans: Sequence[MemoryPlan], there: float) -> str:
         return ""
     return (
         f"by the memory plan this run needs {needed / GB:.1f} GB of the CPU's {there / GB:.1f} "
-        "beside its GPU: see `mappa doctor --plan`, leave off engine.colocate or "
-        "learner.deepspeed.offload where the GPU has room, or start it all the same with --despite "
-        "memory"
+        "beside its GPU: see `mappa doctor --plan`, set engine.colocate=false or leave off "
+        "learner.deepspeed.offload where the GPU has room, or start it all the same with "
+        "--despite memory"
     )
 
 

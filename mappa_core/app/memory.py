@@ -8,7 +8,7 @@ from pathlib import Path
 from mappa_core.app.cluster import placed_in
 from mappa_core.app.coach_plan import coach_items
 from mappa_core.app.config import TrainConfig
-from mappa_core.app.placement import Placement, placed_on
+from mappa_core.app.placement import Placement, placed_on, sleep_where_shared
 from mappa_core.cluster.bundles import Node
 from mappa_core.core.errors import ConfigError, Unplanned
 from mappa_core.core.settings import Settings
@@ -118,7 +118,7 @@ def planned_where(
 
 def _placed_servers(config: TrainConfig, agents: int, placed: Placement) -> Servers:
     most = max(placed.servers_on.values(), default=1)
-    return replace(_servers(config, agents, "cuda"), together=most)
+    return replace(_servers(config, agents, "cuda"), together=most, sleep=placed.sleeps)
 
 
 def planned(config: TrainConfig, shape: ModelShape, agents: int, gpu_bytes: float) -> MemoryPlan:
@@ -174,7 +174,7 @@ def _servers(config: TrainConfig, agents: int, device: str) -> Servers:
         merged=serves_whole_models(engine, device, whole_weights=whole),
         gpu_share=engine.gpu_memory_utilization,
         width=engine.tensor_parallel if device == "cuda" else 1,
-        sleep=engine.colocate,
+        sleep=device == "cuda" and sleep_where_shared(config),
         longest=engine.max_model_length,
     )
 

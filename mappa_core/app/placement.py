@@ -1,13 +1,13 @@
 """Places a run's servers and its learner on GPUs, by arithmetic over their names.
 
-one GPU     all share it
+one GPU     all share it, and servers sleep while agents learn
 several     the learner has the first ones, one for each of its ranks; servers have the rest
-colocate    servers have all, and sleep while the learner has its own
+colocate    servers have all, and sleep while agents learn
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Literal
 
@@ -34,6 +34,8 @@ class Placement:
     """Empty on a CPU, or where the learner is elsewhere."""
     coaches: tuple[Gpus, ...] | None = None
     """Those of the server of each local coach; None: they share the first GPU of all."""
+    sleeps: bool = False
+    """Whether the servers leave their GPUs to the learner while agents learn."""
 
     @property
     def gpus(self) -> Gpus:
@@ -78,7 +80,7 @@ def _placed(config: TrainConfig, agents: int, engine_gpus: Gpus, learner_gpus: G
     engine, vllm = config.engine, config.engine.backend == "vllm"
     device = "cuda" if engine_gpus else "cpu"
     whole = serves_whole_models(engine, device, whole_weights=config.learner.weights == "full")
-    return place(
+    placed = place(
         engine,
         config.learner,
         kinds=agents if whole and vllm else 1,
@@ -86,6 +88,15 @@ def _placed(config: TrainConfig, agents: int, engine_gpus: Gpus, learner_gpus: G
         engine_gpus=engine_gpus if vllm else engine_gpus[:1],
         learner_gpus=learner_gpus,
     )
+    shared = not placed.servers_on.keys().isdisjoint(placed.learner)
+    asked = sleep_where_shared(config) if shared else engine.colocate is True
+    return replace(placed, sleeps=asked and vllm and bool(engine_gpus))
+
+
+def sleep_where_shared(config: TrainConfig) -> bool:
+    """Tell whether servers that share a GPU with the learner sleep while agents learn."""
+    asked = config.engine.colocate
+    return config.rollout.async_level == 0 if asked == "auto" else asked
 
 
 def experimental(config: TrainConfig, placed: Placement) -> str | None:
@@ -97,6 +108,7 @@ def experimental(config: TrainConfig, placed: Placement) -> str | None:
         f"engine.weight_sync={engine.weight_sync}": engine.weight_sync != "reload",
         f"engine.tensor_parallel={engine.tensor_parallel}": engine.tensor_parallel > 1,
         f"{len(placed.gpus)} GPUs": len(placed.gpus) > 1,
+        "servers that sleep while agents learn (engine.colocate)": placed.sleeps,
     }
     named = [what for what, there in found.items() if there]
     if not named:
@@ -198,7 +210,7 @@ def _of_servers(engine: EngineConfig, gpus: Sequence[str], learner: Gpus) -> Gpu
         return tuple(gpus[:1])
     asked = _named("engine.devices", engine.devices, gpus)
     left = tuple(gpu for gpu in gpus if gpu not in learner)
-    enough = len(left) >= engine.tensor_parallel and not engine.colocate
+    enough = len(left) >= engine.tensor_parallel and engine.colocate is not True
     chosen = asked if asked is not None else left if enough else tuple(gpus)
     if len(chosen) < engine.tensor_parallel:
         raise ConfigError(

@@ -326,6 +326,7 @@ def engine_setup(
         gpu_cache_bytes=server_cache_bytes(config, settings, len(team.agents), placed),
         replicas=placed.replicas,
         devices=placed.servers if any(placed.servers) else (),
+        sleeps=placed.sleeps,
     )
 
 

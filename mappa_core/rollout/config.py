@@ -223,10 +223,10 @@ class EngineConfig(Section):
         description="Servers that serve each policy alike; a problem's requests stay with one. "
         "auto: as many as there are GPUs for; 1 on a CPU.",
     )
-    colocate: bool = Field(
-        default=False,
-        description="Learner and servers share a GPU: servers sleep, weights in the CPU's memory, "
-        "while agents learn.",
+    colocate: Literal["auto"] | bool = Field(
+        default="auto",
+        description="Servers sleep, weights in the CPU's memory, while agents learn. auto: where "
+        "they share a GPU with the learner and rollout.async_level is 0; true: and have all GPUs.",
     )
     start_seconds: float = Field(
         default=300, gt=0, description="How long a server may take to start."

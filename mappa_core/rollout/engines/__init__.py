@@ -92,7 +92,7 @@ def _check_urls(config: EngineConfig, *, whole_weights: bool) -> None:
         "engine.backend": config.backend != "vllm",
         "engine.serving=merged": config.serving == "merged",
         "engine.weight_sync": config.weight_sync != "reload",
-        "engine.colocate": config.colocate,
+        "engine.colocate": config.colocate is True,
         "engine.devices": config.devices != "auto",
         "engine.tensor_parallel": config.tensor_parallel != 1,
         "engine.replicas": config.replicas != "auto",

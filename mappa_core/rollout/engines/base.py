@@ -44,6 +44,8 @@ class EngineSetup:
     devices: tuple[tuple[str, ...], ...] = ()
     """The GPUs of each server, by their names in CUDA_VISIBLE_DEVICES: those of the first replica
     come first. Empty: the servers see what this process sees."""
+    sleeps: bool = False
+    """Whether the servers leave their GPUs to the learner while agents learn (vLLM only)."""
 
 
 def serves_whole_models(config: EngineConfig, device: str, *, whole_weights: bool) -> bool:

@@ -155,6 +155,7 @@ def test_the_cache_that_services_plan_is_on_the_servers_command_line(
     settings = Settings.model_validate({"MAPPA_HOME": tmp_path})
     team, placed = load_team("mathchat", "small-1"), placed_on(given, 3, ("0",))
     told = server_flags(engine_setup(given, settings, team, "m", (), placed), "cuda")
+    assert "--enable-sleep-mode" in told
     if not beside:
         # One server alone measures what its share leaves.
         assert "--kv-cache-memory-bytes" not in told

@@ -3,7 +3,13 @@
 import pytest
 
 from mappa_core.app.config import TrainConfig
-from mappa_core.app.placement import Placement, experimental, learns_apart, place
+from mappa_core.app.placement import (
+    Placement,
+    experimental,
+    learns_apart,
+    place,
+    placed_on,
+)
 from mappa_core.core.errors import ConfigError
 from mappa_core.rollout.config import EngineConfig
 from mappa_core.train.config import DeepspeedConfig, LearnerConfig
@@ -65,6 +71,31 @@ def test_servers_that_sleep_have_all() -> None:
     assert (found.servers, found.learner) == ((("0",), ("1",)), ("0", "1"))
 
 
+@pytest.mark.parametrize(
+    ("gpus", "sections", "sleeps"),
+    [
+        (1, {}, True),
+        (1, {"engine": {"colocate": False}}, False),
+        # They play while agents learn.
+        (1, {"rollout": {"async_level": 1}}, False),
+        (2, {}, False),
+        (2, {"engine": {"colocate": True}}, True),
+        # The learner has both, and so have they.
+        (2, {"learner": {"backend": "deepspeed", "deepspeed": {"ranks": 2}}}, True),
+        # It learns elsewhere.
+        (1, {"learner": {"deployment": "update/gpu"}}, False),
+        (1, {"engine": {"backend": "transformers"}}, False),
+        (0, {}, False),
+        (0, {"engine": {"colocate": True}}, False),
+    ],
+)
+def test_servers_sleep_where_they_share_a_gpu_with_the_learner(
+    gpus: int, sections: dict[str, object], sleeps: bool
+) -> None:
+    config = TrainConfig.model_validate(sections)
+    assert placed_on(config, 3, EIGHT[:gpus]).sleeps == sleeps
+
+
 def test_agents_that_update_at_once_have_gpus_of_their_own() -> None:
     config = LearnerConfig(
         backend="deepspeed", updates_at_once=3, deepspeed=DeepspeedConfig(ranks=2)
@@ -122,10 +153,11 @@ def test_a_cpu_has_replicas_and_no_devices() -> None:
     ("engine", "gpus", "named"),
     [
         ({}, 0, None),
-        ({}, 1, None),
+        ({"colocate": False}, 1, None),
+        ({}, 1, "servers that sleep while agents learn (engine.colocate)"),
         ({}, 2, "2 GPUs"),
         ({"tensor_parallel": 2}, 3, "engine.tensor_parallel=2, 3 GPUs"),
-        ({"weight_sync": "ipc"}, 1, "engine.weight_sync=ipc"),
+        ({"weight_sync": "ipc", "colocate": False}, 1, "engine.weight_sync=ipc"),
         ({"urls": ("http://pod:8000",)}, 1, "engine.urls"),
     ],
 )
@@ -133,12 +165,9 @@ def test_what_no_gpu_has_run_says_so(
     engine: dict[str, object], gpus: int, named: str | None
 ) -> None:
     config = TrainConfig.model_validate({"engine": engine})
-    visible = EIGHT[:gpus]
-    found = experimental(
-        config,
-        place(config.engine, config.learner, kinds=1, engine_gpus=visible, learner_gpus=visible),
-    )
-    assert found is None if named is None else str(found).startswith(f"experimental: {named} (")
+    found = experimental(config, placed_on(config, 3, EIGHT[:gpus]))
+    said = None if named is None else f"experimental: {named} (tested"
+    assert (found and found[: len(said or "")]) == said
 
 
 def test_a_learner_beside_a_cluster_of_gpus_says_that_it_has_none() -> None:

@@ -85,7 +85,7 @@ def test_without_a_gpu_what_is_made_for_one_is_planned_for_one(
 ) -> None:
     settings, text = Settings.model_validate({"MAPPA_HOME": tmp_path}), preset.read_text()
     (planned,) = plan_memory(load_config(preset), settings, None, 8 * GB)
-    gpu = "GPU of 80 GB" in text.replace("\n# ", " ")
+    gpu = "GPU of " in text.replace("\n# ", " ")
     assert (planned.machine_bytes, planned.fits) == ((None, True) if gpu else (8 * GB, False))
     # As it is by --gpus, or where a GPU is named.
     forced, named = load_config(preset), load_config(preset, ["engine.device=cuda"])

@@ -24,6 +24,7 @@ def arguments(
     device: str,
     servers: int,
     gpu_cache_bytes: int | None = None,
+    sleeps: bool = False,
 ) -> tuple[str, ...]:
     """List what every server is started with.
 
@@ -33,6 +34,7 @@ def arguments(
         device: `cpu` or `cuda`.
         servers: How many share a GPU.
         gpu_cache_bytes: Key-value cache of each on a GPU; None: it measures what its share leaves.
+        sleeps: Whether it can be told to leave its GPU's memory.
     """
     length = config.max_model_length
     dtype = str(resolve_dtype(config.dtype, device)).removeprefix("torch.")
@@ -53,7 +55,7 @@ def arguments(
     share = ("--gpu-memory-utilization", f"{config.gpu_memory_utilization / servers:.3f}")
     if gpu_cache_bytes is not None:
         share += ("--kv-cache-memory-bytes", str(gpu_cache_bytes))
-    asleep = ("--enable-sleep-mode",) if config.colocate else ()
+    asleep = ("--enable-sleep-mode",) if sleeps else ()
     spread = ("--tensor-parallel-size", str(config.tensor_parallel))
     sync = () if config.weight_sync == "reload" else transfer_arguments(config.weight_sync)
     return (*common, *share, *spread, *asleep, *sync)

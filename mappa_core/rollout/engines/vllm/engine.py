@@ -51,7 +51,7 @@ class VllmEngine:
         """What it was opened with."""
         self._source = servers
         # vLLM's sleep mode is for GPUs only.
-        self._sleeps = config.colocate and device != "cpu"
+        self._sleeps = setup.sleeps and device != "cpu"
         self._servers = tuple(map(managed, range(len(gpus))))
         self._turns = turns(gpus, on_gpu=device != "cpu")
         self._waves = WaveScheduler() if device == "cpu" and len(names) > 1 else None
@@ -118,6 +118,7 @@ def server_flags(setup: EngineSetup, device: str) -> tuple[str, ...]:
         device=device,
         servers=max(map(used.count, used), default=len(setup.agents) if merged else 1),
         gpu_cache_bytes=setup.gpu_cache_bytes,
+        sleeps=setup.sleeps,
     )
     if merged:
         return flags

@@ -57,7 +57,9 @@ asyncio.run(main(sys.argv[1], Path(sys.argv[2])))
 """
 
 
-def make_engine(model: Path, directory: Path, config: EngineConfig = CONFIG) -> VllmEngine:
+def make_engine(
+    model: Path, directory: Path, config: EngineConfig = CONFIG, *, sleeps: bool = False
+) -> VllmEngine:
     setup = EngineSetup(
         config=config,
         model=model,
@@ -66,6 +68,7 @@ def make_engine(model: Path, directory: Path, config: EngineConfig = CONFIG) -> 
         work_directory=directory / "work",
         log_directory=directory / "logs",
         lora_rank=8,
+        sleeps=sleeps,
     )
     return VllmEngine(setup, ForkedServers(open_fork_server(config, setup.log_directory)))
 
@@ -202,8 +205,8 @@ def test_a_sleeping_server_leaves_the_gpu_and_wakes_with_its_weights(
     real_model: Path, tmp_path: Path
 ) -> None:
     async def scenario() -> None:
-        config = EngineConfig(device="cuda", max_model_length=512, colocate=True)
-        engine = make_engine(real_model, tmp_path, config)
+        config = EngineConfig(device="cuda", max_model_length=512)
+        engine = make_engine(real_model, tmp_path, config, sleeps=True)
         await engine.start()
         try:
             await engine.load(solver := policy("solver", 0, None))

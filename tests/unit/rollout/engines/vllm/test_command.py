@@ -1,5 +1,7 @@
 """What a server is told, and what it is not."""
 
+import pytest
+
 from mappa_core.models.device import cpu_has_bfloat16
 from mappa_core.models.serving.command import environment
 from mappa_core.rollout.config import EngineConfig
@@ -39,12 +41,13 @@ def test_secrets_and_proxies_do_not_reach_the_server() -> None:
     assert told["HF_HUB_OFFLINE"] == "1"
 
 
-def test_servers_that_share_a_gpu_with_the_learner_can_sleep() -> None:
-    config = EngineConfig(colocate=True)
-    assert "--enable-sleep-mode" in command.arguments("m", config, device="cuda", servers=3)
-    assert "--enable-sleep-mode" not in command.arguments("m", config, device="cpu", servers=3)
-    alone = command.arguments("m", EngineConfig(), device="cuda", servers=3)
-    assert "--enable-sleep-mode" not in alone
+@pytest.mark.parametrize(
+    ("device", "sleeps", "can"),
+    [("cuda", True, True), ("cpu", True, False), ("cuda", False, False)],
+)
+def test_servers_can_sleep_where_that_is_placed(device: str, sleeps: bool, can: bool) -> None:
+    said = command.arguments("m", EngineConfig(), device=device, servers=3, sleeps=sleeps)
+    assert ("--enable-sleep-mode" in said) == can
 
 
 def test_weights_are_transferred_where_that_is_asked_for() -> None:

@@ -1,0 +1,81 @@
+"""An engine that can sleep does so while agents learn, and at no other time."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from flows.train import train
+from mappa_core.app.config import TrainConfig
+from mappa_core.app.services import use
+from mappa_core.core.records.episodes import Completion, GenerationRequest, PolicyVersion
+from mappa_core.core.records.updates import TrainingSample, UpdateReport
+from mappa_core.models.tokenizer import ChatTokenizer
+from mappa_core.rollout.engines.transformers.engine import TransformersEngine
+from mappa_core.train.config import AlgorithmConfig
+from mappa_core.train.learners.torch_learner import TorchLearner
+from tests.e2e.conftest import MakeServices
+
+
+class Diary(list[str]):
+    """What happened, repetitions left out."""
+
+    def note(self, what: str) -> None:
+        if self[-1:] != [what]:
+            self.append(what)
+
+
+class Sleeper(TransformersEngine):
+    """Notes when it plays, sleeps and wakes."""
+
+    diary: Diary
+
+    async def sleep(self) -> None:
+        self.diary.note("sleeps")
+
+    async def wake(self) -> None:
+        self.diary.note("wakes")
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        self.diary.note("plays")
+        return await super().generate(request)
+
+
+class Student(TorchLearner):
+    """Notes when it learns."""
+
+    diary: Diary
+
+    def update(
+        self,
+        policy: PolicyVersion,
+        samples: Sequence[TrainingSample],
+        algorithm: AlgorithmConfig,
+        *,
+        total_steps: int,
+        seed: int,
+    ) -> UpdateReport:
+        self.diary.note("learns")
+        return super().update(policy, samples, algorithm, total_steps=total_steps, seed=seed)
+
+
+def test_an_engine_sleeps_while_agents_learn(
+    make_services: MakeServices, toy_config: TrainConfig, tiny_model: Path, tmp_path: Path
+) -> None:
+    rollout = toy_config.rollout.model_copy(update={"iterations": 2, "episodes_per_problem": 2})
+    config = toy_config.model_copy(update={"rollout": rollout})
+    diary = Diary()
+    tokenizer = ChatTokenizer(tiny_model)
+    engine = Sleeper(tiny_model, config.engine, tokenizer.end_token_ids)
+    learner = Student(tiny_model, tmp_path / "checkpoints", config.learner, threads=1)
+    engine.diary = learner.diary = diary
+    services = replace(make_services(config), engine=engine, learner=learner)
+
+    async def run() -> None:
+        await engine.start()
+        with use(services):
+            await train(config)
+
+    asyncio.run(run())
+    iteration = ["plays", "sleeps", "learns", "wakes"]
+    assert diary == [*iteration, *iteration, "plays"]
