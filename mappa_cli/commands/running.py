@@ -2,6 +2,8 @@
 
 from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager, nullcontext
+from importlib import import_module
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -45,18 +47,20 @@ def watched(
     from mappa_cli.printing.progress import TerminalProgress
     from mappa_cli.servers import prefect_server
     from mappa_core.app.checks import check_inputs
-    from mappa_core.app.services import reporting_to
     from mappa_core.rollout.engines import prestarted
 
     check_inputs(config, settings, trains=trains, resumes=resumes, despite=despite)
     here = config.cluster.backend == "none"
-    with (
-        prestarted(config.engine, settings.logs) if here else nullcontext(),
-        prefect_server(settings),
-        TerminalProgress(console) as progress,
-        reporting_to(progress),
-    ):
-        yield progress
+    with prestarted(config.engine, settings.logs) if here else nullcontext():
+        # Torch and transformers take seconds to import, and so does Prefect's server to start.
+        importing = Thread(target=import_module, args=("mappa_core.models.tokenizer",), daemon=True)
+        importing.start()
+        with prefect_server(settings):
+            importing.join()
+            from mappa_core.app.services import reporting_to
+
+            with TerminalProgress(console) as progress, reporting_to(progress):
+                yield progress
 
 
 def as_yaml(values: Mapping[str, object]) -> str:

@@ -40,6 +40,7 @@ from mappa_core.rollout.teams.base import Team
 from mappa_core.rollout.tools.opening import open_tools
 from mappa_core.store.opening import Databases, open_store, opened_databases
 from mappa_core.store.store import Store
+from mappa_core.tracking.mlflow.client import import_mlflow
 from mappa_core.tracking.mlflow.registry import MlflowRegistry
 from mappa_core.tracking.opening import open_tracker
 from mappa_core.tracking.protocols import ModelRegistry, Tracker
@@ -271,7 +272,8 @@ async def _build(
     placed = placement(config, len(team.agents))
     _say(experimental(config, placed), progress.on_notice)
     setup = engine_setup(config, settings, team, model, tokenizer.end_token_ids, placed)
-    engine = await start_engine(setup if on_ray is None else on_ray.setup(setup), stack)
+    starting = start_engine(setup if on_ray is None else on_ray.setup(setup), stack)
+    engine, _ = await asyncio.gather(starting, _import_while_servers_start())
     return Services(
         team=team,
         model=model,
@@ -302,6 +304,11 @@ async def _build(
         dashboard=on_ray and on_ray.dashboard,
         storage=storage,
     )
+
+
+async def _import_while_servers_start() -> None:
+    """Import what a run needs next, in this thread, for which nothing else is to do."""
+    import_mlflow()
 
 
 def engine_setup(

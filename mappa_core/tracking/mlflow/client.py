@@ -1,7 +1,8 @@
 """Opens MLflow quietly, and turns whatever goes wrong in it into `TrackerError`.
 
 Everything goes through `MlflowClient` with explicit addresses: MLflow's fluent API keeps the
-current server and the current run in globals. The import takes seconds and happens on first use.
+current server and the current run in globals. The import takes seconds and happens on first use, if
+not before.
 """
 
 import errno
@@ -14,6 +15,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
@@ -110,8 +112,7 @@ def open_client(tracking_uri: str) -> "MlflowClient":
     """
     with boundary("open its records"):
         check_reachable(tracking_uri)
-        for name, value in QUIET.items():
-            os.environ.setdefault(name, value)
+        import_mlflow()
         from mlflow.tracking import MlflowClient
 
         # Where another library has imported MLflow before, it has not read how quiet it is to be.
@@ -121,6 +122,13 @@ def open_client(tracking_uri: str) -> "MlflowClient":
             # The registry opens the database a second time, on first use.
             client.search_registered_models(max_results=1)
         return client
+
+
+def import_mlflow() -> None:
+    """Import MLflow and its database store, quiet as it is to be, so that first use is quick."""
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    import_module("mlflow.store.tracking.sqlalchemy_store")
 
 
 @contextmanager
