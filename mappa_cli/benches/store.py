@@ -4,6 +4,7 @@
     play_episode, score_episode ─▶ rows      actions/s and peak memory, as training records them
     many more, put there whole               bytes per action
     audit.coach_bias, one episode            seconds, as a SQL user and `mappa show` wait for them
+    mappa runs, show, report                 seconds, without the process's own start
     two runs that record at a steady pace    how much they slow each other
 
 `actions=20000` makes it shorter. The folder is removed at the end.
@@ -15,15 +16,20 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from functools import partial
+from io import StringIO
 from itertools import chain
 from multiprocessing import get_context
 
 import psycopg
+from rich.console import Console
 
 from mappa_cli.benches.report import BenchReport, Figure, aimed
 from mappa_cli.benches.scratch import actions_option, scratch_database
 from mappa_cli.benches.store_writers import record_at_pace, write_runs
+from mappa_cli.printing.runs import print_run, runs_table
 from mappa_core.core.settings import Settings
+from mappa_core.evaluate.run_page import html
+from mappa_core.evaluate.run_story import read_story
 from mappa_core.store.connection import for_psql
 from mappa_core.store.store import Store
 
@@ -85,6 +91,7 @@ def _figures(store: Store, url: str, actions: int) -> Iterator[Figure]:
             for episode in some.episodes
         )
         yield aimed("one episode read", 1000 * one, "ms", at_most=5)
+        yield from _command_figures(store)
         yield from _side_by_side(pool, url)
 
 
@@ -104,6 +111,20 @@ def _query_figures(connection: psycopg.Connection, count: int) -> Iterator[Figur
         ask()
         seconds = statistics.median(_seconds(ask) for _ in range(REPEATS))
         yield aimed(name, seconds, "s", at_most=at_most)
+
+
+def _command_figures(store: Store) -> Iterator[Figure]:
+    """What a person waits for beside the process's own start."""
+    run, console = store.runs.get_run("bench-3"), Console(file=StringIO())
+    commands: dict[str, Callable[[], object]] = {
+        "mappa runs": lambda: runs_table(store.runs.list_runs(), store.runs.list_claimed_runs()),
+        "mappa show RUN": lambda: print_run(console, store, run),
+        "mappa report RUN": lambda: html(read_story(store, run)),
+    }
+    for name, command in commands.items():
+        command()
+        seconds = statistics.median(_seconds(command) for _ in range(REPEATS))
+        yield aimed(f"{name}, started", seconds, "s", at_most=1)
 
 
 def _side_by_side(pool: ProcessPoolExecutor, url: str) -> Iterator[Figure]:

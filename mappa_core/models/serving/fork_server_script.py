@@ -89,8 +89,10 @@ def _wait_readable(*files: int, seconds: float | None = None) -> list[int]:
 
 def main() -> None:
     """Import all that a server needs, then fork servers; in a fork, be the server."""
-    # Transformers imports scikit-learn where it finds it, for a second, and no server needs it.
-    sys.modules["sklearn"] = None  # pyright: ignore[reportArgumentType]
+    # Transformers and vLLM import these where they find them, which takes two seconds, and no server
+    # needs them.
+    for package in ("sklearn", "scipy"):
+        sys.modules[package] = None  # pyright: ignore[reportArgumentType]
     from vllm.entrypoints.launchers.api_server import entry
     from vllm.platforms import current_platform
 
