@@ -89,8 +89,8 @@ def _wait_readable(*files: int, seconds: float | None = None) -> list[int]:
 
 def main() -> None:
     """Import all that a server needs, then fork servers; in a fork, be the server."""
-    # Transformers and vLLM import these where they find them, which takes two seconds, and no server
-    # needs them.
+    # Transformers and vLLM import these where they find them, for a second or two; no server needs
+    # them.
     for package in ("sklearn", "scipy"):
         sys.modules[package] = None  # pyright: ignore[reportArgumentType]
     from vllm.entrypoints.launchers.api_server import entry
