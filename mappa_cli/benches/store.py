@@ -14,18 +14,18 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import closing
+from contextlib import closing, redirect_stdout
 from functools import partial
 from io import StringIO
 from itertools import chain
 from multiprocessing import get_context
 
 import psycopg
-from rich.console import Console
 
 from mappa_cli.benches.report import BenchReport, Figure, aimed
 from mappa_cli.benches.scratch import actions_option, scratch_database
 from mappa_cli.benches.store_writers import record_at_pace, write_runs
+from mappa_cli.printing.console import open_console
 from mappa_cli.printing.runs import print_run, runs_table
 from mappa_core.core.settings import Settings
 from mappa_core.evaluate.run_page import html
@@ -115,15 +115,16 @@ def _query_figures(connection: psycopg.Connection, count: int) -> Iterator[Figur
 
 def _command_figures(store: Store) -> Iterator[Figure]:
     """What a person waits for beside the process's own start."""
-    run, console = store.runs.get_run("bench-3"), Console(file=StringIO())
+    run = store.runs.get_run("bench-3")
     commands: dict[str, Callable[[], object]] = {
         "mappa runs": lambda: runs_table(store.runs.list_runs(), store.runs.list_claimed_runs()),
-        "mappa show RUN": lambda: print_run(console, store, run),
+        "mappa show RUN": lambda: print_run(open_console(), store, run),
         "mappa report RUN": lambda: html(read_story(store, run)),
     }
     for name, command in commands.items():
-        command()
-        seconds = statistics.median(_seconds(command) for _ in range(REPEATS))
+        with redirect_stdout(StringIO()):
+            command()
+            seconds = statistics.median(_seconds(command) for _ in range(REPEATS))
         yield aimed(f"{name}, started", seconds, "s", at_most=1)
 
 

@@ -22,8 +22,8 @@ from tests.e2e.toy import AlphabetCoach
 class Listening(AlphabetCoach):
     """A coach that tells when it is first asked."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def __init__(self) -> None:
+        super().__init__()
         self.asked = asyncio.Event()
 
     async def score(self, case: CoachCase) -> CoachScore | Unscored:
@@ -80,8 +80,8 @@ def test_a_score_does_not_wait_for_the_other_episodes(
 class Solving(AlphabetCoach):
     """A coach that solves tasks, and keeps in which order it was asked for what."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def __init__(self) -> None:
+        super().__init__()
         self.heard: list[tuple[str, frozenset[str]]] = []
 
     async def solve(self, statements: Iterable[str]) -> None:
