@@ -12,7 +12,7 @@ from datetime import datetime
 import httpx
 
 DRAIN_SECONDS = 150.0
-"""At most; a burst of 2,500 at 20 a second takes 125."""
+"""At most; a server that an earlier version started takes 125 for a burst of 2,500."""
 SETTLED_SECONDS = 2.0
 """Without a new row, after which nothing more is expected."""
 POLL_SECONDS = 0.3

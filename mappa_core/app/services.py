@@ -273,7 +273,7 @@ async def _build(
     _say(experimental(config, placed), progress.on_notice)
     setup = engine_setup(config, settings, team, model, tokenizer.end_token_ids, placed)
     starting = start_engine(setup if on_ray is None else on_ray.setup(setup), stack)
-    engine, _ = await asyncio.gather(starting, _import_while_servers_start())
+    engine, _ = await asyncio.gather(starting, _import_meanwhile(databases.mlflow))
     return Services(
         team=team,
         model=model,
@@ -306,9 +306,9 @@ async def _build(
     )
 
 
-async def _import_while_servers_start() -> None:
-    """Import what a run needs next, in this thread, for which nothing else is to do."""
-    import_mlflow()
+async def _import_meanwhile(tracking_uri: str) -> None:
+    """Import what a run needs next, while its servers start in processes of their own."""
+    import_mlflow(tracking_uri)
 
 
 def engine_setup(

@@ -112,7 +112,7 @@ def open_client(tracking_uri: str) -> "MlflowClient":
     """
     with boundary("open its records"):
         check_reachable(tracking_uri)
-        import_mlflow()
+        import_mlflow(tracking_uri)
         from mlflow.tracking import MlflowClient
 
         # Where another library has imported MLflow before, it has not read how quiet it is to be.
@@ -124,11 +124,12 @@ def open_client(tracking_uri: str) -> "MlflowClient":
         return client
 
 
-def import_mlflow() -> None:
-    """Import MLflow and its database store, quiet as it is to be, so that first use is quick."""
+def import_mlflow(tracking_uri: str) -> None:
+    """Import what of MLflow a client of `tracking_uri` uses, and keep it quiet."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    import_module("mlflow.store.tracking.sqlalchemy_store")
+    store = "mlflow.store.tracking.sqlalchemy_store"
+    import_module("mlflow.tracking" if is_server(tracking_uri) else store)
 
 
 @contextmanager
