@@ -3,8 +3,8 @@
 RunStory ─▶ headline, curves (inline SVG), examples of the best, worst and most contested actions
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -143,28 +143,3 @@ def _lines(series: Series) -> Callable[["Axes"], None]:
         axes.legend(frameon=False, fontsize=9)
 
     return draw
-
-
-def extremes(examples: Sequence[Example], each: int) -> tuple[Example, ...]:
-    """The best, worst and most contested of scored actions, `each` of a kind, none twice."""
-    chosen: dict[tuple[str, str, str], Example] = {}
-    contested = [example for example in examples if spread(example) > 0]
-    ranked = [
-        ("most contested", sorted(contested, key=spread, reverse=True)),
-        ("best", sorted(examples, key=lambda e: -e.scores[0][1])),
-        ("worst", sorted(examples, key=lambda e: e.scores[0][1])),
-    ]
-    for why, order in ranked:
-        fresh = [e for e in order if _key(e) not in chosen][:each]
-        chosen |= {_key(e): replace(e, why=why) for e in fresh}
-    return tuple(chosen.values())
-
-
-def spread(example: Example) -> float:
-    """Points between the highest and the lowest score of an action."""
-    values = [score for _, score, _ in example.scores]
-    return max(values) - min(values)
-
-
-def _key(example: Example) -> tuple[str, str, str]:
-    return example.episode_id, example.agent, example.text

@@ -1,16 +1,16 @@
 """Reads back from the store what the page of a run shows."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from mappa_core.core import ids
-from mappa_core.core.records.episodes import Episode, Turn
-from mappa_core.core.records.runs import EpisodeSummary, IterationFigures, Run
-from mappa_core.core.records.scores import CoachScore
+from mappa_core.core.records.episodes import Turn
+from mappa_core.core.records.runs import EpisodeSummary, Run
+from mappa_core.core.records.scores import CoachScore, ScoreRange
 from mappa_core.evaluate.config import EvaluationConfig
 from mappa_core.evaluate.evaluation import Evaluation, HeldOut, evaluation
 from mappa_core.evaluate.report import report
-from mappa_core.evaluate.run_page import Example, RunStory, extremes
+from mappa_core.evaluate.run_page import Example, RunStory
 from mappa_core.store.store import Store
 
 EXAMPLES = 3
@@ -30,19 +30,14 @@ def read_story(store: Store, run: Run) -> RunStory:
         for step in measured
     }
     newest = max(trained, default=0)
-    last = [each for each in summaries if (each.phase, each.iteration) == ("train", newest)]
-    scored = (
-        example
-        for each in last
-        for example in _examples(store, store.episodes.get_episode(str(each.id)))
-    )
+    chosen = _extremes(store.scores.list_score_ranges(run.id, newest), EXAMPLES)
     return RunStory(
         run=run,
         iterations=iterations,
         held_out={step: rate for step, rate in held_out.items() if rate is not None},
-        kl=_kl(store, run, iterations),
+        kl=_kl(store, run),
         cost_usd=store.figures.get_coach_costs(run.id),
-        examples=extremes(list(scored), EXAMPLES),
+        examples=tuple(_examples(store, chosen)),
         evaluation=_evaluation(run, summaries),
     )
 
@@ -68,43 +63,51 @@ def _evaluation(run: Run, summaries: Sequence[EpisodeSummary]) -> Evaluation | N
     return evaluation(run.name, before, after, resamples=config.bootstrap, seed=run.seed)
 
 
-def _kl(
-    store: Store, run: Run, iterations: tuple[IterationFigures, ...]
-) -> dict[str, dict[int, float]]:
+def _kl(store: Store, run: Run) -> dict[str, dict[int, float]]:
     found: dict[str, dict[int, float]] = {}
-    for figures in iterations:
-        for agent in figures.agents:
-            update = store.updates.get_update(run.id, agent.agent, figures.iteration)
-            if update is not None and "kl_base" in update.metrics:
-                values = found.setdefault(agent.agent, {})
-                values[figures.iteration] = update.metrics["kl_base"]
+    for agent, iteration, metrics in store.updates.list_metrics(run.id):
+        if "kl_base" in metrics:
+            found.setdefault(agent, {})[iteration] = metrics["kl_base"]
     return found
 
 
-def _examples(store: Store, episode: Episode) -> Iterator[Example]:
-    """The scored actions of an episode with all that was said about them."""
-    entries = store.scores.scores_of_episode(episode.id)
-    for turn in episode.turns:
+def _extremes(scored: Sequence[ScoreRange], each: int) -> Mapping[ScoreRange, str]:
+    """The most contested, best and worst of scored actions, `each` of a kind, none twice."""
+    contested = [one for one in scored if one.highest > one.lowest]
+    ranked = {
+        "most contested": sorted(contested, key=lambda one: one.lowest - one.highest),
+        "best": sorted(scored, key=lambda one: -one.trained),
+        "worst": sorted(scored, key=lambda one: one.trained),
+    }
+    chosen: dict[ScoreRange, str] = {}
+    for why, order in ranked.items():
+        fresh = [one for one in order if one not in chosen][:each]
+        chosen |= dict.fromkeys(fresh, why)
+    return chosen
+
+
+def _examples(store: Store, chosen: Mapping[ScoreRange, str]) -> Iterator[Example]:
+    """Actions with all that was said about them."""
+    for one, why in chosen.items():
+        episode = store.episodes.get_episode(str(one.episode_id))
+        turn = episode.turns[one.turn_index]
         action = ids.action_id(episode.id, turn.index)
-        said = sorted(
-            (each for each in entries if each.action_id == action), key=lambda e: not e.trained
-        )
+        entries = store.scores.scores_of_episode(episode.id)
         scores = tuple(
             (each.identity.model or each.identity.coach, each.score.value, each.score.rationale)
-            for each in said
-            if isinstance(each.score, CoachScore)
+            for each in sorted(entries, key=lambda each: not each.trained)
+            if each.action_id == action and isinstance(each.score, CoachScore)
         )
-        if scores:
-            yield Example(
-                why="",
-                episode_id=str(episode.id),
-                agent=turn.agent,
-                task_type=episode.problem.task_type,
-                statement=episode.problem.statement,
-                text=turn.action.text,
-                output=_output(turn),
-                scores=scores,
-            )
+        yield Example(
+            why=why,
+            episode_id=str(episode.id),
+            agent=turn.agent,
+            task_type=episode.problem.task_type,
+            statement=episode.problem.statement,
+            text=turn.action.text,
+            output=_output(turn),
+            scores=scores,
+        )
 
 
 def _output(turn: Turn) -> str | None:

@@ -5,7 +5,7 @@ from dataclasses import fields
 from functools import cache
 from uuid import UUID
 
-from sqlalchemy import Connection, and_, select, true, update
+from sqlalchemy import Connection, and_, func, select, true, update
 
 from mappa_core.core import ids
 from mappa_core.core.records.episodes import FinishReason, StopReason
@@ -15,6 +15,7 @@ from mappa_core.core.records.scores import (
     CoachScore,
     ScoredAction,
     ScoreEntry,
+    ScoreRange,
     Unscored,
 )
 from mappa_core.store.database import Repository, transaction
@@ -97,6 +98,28 @@ class Scores(Repository):
             .order_by(EPISODE.c.problem_id, EPISODE.c.rollout_index, columns.turn_index)
         )
         return tuple(record_of(ScoredAction, row) for row in connection.execute(query).mappings())
+
+    @transaction
+    def list_score_ranges(
+        self, connection: Connection, run_id: UUID, iteration: int
+    ) -> tuple[ScoreRange, ...]:
+        """The scored actions of one training iteration, in a fixed order."""
+        score = COACH_SCORE.c.score
+        highest = func.max(score)
+        trained = highest.filter(COACH_SCORE.c.trained)
+        query = (
+            select(ACTION.c.episode_id, ACTION.c.turn_index)
+            .add_columns(func.coalesce(trained, highest).label("trained"))
+            .add_columns(func.min(score).label("lowest"), highest.label("highest"))
+            .select_from(ACTION)
+            .join(EPISODE)
+            .join(COACH_SCORE, COACH_SCORE.c.action_id == ACTION.c.id)
+            .where(EPISODE.c.run_id == run_id, EPISODE.c.phase == "train")
+            .where(EPISODE.c.iteration == iteration, score.is_not(None))
+            .group_by(ACTION.c.id, EPISODE.c.id)
+            .order_by(EPISODE.c.problem_id, EPISODE.c.rollout_index, ACTION.c.turn_index)
+        )
+        return tuple(record_of(ScoreRange, row) for row in connection.execute(query).mappings())
 
 
 def score_rows(entries: Iterable[ScoreEntry]) -> Rows:

@@ -1,6 +1,6 @@
 """Updates: what one agent learned from one iteration, and what of it each action was."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from sqlalchemy import Connection, select
@@ -46,6 +46,18 @@ class Updates(Repository):
         rows = connection.execute(looked_at).mappings()
         entries = tuple(record_of(UpdateEntry, entry) for entry in rows)
         return record_of(Update, row, entries=entries)
+
+    @transaction
+    def list_metrics(
+        self, connection: Connection, run_id: UUID
+    ) -> Sequence[tuple[str, int, Mapping[str, float]]]:
+        """Agent, iteration and metrics of every update of a run, in their order."""
+        query = (
+            select(UPDATE.c.agent, UPDATE.c.iteration, UPDATE.c.metrics)
+            .where(UPDATE.c.run_id == run_id)
+            .order_by(UPDATE.c.agent, UPDATE.c.iteration)
+        )
+        return connection.execute(query).tuples().all()
 
     @transaction
     def updates_of_episode(

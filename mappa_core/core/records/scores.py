@@ -173,6 +173,18 @@ class Spending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreRange:
+    """The scores of one action, of whatever coaches gave it one."""
+
+    episode_id: UUID
+    turn_index: int
+    trained: float
+    """The score that trains it; the highest where none does."""
+    lowest: float
+    highest: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreEntry:
     """One score of one action, as stored: many per action, exactly one of which trained."""
 
