@@ -16,6 +16,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
+from uuid import uuid4
 
 import httpx
 import torch
@@ -71,7 +72,8 @@ class FileLoader(WeightLoader):
             if old is not None and old.adapter_uri is not None:
                 await _reload(server, Path(self._model))
             return
-        merged = self._directory / str(policy.id)
+        # Replicas read the same weights, each when it may.
+        merged = self._directory / f"{policy.id}-{uuid4().hex[:8]}"
         try:
             with _readable(policy):
                 checkpoint = Path(policy.adapter_uri)

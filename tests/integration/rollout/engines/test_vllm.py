@@ -223,16 +223,19 @@ def test_a_sleeping_server_leaves_the_gpu_and_wakes_with_its_weights(
 
 
 @pytest.mark.slow
-def test_replicas_serve_the_same_policy_and_keep_their_problems(tmp_path: Path) -> None:
+@pytest.mark.parametrize("serving", ["adapters", "merged"])
+def test_replicas_serve_the_same_policy_and_keep_their_problems(
+    tmp_path: Path, serving: str
+) -> None:
     base = save_tiny_model(tmp_path / "model", hidden=256)
     adapters = {
         agent: save_adapter(base, tmp_path / agent, seed=seed, size=0.1)
         for seed, agent in enumerate(AGENTS[:2])
     }
     setup = EngineSetup(
-        config=CONFIG.model_copy(update={"serving": "adapters", "max_model_length": 128}),
+        config=CONFIG.model_copy(update={"serving": serving, "max_model_length": 128}),
         model=base,
-        agents=AGENTS,
+        agents=AGENTS[:2],
         end_token_ids=(2,),
         work_directory=tmp_path / "work",
         log_directory=tmp_path / "logs",
@@ -259,7 +262,8 @@ def test_replicas_serve_the_same_policy_and_keep_their_problems(tmp_path: Path) 
             await engine.close()
 
     found = asyncio.run(scenario())
-    assert len(list((tmp_path / "logs").glob("vllm-adapters-*.log"))) == 2
+    servers = 2 if serving == "adapters" else 4
+    assert len(list((tmp_path / "logs").glob("vllm-*-*.log"))) == servers
     for answers in found.values():
         # The two replicas have the same weights, so the same seed draws the same tokens.
         assert len({answer.token_ids for answer in answers}) == 1
