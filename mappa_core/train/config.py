@@ -92,8 +92,9 @@ class LearnerConfig(Section):
     minibatches: Positive = Field(default=1, description="Optimizer steps per pass.")
     micro_batch_tokens: Positive = Field(
         default=2048,
-        description="Distinct tokens per forward pass, or padded ones where the model is read "
-        "padded; changes memory, never the result.",
+        description="Distinct tokens computed at once, or padded ones where the model is read "
+        "padded: by one forward pass, or by two beside each other on a CPU; changes memory, never "
+        "the result.",
     )
     reading: Literal["auto", "tree", "padded"] = Field(
         default="auto",

@@ -14,7 +14,7 @@ The update is that of a model that is read by tree. One that is read padded hold
 padding counts in its micro-batches, but its own attention in place of the tree's mask and copies.
 
 On a CPU all is planned as float32, which it is at most; servers stay awake, and a sequence is read
-whole, however long: the three presets for a CPU take 9.8, 16.0 and 18.5 GB by it, and prefect.yaml
+whole, however long: the three presets for a CPU take 10.6, 16.0 and 18.5 GB by it, and prefect.yaml
 states these, rounded up.
 """
 

@@ -14,6 +14,7 @@ position see the same values, only each once. A model that cannot be read so is 
 sequences unfolded, one a row, padded on the right.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import TypeAlias
@@ -166,6 +167,22 @@ def padded_micro_batches(
             parts.append([])
         parts[-1].append(index)
     return parts
+
+
+def evenly(
+    cut: Callable[[int], list[list[int]]], budget_tokens: int, at_once: int
+) -> list[list[int]]:
+    """Cut into a multiple of `at_once` parts, where there are as many, of about one size.
+
+    `cut` splits by a budget. Returned is its split by the smallest one that makes no more parts
+    than the multiple above those that `budget_tokens` makes.
+    """
+    parts = cut(budget_tokens)
+    if at_once == 1:
+        return parts
+    most = -(-len(parts) // at_once) * at_once
+    smallest = bisect_left(range(budget_tokens), True, key=lambda budget: len(cut(budget)) <= most)
+    return cut(smallest)
 
 
 def _shared(left: Tokens, right: Tokens) -> int:

@@ -20,6 +20,7 @@ from mappa_core.train.learners.head import OutputHead, decoder_of
 from mappa_core.train.prefix_tree import (
     PrefixTree,
     Tokens,
+    evenly,
     micro_batches,
     padded_micro_batches,
     unfold,
@@ -81,9 +82,11 @@ class Reading:
     attention: str
     """Of the model while it reads so, by its name in transformers."""
     budget_tokens: int
-    """Of one pass: distinct tokens of a tree, or padded ones."""
+    """Of all passes at once: distinct tokens of trees, or padded ones."""
     products: torch.dtype = torch.float32
     """Type of the products of its layers."""
+    at_once: int = 1
+    """Passes that run at once and share the budget."""
 
     @property
     def name(self) -> str:
@@ -110,11 +113,13 @@ class Reading:
         )
 
     def cut(self, prompts: Sequence[Tokens], responses: Sequence[Tokens]) -> list[list[int]]:
-        """Split the indices of sequences into the micro-batches of one pass each."""
+        """Split the indices of sequences into micro-batches, so many that all passes get some."""
         scaling = getattr(self.base.config.get_text_config(), "rope_parameters", None) or {}
         budget = 1 if scaling.get("rope_type") in BY_LENGTH else self.budget_tokens
         cut = padded_micro_batches if self.way == "padded" else micro_batches
-        return cut(prompts, responses, budget)
+        return evenly(
+            lambda tokens: cut(prompts, responses, tokens), budget // self.at_once, self.at_once
+        )
 
     def _tree(self, tree: PrefixTree) -> Tensor:
         """Compute the nodes' hidden states in one row, (N, D)."""

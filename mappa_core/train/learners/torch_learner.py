@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -20,11 +21,12 @@ from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.scores import ScoredAction
 from mappa_core.core.records.updates import TrainingSample
 from mappa_core.train import checkpoints
-from mappa_core.train.batches import micro_batched
+from mappa_core.train.batches import Batch, micro_batched
 from mappa_core.train.clipped_objective import loss_of
 from mappa_core.train.config import AlgorithmConfig, LearnerConfig
 from mappa_core.train.learners import memory, model, optimizer
 from mappa_core.train.learners.checkpoint_learner import CheckpointLearner, UpdateJob, UpdateResult
+from mappa_core.train.learners.passes import Passes
 from mappa_core.train.learners.self_check import choose_reading
 from mappa_core.train.learners.steps import Rows, finite_step, optimizer_steps, read_rows
 from mappa_core.train.metrics import StepTaken, Tally
@@ -50,10 +52,17 @@ class TorchLearner(CheckpointLearner):
         super().__init__(
             base_model, checkpoints_directory, config, threads=threads, storage=storage
         )
-        torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+        threads = threads or len(os.sched_getaffinity(0))
+        torch.set_num_threads(threads)
         self._model = model.load(base_model, config, fused=True)
         self._parameters = model.trained_parameters(self._model)
-        self._reading = choose_reading(model.inner(self._model), config)
+        reading = choose_reading(model.inner(self._model), config)
+        self._passes = Passes(
+            self._parameters.values(),
+            threads=threads if reading.base.device.type == "cpu" else 1,
+            budget_tokens=config.micro_batch_tokens,
+        )
+        self._reading = replace(reading, at_once=self._passes.at_once)
         # There is one model in memory, so callers wait for each other; and in one thread, because
         # the C library keeps what each thread has freed for that thread: three updates in three
         # threads held 15 GB where one thread holds 5.
@@ -108,12 +117,19 @@ class TorchLearner(CheckpointLearner):
         """Leave the minibatch's clipped gradient in the parameters' `.grad`."""
         for parameter in self._parameters.values():
             parameter.grad = None
-        tally = Tally()
-        for batch in micro_batched(minibatch, algorithm, self._reading.cut):
+
+        def one(batch: Batch) -> Tally:
             tokens = self._reading.read(batch.tree, batch.temperature)
             part = loss_of(batch, tokens, algorithm)
             part.loss.backward()
-            tally.add(batch, part)
+            computed = Tally()
+            computed.add(batch, part)
+            return computed
+
+        batches = micro_batched(minibatch, algorithm, self._reading.cut)
+        tally = Tally()
+        for computed in self._passes.run(one, batches, lambda batch: batch.tree.size):
+            tally.merge(computed)
         norm = torch.nn.utils.clip_grad_norm_(self._parameters.values(), self._config.gradient_clip)
         return finite_step(tally, float(norm))
 

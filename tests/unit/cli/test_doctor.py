@@ -66,7 +66,7 @@ def test_a_plan_for_a_small_machine_is_that_of_its_cpu(monkeypatch: pytest.Monke
     enough = CliRunner().invoke(app, asked)
     assert enough.exit_code == 0, enough.output
     # 9.8, which configs/ and prefect.yaml round up, too.
-    assert "CPU at most 10 GB" in enough.output
+    assert "CPU at most 11 GB" in enough.output
     monkeypatch.setattr(machine, "machine_bytes", lambda: 9 * 10**9)
     small = CliRunner().invoke(app, asked)
     assert small.exit_code == 1

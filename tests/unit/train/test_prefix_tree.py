@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given
@@ -6,6 +8,7 @@ from hypothesis import strategies as st
 from mappa_core.train.prefix_tree import (
     ancestor_mask,
     build,
+    evenly,
     micro_batches,
     padded_micro_batches,
     unfold,
@@ -73,6 +76,28 @@ def test_micro_batches_hold_each_sequence_once_and_the_budget(
         tree = build([prompts[i] for i in part], [responses[i] for i in part])
         longest = max(len(prompts[i]) + len(responses[i]) - 1 for i in part)
         assert tree.size <= max(budget, longest)
+
+
+@given(PAIRS, st.integers(1, 60), st.sampled_from([micro_batches, padded_micro_batches]))
+def test_parts_for_two_are_even_in_number_and_no_larger(
+    pairs: list[tuple[tuple[int, ...], tuple[int, ...]]],
+    budget: int,
+    cut: Callable[..., list[list[int]]],
+) -> None:
+    prompts, responses = [p for p, _ in pairs], [r for _, r in pairs]
+    whole = cut(prompts, responses, budget)
+    parts = evenly(lambda tokens: cut(prompts, responses, tokens), budget, 2)
+    assert sorted(i for part in parts for i in part) == list(range(len(pairs)))
+    assert len(whole) <= len(parts) <= 2 * -(-len(whole) // 2)
+    assert evenly(lambda tokens: cut(prompts, responses, tokens), budget, 1) == whole
+
+
+def test_parts_for_two_are_of_one_size() -> None:
+    prompts, responses = [(i,) * 4 for i in range(6)], [(1, 2)] * 6
+    # Five nodes each: 24 hold four of them, which would leave two for the second pass.
+    assert [len(part) for part in micro_batches(prompts, responses, 24)] == [4, 2]
+    parts = evenly(lambda tokens: micro_batches(prompts, responses, tokens), 24, 2)
+    assert [len(part) for part in parts] == [3, 3]
 
 
 def test_relatives_stay_together() -> None:

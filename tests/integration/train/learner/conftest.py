@@ -33,8 +33,8 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_learner(tiny_model: Path, tmp_path: Path) -> MakeLearner:
     """A learner on the tiny model; settings override those of a small default."""
 
-    def make(**settings: object) -> TorchLearner:
+    def make(*, threads: int = 1, **settings: object) -> TorchLearner:
         config = SMALL.model_copy(update=settings)
-        return TorchLearner(tiny_model, tmp_path / "checkpoints", config, threads=1)
+        return TorchLearner(tiny_model, tmp_path / "checkpoints", config, threads=threads)
 
     return make

@@ -87,6 +87,22 @@ def test_micro_batches_change_memory_not_the_result(make_learner: MakeLearner) -
         torch.testing.assert_close(cut[name], tensor, atol=1e-5, rtol=1e-3)
 
 
+@pytest.mark.parametrize("weights", ["lora", "full"])
+def test_passes_at_once_are_those_one_after_another_and_repeat_to_the_bit(
+    make_learner: MakeLearner, weights: str
+) -> None:
+    alone, beside = (make_learner(threads=n, weights=weights, epochs=2) for n in (1, 2))
+    expected, *found = (update(learner) for learner in (alone, beside, beside, beside))
+    assert len({report.checkpoint.sha256 for report in found}) == 1
+    assert found[0].metrics["grad_norm"] == pytest.approx(expected.metrics["grad_norm"], rel=1e-4)
+    (name,) = (file for file in file_bytes(expected) if file.startswith(("adapter_model", "model")))
+    one, two = (
+        load_file(Path(report.checkpoint.directory) / name) for report in (expected, found[0])
+    )
+    for key, tensor in one.items():
+        torch.testing.assert_close(two[key], tensor, atol=1e-5, rtol=1e-3)
+
+
 def test_peft_itself_loads_the_checkpoint_and_agrees(
     make_learner: MakeLearner, tiny_model: Path
 ) -> None:

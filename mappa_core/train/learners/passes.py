@@ -1,0 +1,116 @@
+"""Computes a minibatch's micro-batches two at a time on a CPU, each on its half of the cores.
+
+Half of a pass's operations are too small for several cores, or wait until all of them are done, so
+a pass takes one core and a half of two. Two passes that have a core each take both.
+
+Each pass adds its gradients to the parameters' `.grad`, parameter by parameter, after the passes
+before it: floating-point sums depend on their order, and an update repeats to the bit.
+"""
+
+import threading
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+AT_ONCE = 2
+"""More than two share memory and caches, and nothing is left to fill."""
+
+
+class Passes:
+    """Runs passes of a model, several at once where there are cores for them."""
+
+    def __init__(
+        self, parameters: Iterable[torch.nn.Parameter], *, threads: int, budget_tokens: int
+    ) -> None:
+        """Prepare it.
+
+        Args:
+            parameters: Those that take a gradient.
+            threads: Of the CPU, for all passes together.
+            budget_tokens: Of all passes that run at once. One that takes more than its share of
+                them runs alone, on all cores.
+        """
+        self.at_once = min(AT_ONCE, threads)
+        self._threads, self._budget = threads, budget_tokens
+        self._order = _Order()
+        if self.at_once > 1:
+            self._workers = ThreadPoolExecutor(self.at_once, thread_name_prefix="pass")
+            for parameter in parameters:
+                self._order.follow(parameter)
+
+    def run(self, work: Callable[[T], R], parts: Sequence[T], size: Callable[[T], int]) -> list[R]:
+        """Give what `work` makes of each part, of `size` tokens; those that run alone first.
+
+        Raises what one of them raised, when all have ended.
+        """
+        share = self._budget // self.at_once
+        beside = [part for part in parts if size(part) <= share]
+        if self.at_once == 1 or len(beside) == 1:
+            return [work(part) for part in parts]
+        alone = [part for part in parts if size(part) > share]
+        return [*map(work, alone), *self._at_once(work, beside)]
+
+    def _at_once(self, work: Callable[[T], R], parts: Sequence[T]) -> list[R]:
+        def one(number: int) -> R:
+            torch.set_num_threads(self._threads // self.at_once)
+            with self._order.turn(number):
+                return work(parts[number])
+
+        self._order.open(len(parts))
+        begun = [self._workers.submit(one, number) for number in range(len(parts))]
+        wait(begun)
+        # torch keeps the number by thread, and gives new threads the last one that was set.
+        torch.set_num_threads(self._threads)
+        return [each.result() for each in begun]
+
+
+class _Order:
+    """Has passes add to a parameter's gradient one after another, in the order of their numbers."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._added: dict[int, set[int]] = {}
+        """Of each pass that has not ended: the parameters that it has added to, by their ids."""
+        self._mine = threading.local()
+        """With the number of the pass that a thread computes, where others run beside it."""
+
+    def follow(self, parameter: torch.nn.Parameter) -> None:
+        """Have every pass wait for its turn at this parameter."""
+
+        def before(_: Tensor) -> None:
+            number = getattr(self._mine, "number", 0)
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_turn(number, id(parameter)))
+
+        def after(_: Tensor) -> None:
+            with self._changed:
+                self._added.get(getattr(self._mine, "number", -1), set[int]()).add(id(parameter))
+                self._changed.notify_all()
+
+        parameter.register_hook(before)
+        parameter.register_post_accumulate_grad_hook(after)
+
+    def open(self, passes: int) -> None:
+        """Expect so many."""
+        self._added = {number: set() for number in range(passes)}
+
+    def _is_turn(self, number: int, parameter: int) -> bool:
+        return all(parameter in added for other, added in self._added.items() if other < number)
+
+    @contextmanager
+    def turn(self, number: int) -> Generator[None]:
+        """Inside, this thread computes the pass of that number."""
+        self._mine.number = number
+        try:
+            yield
+        finally:
+            with self._changed:
+                del self._added[number]
+                self._changed.notify_all()
