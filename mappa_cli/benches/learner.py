@@ -29,8 +29,10 @@ from mappa_core.train.learners.roofline import Products
 
 TRL_SCRIPT = Path(__file__).parents[2] / "infra/bench/trl_update.py"
 SPEED_AIM, SHARED_AIM, MEMORY_AIM, PEAK_AIM = 1.5, 3.5, 0.7, 0.6
-BUDGETS = {"lora": 512, "full": 512, "shared": 1024}
-"""Tokens of a micro-batch: those of the longest sequence, or of a prompt and all its responses."""
+BUDGETS = {"lora": 1024, "full": 1024, "shared": 2048}
+"""Tokens of two passes: each reads the longest sequence, or a prompt with all its responses."""
+OURS_ALONE = ("OMP_WAIT_POLICY", "TQDM_DISABLE")
+"""Variables that the command line sets for its own processes (`flows`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +168,8 @@ def _compared(setting: str, rows: Sequence[Row], model: str, options: Options) -
     sizes, dtypes = options.micro_batches.split(","), options.trl_dtypes.split(",")
     for size, dtype in product(map(int, sizes), dtypes):
         command = (options.trl_python, str(TRL_SCRIPT))
-        theirs.append(_measure(command, replace(spec, micro_batch=size, dtype=dtype)))
+        given = replace(spec, micro_batch=size, dtype=dtype)
+        theirs.append(_measure(command, given, without=OURS_ALONE))
         figures += _plain(setting, f"TRL, {dtype}, micro-batch {size}", theirs[-1])
     best = max(theirs, key=lambda one: one.tokens_per_second)
     return [*figures, *_ratios(setting, ours, best)]
@@ -212,11 +215,14 @@ def _ratios(setting: str, ours: Measured, best: Measured) -> list[Figure]:
     ]
 
 
-def _measure(command: Sequence[str], spec: Spec) -> Measured:
+def _measure(command: Sequence[str], spec: Spec, without: Sequence[str] = ()) -> Measured:
+    env = {name: value for name, value in os.environ.items() if name not in without}
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(asdict(spec), file)
         file.flush()
-        done = subprocess.run([*command, file.name], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*command, file.name], env=env, capture_output=True, text=True, check=False
+        )
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise LearnerError(f"{command[0]} could not measure an update: {last}")

@@ -60,6 +60,7 @@ def main() -> None:
         products = measured(
             lambda: learner.update(policy, samples, algorithm, total_steps=1, seed=1),
             resolve_dtype(config.dtype, "cpu"),
+            at_once=learner.passes.at_once,
         )
     tokens = sum(len(each.prompt_token_ids) + len(each.token_ids) for each in samples)
     update = Measured(

@@ -19,7 +19,7 @@ class Products:
     """Of the peak, and of most of them."""
     flops: float
     seconds: float
-    """Of the work's thread inside of them."""
+    """Of the cores inside of them, as if all of these computed one after another."""
     work_seconds: float
     """Of it in all."""
     peak: float
@@ -31,8 +31,11 @@ class Products:
         return self.flops / self.seconds / self.peak
 
 
-def measured(work: Callable[[], object], dtype: torch.dtype) -> Products:
-    """Do the work once, with all its threads profiled, then measure the peak."""
+def measured(work: Callable[[], object], dtype: torch.dtype, *, at_once: int = 1) -> Products:
+    """Do the work once, with all its threads profiled, then measure the peak.
+
+    So many of its threads compute at once, each on its share of the cores.
+    """
     everywhere = torch.profiler._ExperimentalConfig(profile_all_threads=True)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
     with profile(
         activities=[ProfilerActivity.CPU], with_flops=True, experimental_config=everywhere
@@ -44,7 +47,7 @@ def measured(work: Callable[[], object], dtype: torch.dtype) -> Products:
     return Products(
         dtype=str(dtype).removeprefix("torch."),
         flops=float(sum(event.flops for event in products)),
-        seconds=sum(event.self_cpu_time_total for event in products) / 1e6,
+        seconds=sum(event.self_cpu_time_total for event in products) / 1e6 / at_once,
         work_seconds=seconds,
         peak=max(_flops_per_second(dtype, size) for size in SQUARES),
     )

@@ -57,12 +57,13 @@ class TorchLearner(CheckpointLearner):
         self._model = model.load(base_model, config, fused=True)
         self._parameters = model.trained_parameters(self._model)
         reading = choose_reading(model.inner(self._model), config)
-        self._passes = Passes(
+        self.passes = Passes(
             self._parameters.values(),
             threads=threads if reading.base.device.type == "cpu" else 1,
             budget_tokens=config.micro_batch_tokens,
         )
-        self._reading = replace(reading, at_once=self._passes.at_once)
+        """What computes an update's micro-batches."""
+        self._reading = replace(reading, at_once=self.passes.at_once)
         # There is one model in memory, so callers wait for each other; and in one thread, because
         # the C library keeps what each thread has freed for that thread: three updates in three
         # threads held 15 GB where one thread holds 5.
@@ -128,7 +129,7 @@ class TorchLearner(CheckpointLearner):
 
         batches = micro_batched(minibatch, algorithm, self._reading.cut)
         tally = Tally()
-        for computed in self._passes.run(one, batches, lambda batch: batch.tree.size):
+        for computed in self.passes.run(one, batches, lambda batch: batch.tree.size):
             tally.merge(computed)
         norm = torch.nn.utils.clip_grad_norm_(self._parameters.values(), self._config.gradient_clip)
         return finite_step(tally, float(norm))

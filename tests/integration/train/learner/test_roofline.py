@@ -30,6 +30,19 @@ def test_products_of_all_threads_are_counted_and_nothing_else() -> None:
     assert made.peak > 1e8
 
 
+def test_threads_that_compute_at_once_share_the_cores() -> None:
+    square = torch.randn(512, 512)
+
+    def work() -> None:
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(torch.mm, [square] * 8, [square] * 8))
+
+    alone, shared = (measured(work, torch.float32, at_once=n) for n in (1, 2))
+    assert alone.flops == shared.flops == 8 * 2 * 512**3
+    # As much work in half of the time; loosely, for other work may run beside it.
+    assert 0.2 < shared.seconds / alone.seconds < 1
+
+
 def test_products_are_held_against_the_peak() -> None:
     made = Products(dtype="bfloat16", flops=6e9, seconds=2, work_seconds=3, peak=4e9)
     assert made.of_peak == 0.75
