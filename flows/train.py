@@ -13,9 +13,10 @@ A resumed or retried run plays this flow again and skips what the store has:
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
+from typing import TypeAlias
 
 from prefect import flow, get_run_logger, task
 from prefect.artifacts import acreate_table_artifact
@@ -39,16 +40,20 @@ from mappa_core.app.fitting import Despite
 from mappa_core.app.services import Services, open_services, services
 from mappa_core.coach.protocols import BudgetedCoach
 from mappa_core.core.concurrency import all_ended, beside, result_of
-from mappa_core.core.errors import CoachError
+from mappa_core.core.errors import CoachError, EngineError
 from mappa_core.core.records.runs import IterationFigures, Run
 from mappa_core.core.records.updates import Update
 from mappa_core.core.settings import Settings
 from mappa_core.evaluate.comparison import Comparison
 from mappa_core.evaluate.evaluation import evaluation
 from mappa_core.evaluate.registration import register_policies
-from mappa_core.rollout.protocols import Engine, SleepingEngine
+from mappa_core.rollout.protocols import AheadEngine, Engine, SleepingEngine
 from mappa_core.tracking.iteration import iteration_metrics, iteration_table
 from mappa_core.train.retention import best_steps
+from mappa_core.train.update import policy_at
+
+Begin: TypeAlias = Callable[[Coroutine[object, object, None]], None]
+"""Starts work that nobody waits for (`beside`)."""
 
 
 @flow(name="train", flow_run_name="train {config.name}", persist_result=False)
@@ -98,7 +103,7 @@ async def train(
                     begin(solve_ahead(port, run.id, iteration + 1, config))
                     async with recording.watched("train", iteration):
                         recorded = recording.chosen(config, "train")
-                        await _iterate(port, run, iteration, recorded, watch)
+                        await _iterate(port, run, iteration, recorded, watch, begin)
                     config = await asked(port, run, iteration, config)
                     if every and iteration % every == 0 and iteration < last:
                         recorded = recording.chosen(config, "held_out")
@@ -116,7 +121,7 @@ async def train(
 
 
 async def _iterate(
-    port: Services, run: Run, iteration: int, config: TrainConfig, watch: Watch
+    port: Services, run: Run, iteration: int, config: TrainConfig, watch: Watch, begin: Begin
 ) -> None:
     """Do one round: play, score, learn, register, show."""
     started = time.perf_counter()
@@ -127,7 +132,7 @@ async def _iterate(
     )
     _check_unscored(figures, config.coach.unscored_limit)
     async with _asleep(port.engine):
-        updates = await _learn(port, run, iteration, config)
+        updates = await _learn(port, run, iteration, config, begin)
     if config.registers_every:
         await register(run, iteration, {})
     await watch.after(iteration)
@@ -136,7 +141,9 @@ async def _iterate(
     await _show_iteration(port, run, figures, updates, seconds)
 
 
-async def _learn(port: Services, run: Run, iteration: int, config: TrainConfig) -> list[Update]:
+async def _learn(
+    port: Services, run: Run, iteration: int, config: TrainConfig, begin: Begin
+) -> list[Update]:
     """Update every agent, in the team's order; one step off, play the next iteration meanwhile."""
     following, step = iteration + 1, config.policy_step(iteration + 1)
     one_off = bool(config.rollout.async_level) and iteration < config.rollout.iterations
@@ -144,8 +151,16 @@ async def _learn(port: Services, run: Run, iteration: int, config: TrainConfig) 
         # Before any update: reading a model sets torch's defaults for the whole process meanwhile.
         episodes = planned(port.problems, run.id, "train", following, config)
         await serve(port, run.id, step, episodes)
+    ahead = not one_off and isinstance(port.engine, AheadEngine) and port.engine.loads_ahead
+
+    async def learnt(agent: str) -> Update:
+        update = await update_task(run.id, agent, iteration, config)
+        if ahead:
+            begin(_load_ahead(port, run, agent, iteration))
+        return update
+
     updates = all_ended(
-        (partial(update_task, run.id, agent.name, iteration, config) for agent in port.team.agents),
+        (partial(learnt, agent.name) for agent in port.team.agents),
         at_once=config.learner.updates_at_once,
     )
     if not one_off:
@@ -155,6 +170,18 @@ async def _learn(port: Services, run: Run, iteration: int, config: TrainConfig) 
     done = result_of(updated)
     result_of(played)
     return done
+
+
+async def _load_ahead(port: Services, run: Run, agent: str, step: int) -> None:
+    """Have an agent's new weights served while the next one learns; `serve` waits for it."""
+    later = await asyncio.to_thread(port.store.policies.get_policy_version, run.id, agent, step + 1)
+    if later is not None:
+        # A resumed run may have retired these.
+        return
+    policy = await asyncio.to_thread(policy_at, port.store, run.id, agent, step)
+    # What fails here fails again where it is needed, and is told there.
+    with suppress(EngineError):
+        await port.engine.load(policy)
 
 
 @task(

@@ -64,6 +64,16 @@ class SleepingEngine(Protocol):
         ...
 
 
+@runtime_checkable
+class AheadEngine(Protocol):
+    """An engine that says whether it takes new weights while agents learn, beside `Engine`."""
+
+    @property
+    def loads_ahead(self) -> bool:
+        """Whether `load` may be called meanwhile: not of what sleeps, or reads models here."""
+        ...
+
+
 class Sandbox(Protocol):
     """Runs model-written Python where it can do no harm."""
 

@@ -1,6 +1,7 @@
-"""An engine that can sleep does so while agents learn, and at no other time."""
+"""What an engine does while agents learn: it sleeps, or takes the weights that are new already."""
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from mappa_core.rollout.engines.transformers.engine import TransformersEngine
 from mappa_core.train.config import AlgorithmConfig
 from mappa_core.train.learners.torch_learner import TorchLearner
 from tests.e2e.conftest import MakeServices
+from tests.e2e.toy import SPEAKER, Monologue
 
 
 class Diary(list[str]):
@@ -79,3 +81,57 @@ def test_an_engine_sleeps_while_agents_learn(
     asyncio.run(run())
     iteration = ["plays", "sleeps", "learns", "wakes"]
     assert diary == [*iteration, *iteration, "plays"]
+
+
+class Ready(TransformersEngine):
+    """Says when it has an agent's new weights."""
+
+    loads_ahead = True
+    loaded: dict[str, threading.Event]
+
+    async def load(self, policy: PolicyVersion) -> None:
+        await super().load(policy)
+        if policy.step == 1:
+            self.loaded[policy.agent].set()
+
+
+class Last(TorchLearner):
+    """Waits with the last agent until the engine has the first one's weights, but not for ever."""
+
+    agents: tuple[str, ...]
+    loaded: dict[str, threading.Event]
+    was_ahead = False
+
+    def update(
+        self,
+        policy: PolicyVersion,
+        samples: Sequence[TrainingSample],
+        algorithm: AlgorithmConfig,
+        *,
+        total_steps: int,
+        seed: int,
+    ) -> UpdateReport:
+        if policy.agent == self.agents[-1] and policy.step == 0:
+            self.was_ahead = self.loaded[self.agents[0]].wait(20)
+        return super().update(policy, samples, algorithm, total_steps=total_steps, seed=seed)
+
+
+def test_new_weights_are_served_while_the_next_agent_learns(
+    make_services: MakeServices, toy_config: TrainConfig, tiny_model: Path, tmp_path: Path
+) -> None:
+    rollout = toy_config.rollout.model_copy(update={"iterations": 2, "episodes_per_problem": 2})
+    config = toy_config.model_copy(update={"rollout": rollout})
+    engine = Ready(tiny_model, config.engine, ChatTokenizer(tiny_model).end_token_ids)
+    learner = Last(tiny_model, tmp_path / "checkpoints", config.learner, threads=1)
+    team = Monologue(agents=(SPEAKER, replace(SPEAKER, name="listener")))
+    services = replace(make_services(config), engine=engine, learner=learner, team=team)
+    learner.agents = tuple(agent.name for agent in team.agents)
+    engine.loaded = learner.loaded = {name: threading.Event() for name in learner.agents}
+
+    async def run() -> None:
+        await engine.start()
+        with use(services):
+            await train(config)
+
+    asyncio.run(run())
+    assert learner.was_ahead

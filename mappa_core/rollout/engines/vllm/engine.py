@@ -63,6 +63,11 @@ class VllmEngine:
             for agent, kind in zip(agents, range(len(names)) if merged else repeat(0), strict=False)
         }
 
+    @property
+    def loads_ahead(self) -> bool:
+        """Servers that are awake read new weights beside the learner."""
+        return not self._sleeps
+
     async def start(self) -> None:
         """Start all servers; where one does not start, all are stopped again."""
         try:
