@@ -103,7 +103,7 @@ async def train(
                     begin(solve_ahead(port, run.id, iteration + 1, config))
                     async with recording.watched("train", iteration):
                         recorded = recording.chosen(config, "train")
-                        await _iterate(port, run, iteration, recorded, watch, begin)
+                        await _iterate(port, run, iteration, recorded, watch)
                     config = await asked(port, run, iteration, config)
                     if every and iteration % every == 0 and iteration < last:
                         recorded = recording.chosen(config, "held_out")
@@ -121,7 +121,7 @@ async def train(
 
 
 async def _iterate(
-    port: Services, run: Run, iteration: int, config: TrainConfig, watch: Watch, begin: Begin
+    port: Services, run: Run, iteration: int, config: TrainConfig, watch: Watch
 ) -> None:
     """Do one round: play, score, learn, register, show."""
     started = time.perf_counter()
@@ -131,14 +131,16 @@ async def _iterate(
         port.store.figures.get_iteration_figures, run.id, "train", iteration
     )
     _check_unscored(figures, config.coach.unscored_limit)
-    async with _asleep(port.engine):
-        updates = await _learn(port, run, iteration, config, begin)
-    if config.registers_every:
-        await register(run, iteration, {})
-    await watch.after(iteration)
-    seconds = time.perf_counter() - started
-    port.progress.on_iteration_ended(figures, seconds)
-    await _show_iteration(port, run, figures, updates, seconds)
+    # A load that is cut short costs its server a restart.
+    async with beside(waits=True) as begin:
+        async with _asleep(port.engine):
+            updates = await _learn(port, run, iteration, config, begin)
+        if config.registers_every:
+            await register(run, iteration, {})
+        await watch.after(iteration)
+        seconds = time.perf_counter() - started
+        port.progress.on_iteration_ended(figures, seconds)
+        await _show_iteration(port, run, figures, updates, seconds)
 
 
 async def _learn(

@@ -4,7 +4,7 @@ together   ─┬─ a ─▶ result
             ├─ b ─▶ fails ─▶ a and c are cancelled, and have ended when the error is raised
             └─ c
 all_ended   as `together`, and nothing is cancelled for another's failure
-beside      ──── work that nobody waits for; what is left of it at the end is cancelled
+beside      ──── goes on meanwhile; what is left of it at the end is cancelled, or waited for
 in_thread  ──── cancelled ─▶ the thread ends first
 InOneGo    ─┬─ a ─▶ thread: [a]             what piles up meanwhile is done together
             ├─ b ─▶ waits ─▶ thread: [b, c]
@@ -41,11 +41,13 @@ async def together(work: Iterable[Coroutine[object, object, T]]) -> list[T]:
 
 
 @asynccontextmanager
-async def beside() -> AsyncGenerator[Callable[[Coroutine[object, object, None]], None]]:
+async def beside(
+    *, waits: bool = False
+) -> AsyncGenerator[Callable[[Coroutine[object, object, None]], None]]:
     """Give a function that starts work and does not wait for it.
 
-    What is left when the block ends is cancelled. Where the block did not fail itself, the first
-    error of the work is raised then.
+    What is left when the block ends is cancelled, or waited for. Where the block did not fail
+    itself, the first error of the work is raised then.
     """
     tasks: list[asyncio.Task[None]] = []
 
@@ -55,7 +57,7 @@ async def beside() -> AsyncGenerator[Callable[[Coroutine[object, object, None]],
     try:
         yield start
     finally:
-        for task in tasks:
+        for task in () if waits else tasks:
             task.cancel()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     for outcome in outcomes:

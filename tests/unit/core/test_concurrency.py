@@ -215,3 +215,25 @@ def test_a_cancelled_call_ends_with_its_go_or_is_left() -> None:
 
     asyncio.run(body())
     assert ledger.goes == [(1,), (3,)]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_must_end_is_waited_for(fails: bool) -> None:
+    ended: list[str] = []
+
+    async def slow() -> None:
+        await asyncio.sleep(0.05)
+        ended.append("slow")
+
+    async def scenario() -> None:
+        async with beside(waits=True) as begin:
+            begin(slow())
+            if fails:
+                raise ArithmeticError
+
+    if fails:
+        with pytest.raises(ArithmeticError):
+            asyncio.run(scenario())
+    else:
+        asyncio.run(scenario())
+    assert ended == ["slow"]
