@@ -37,10 +37,10 @@ def test_threads_that_compute_at_once_share_the_cores() -> None:
         with ThreadPoolExecutor(2) as threads:
             list(threads.map(torch.mm, [square] * 8, [square] * 8))
 
-    alone, shared = (measured(work, torch.float32, at_once=n) for n in (1, 2))
+    # So many that no other work beside it could make up for the difference.
+    alone, shared = (measured(work, torch.float32, at_once=n) for n in (1, 1000))
     assert alone.flops == shared.flops == 8 * 2 * 512**3
-    # As much work in half of the time; loosely, for other work may run beside it.
-    assert 0.2 < shared.seconds / alone.seconds < 1
+    assert 0 < shared.seconds < alone.seconds / 20
 
 
 def test_products_are_held_against_the_peak() -> None:
