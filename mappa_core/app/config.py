@@ -29,7 +29,7 @@ RESUMABLE = {
         "exam",
     ),
     "audit": ("stop_on", "waive", "ask_every", "ask_on", "ask_hours"),
-    "learner": ("deployment", "deepspeed.timeout_seconds"),
+    "learner": ("deployment", "micro_batch_tokens", "deepspeed.timeout_seconds"),
     "engine": ("urls",),
     "cluster": ("backend", "address", "placement", "cpus", "wait_seconds"),
 }
@@ -188,7 +188,8 @@ class TrainConfig(Section):
         """The sections in which `other` differs; how patient and rich the coach is does not count.
 
         A run whose budget is spent can be resumed with a larger one, one that the audit stopped
-        with another opinion of what to stop for, and any with its updates computed elsewhere.
+        with another opinion of what to stop for, any with its updates computed elsewhere, and one
+        that its memory did not hold with smaller micro-batches.
         """
         left_out = {section: _named(keys) for section, keys in RESUMABLE.items()}
         ours, theirs = (one.model_dump(mode="json", exclude=left_out) for one in (self, other))

@@ -93,8 +93,8 @@ class LearnerConfig(Section):
     micro_batch_tokens: Positive = Field(
         default=2048,
         description="Distinct tokens computed at once, or padded ones where the model is read "
-        "padded: by one forward pass, or by two beside each other on a CPU; changes memory, never "
-        "the result.",
+        "padded: by one forward pass, or by two beside each other on a CPU; changes memory, and "
+        "the result by rounding alone; a resumed run may change it.",
     )
     reading: Literal["auto", "tree", "padded"] = Field(
         default="auto",

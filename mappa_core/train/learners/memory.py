@@ -93,8 +93,9 @@ def gpu_failures_named() -> Generator[None]:
         yield
     except torch.OutOfMemoryError as error:
         raise LearnerError(
-            f"the GPU's memory is full ({str(error).splitlines()[0]}): start a run with a "
-            "smaller learner.micro_batch_tokens, or with learner.gradient_checkpointing=true"
+            f"the GPU's memory is full ({str(error).splitlines()[0]}): go on by mappa train "
+            "--resume with a smaller learner.micro_batch_tokens, or start a run with "
+            "learner.gradient_checkpointing=true"
         ) from error
     except torch.AcceleratorError as error:
         raise LearnerError(

@@ -33,14 +33,15 @@ class Passes:
 
         Args:
             parameters: Those that take a gradient.
-            threads: Of the CPU, for all passes together.
+            threads: Of the CPU, for all passes together; fewer than there are passes, and these
+                follow each other, with the same result. 0 on a GPU, which has one pass at a time.
             budget_tokens: Of all passes that run at once. One that takes more than its share of
                 them runs alone, on all cores.
         """
-        self.at_once = min(AT_ONCE, threads)
+        self.at_once = AT_ONCE if threads else 1
         self._threads, self._budget = threads, budget_tokens
         self._order = _Order()
-        if self.at_once > 1:
+        if threads >= AT_ONCE:
             self._workers = ThreadPoolExecutor(self.at_once, thread_name_prefix="pass")
             for parameter in parameters:
                 self._order.follow(parameter)
@@ -51,10 +52,10 @@ class Passes:
         Raises what one of them raised, when all have ended.
         """
         share = self._budget // self.at_once
-        beside = [part for part in parts if size(part) <= share]
-        if self.at_once == 1 or len(beside) == 1:
-            return [work(part) for part in parts]
         alone = [part for part in parts if size(part) > share]
+        beside = [part for part in parts if size(part) <= share]
+        if self._threads < AT_ONCE or len(beside) == 1:
+            return [work(part) for part in (*alone, *beside)]
         return [*map(work, alone), *self._at_once(work, beside)]
 
     def _at_once(self, work: Callable[[T], R], parts: Sequence[T]) -> list[R]:

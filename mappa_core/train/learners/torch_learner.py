@@ -59,7 +59,7 @@ class TorchLearner(CheckpointLearner):
         reading = choose_reading(model.inner(self._model), config)
         self.passes = Passes(
             self._parameters.values(),
-            threads=threads if reading.base.device.type == "cpu" else 1,
+            threads=threads if reading.base.device.type == "cpu" else 0,
             budget_tokens=config.micro_batch_tokens,
         )
         """What computes an update's micro-batches."""

@@ -189,7 +189,11 @@ def test_a_resumed_run_may_change_how_its_coach_is_asked_where_it_learns_and_no_
     richer = TrainConfig.model_validate(
         {
             "coach": {"budget": {"dollars": 50}, "deadline_seconds": 5, "concurrency": 1},
-            "learner": {"deployment": "update/gpu", "deepspeed": {"timeout_seconds": 9}},
+            "learner": {
+                "deployment": "update/gpu",
+                "micro_batch_tokens": 512,
+                "deepspeed": {"timeout_seconds": 9},
+            },
             "engine": {"urls": ["http://10.0.0.5:8000"]},
         }
     )
