@@ -34,7 +34,8 @@ class Passes:
         Args:
             parameters: Those that take a gradient.
             threads: Of the CPU, for all passes together; fewer than there are passes, and these
-                follow each other, with the same result. 0 on a GPU, which has one pass at a time.
+                follow each other, with the same result. 0 where there is one pass at a time: on a
+                GPU, and of a model that keeps something of the pass under way.
             budget_tokens: Of all passes that run at once. One that takes more than its share of
                 them runs alone, on all cores.
         """

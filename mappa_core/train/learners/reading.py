@@ -93,6 +93,12 @@ class Reading:
         """Say how, for a message."""
         return "by tree" if self.way == "tree" else f"padded ({self.attention} attention)"
 
+    @property
+    def turns_by_length(self) -> bool:
+        """Whether positions depend on a pass's longest sequence: the model keeps them meanwhile."""
+        scaling = getattr(self.base.config.get_text_config(), "rope_parameters", None) or {}
+        return scaling.get("rope_type") in BY_LENGTH
+
     def read(self, tree: PrefixTree, temperature: float) -> TokenLogprobs:
         """Read log-probability and entropy of all response tokens of a tree, (sum of T,) each.
 
@@ -114,8 +120,7 @@ class Reading:
 
     def cut(self, prompts: Sequence[Tokens], responses: Sequence[Tokens]) -> list[list[int]]:
         """Split the indices of sequences into micro-batches, so many that all passes get some."""
-        scaling = getattr(self.base.config.get_text_config(), "rope_parameters", None) or {}
-        budget = 1 if scaling.get("rope_type") in BY_LENGTH else self.budget_tokens
+        budget = 1 if self.turns_by_length else self.budget_tokens
         cut = padded_micro_batches if self.way == "padded" else micro_batches
         return evenly(
             lambda tokens: cut(prompts, responses, tokens), budget // self.at_once, self.at_once

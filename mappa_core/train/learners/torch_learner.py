@@ -57,9 +57,10 @@ class TorchLearner(CheckpointLearner):
         self._model = model.load(base_model, config, fused=True)
         self._parameters = model.trained_parameters(self._model)
         reading = choose_reading(model.inner(self._model), config)
+        on_gpu = reading.base.device.type != "cpu"
         self.passes = Passes(
             self._parameters.values(),
-            threads=threads if reading.base.device.type == "cpu" else 0,
+            threads=0 if on_gpu or reading.turns_by_length else threads,
             budget_tokens=config.micro_batch_tokens,
         )
         """What computes an update's micro-batches."""

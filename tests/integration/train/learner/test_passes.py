@@ -1,12 +1,17 @@
 """Passes beside each other: whose gradient is added when, and what becomes of one that fails."""
 
+import json
+import shutil
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
 from mappa_core.train.learners.passes import Passes
+from mappa_core.train.learners.torch_learner import TorchLearner
+from tests.integration.train.learner.conftest import SMALL
 
 BIG = 1e8
 """To which float32 cannot add 1."""
@@ -78,3 +83,16 @@ def test_a_pass_that_fails_holds_up_no_other(parameter: torch.nn.Parameter) -> N
     passes.run(work, [1.0, 2.0, 1.0], size_of)
     assert parameter.grad is not None
     assert float(parameter.grad) == 2.0
+
+
+def test_a_model_that_turns_by_the_longest_sequence_has_one_pass_at_a_time(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    plain = TorchLearner(tiny_model, tmp_path, SMALL, threads=2)
+    assert plain.passes.at_once == 2
+    config = json.loads((tiny_model / "config.json").read_text())
+    theta = config["rope_parameters"]["rope_theta"]
+    config["rope_parameters"] = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": theta}
+    stretched = shutil.copytree(tiny_model, tmp_path / "stretched")
+    (stretched / "config.json").write_text(json.dumps(config))
+    assert TorchLearner(stretched, tmp_path, SMALL, threads=2).passes.at_once == 1
