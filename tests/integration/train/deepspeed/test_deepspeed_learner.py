@@ -19,6 +19,7 @@ from tests.integration.train.deepspeed.updates import (
     files,
     spread,
     updates,
+    updates_beside,
 )
 from tests.integration.train.learner.samples import BASE, actions
 
@@ -42,7 +43,7 @@ def test_updates_are_those_of_the_torch_learner(
 ) -> None:
     config = spread(stage, ranks, weights=weights)
     ours = updates(zero(config), count)
-    theirs = updates(TorchLearner(tiny_model, tmp_path / "torch", config, threads=1), count)
+    theirs = updates_beside(ours, TorchLearner(tiny_model, tmp_path / "torch", config, threads=1))
     assert_same(ours, theirs)
     assert ours[0].metrics["ranks"] == ranks
 
@@ -75,7 +76,7 @@ def test_settings_mean_the_same(
 ) -> None:
     config = spread(3, 2, **settings)
     ours = updates(zero(config), 1)
-    theirs = updates(TorchLearner(tiny_model, tmp_path / "torch", config, threads=1), 1)
+    theirs = updates_beside(ours, TorchLearner(tiny_model, tmp_path / "torch", config, threads=1))
     assert_same(ours, theirs)
 
 
@@ -88,7 +89,7 @@ def test_offloaded_state_is_the_same_state(
     offload = config.deepspeed.model_copy(update={"offload": True})
     config = config.model_copy(update={"deepspeed": offload})
     ours = updates(zero(config), 2)
-    theirs = updates(TorchLearner(tiny_model, tmp_path / "torch", config, threads=1), 2)
+    theirs = updates_beside(ours, TorchLearner(tiny_model, tmp_path / "torch", config, threads=1))
     assert_same(ours, theirs)
 
 
@@ -126,7 +127,7 @@ def test_bfloat16_keeps_float32_masters(
     rough = config.deepspeed.model_copy(update={"dtype": "bfloat16"})
     config = config.model_copy(update={"deepspeed": rough, "learning_rate": 1e-5})
     ours = updates(zero(config), 2)
-    theirs = updates(TorchLearner(tiny_model, tmp_path / "torch", config, threads=1), 2)
+    theirs = updates_beside(ours, TorchLearner(tiny_model, tmp_path / "torch", config, threads=1))
     base = load_file(tiny_model / "model.safetensors")
     for step, (mine, other) in enumerate(zip(ours, theirs, strict=True), start=1):
         assert mine.metrics["loss"] == pytest.approx(other.metrics["loss"], abs=0.05)

@@ -50,12 +50,23 @@ def batch() -> list[TrainingSample]:
 def updates(learner: Learner, count: int) -> list[UpdateReport]:
     """Each update goes on from the weights and moments of the one before."""
     reports: list[UpdateReport] = []
-    policy: PolicyVersion = BASE
     for _ in range(count):
-        reports.append(learner.update(policy, batch(), ALGORITHM, total_steps=4, seed=3))
-        assert reports[-1].skipped is None
-        policy = reports[-1].policy
+        reports.append(_update(learner, reports[-1].policy if reports else BASE))
     return reports
+
+
+def updates_beside(reports: Sequence[UpdateReport], learner: Learner) -> list[UpdateReport]:
+    """The same updates by another learner, each from the checkpoint that the first one had.
+
+    From its own, a second update would differ by what the first made of gradients of rounding.
+    """
+    return [_update(learner, policy) for policy in (BASE, *(one.policy for one in reports[:-1]))]
+
+
+def _update(learner: Learner, policy: PolicyVersion) -> UpdateReport:
+    report = learner.update(policy, batch(), ALGORITHM, total_steps=4, seed=3)
+    assert report.skipped is None
+    return report
 
 
 def files(report: UpdateReport) -> dict[str, torch.Tensor]:
