@@ -12,6 +12,7 @@ from uuid import UUID
 
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
+from prefect.utilities.annotations import opaque
 
 from flows.limits import limited
 from mappa_core.app.config import TrainConfig
@@ -49,12 +50,12 @@ class ActionTasks:
     """Makes each action, and what it asks for, a Prefect task run (granularity `action`)."""
 
     def __init__(self, runner: ActionRunner) -> None:
-        self._generate = task(
+        generate = task(
             name="generate", task_run_name="generate {observation.agent}", cache_policy=NO_CACHE
-        )(runner.generate)
-        self._execute = task(name="execute", task_run_name="execute code", cache_policy=NO_CACHE)(
-            runner.execute
         )
+        execute = task(name="execute", task_run_name="execute code", cache_policy=NO_CACHE)
+        self._generate = unsearched(generate(runner.generate))
+        self._execute = unsearched(execute(runner.execute))
 
     async def generate(self, episode: Episode, observation: Observation) -> Action:
         """Sample an action as a task run; see `ActionRunner`."""
@@ -130,7 +131,7 @@ async def rollout(
     )
     places = asyncio.Semaphore(config.rollout.concurrency)
     records = EpisodeRecords(port.store)
-    playing, scoring = play, coach_score
+    playing, scoring = unsearched(play), unsearched(coach_score)
     if config.rollout.granularity == "rollout":
         playing, scoring = repeated(play.fn), repeated(coach_score.fn)
 
@@ -147,6 +148,18 @@ async def rollout(
     if missing := await asyncio.to_thread(traces.check, episodes):
         port.progress.on_waiting(missing)
     return len(episodes)
+
+
+def unsearched(work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    """A task whose arguments Prefect takes as they are, without looking for futures in them.
+
+    It would visit every token of an episode, twice for each of its task runs.
+    """
+
+    async def done(*args: P.args, **kwargs: P.kwargs) -> T:
+        return await work(*map(opaque, args), **kwargs)  # pyright: ignore[reportCallIssue]
+
+    return done
 
 
 def repeated(work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
