@@ -151,7 +151,7 @@ class RolloutConfig(Section):
     debaters: int | None = Field(
         default=None, ge=2, le=9, description="How many debate; default 3. Of team debate alone."
     )
-    concurrency: Positive = Field(default=48, description="Episodes in flight at once.")
+    concurrency: Positive = Field(default=64, description="Episodes in flight at once.")
     async_level: Literal[0, 1] = Field(
         default=0,
         description="1: while agents learn from an iteration the next one is played, by policies "
