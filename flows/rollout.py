@@ -151,7 +151,7 @@ async def rollout(
 
 
 def unsearched(work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-    """A task whose arguments Prefect takes as they are, without looking for futures in them.
+    """Have Prefect take a task's arguments as they are, without looking for futures in them.
 
     It would visit every token of an episode, twice for each of its task runs.
     """
