@@ -99,10 +99,12 @@ def main():
     with tempfile.TemporaryDirectory() as directory:
         trainer = trainer_of(spec, directory)
         trained = [p for p in trainer.model.parameters() if p.requires_grad]
-        optimizer = torch.optim.AdamW(trained, lr=1e-6)
         trainer.model.train()
-        update(trainer, optimizer, spec["samples"][:1], 1)
-        # What the warm-up left on the heap is not there already when the update starts.
+        update(trainer, torch.optim.AdamW(trained, lr=1e-6), spec["samples"][:1], 1)
+        # Moments and gradients are the measured update's own, as MAPPA's are, and what the warm-up
+        # left on the heap is not there already when it starts.
+        optimizer = torch.optim.AdamW(trained, lr=1e-6)
+        optimizer.zero_grad()
         ctypes.CDLL(None).malloc_trim(0)
         (PROC / "clear_refs").write_text("5")
         before, started = status_bytes("VmRSS"), time.perf_counter()

@@ -14,7 +14,7 @@ Calls are those below torch's `scaled_dot_product_attention`, which does not ret
 float32 whatever the layers' type: on Zen 5 their bfloat16 is no faster.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -28,7 +28,7 @@ _FORWARD: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # no
 _BACKWARD: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward  # noqa: SLF001
 
 Three: TypeAlias = tuple[Tensor, Tensor, Tensor]
-"""Of query, key and value: (1, H, N, D), (1, H_kv, N, D), (1, H_kv, N, D)."""
+"""Of query, key and value: (N, H, D), (N, H_kv, D), (N, H_kv, D). So a node's rows lie together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,27 +43,28 @@ class _BlockCall:
     """(B, 1, Q, K) bool."""
 
     def queries(self, states: Tensor) -> Tensor:
-        """(1, H, N, D) -> (B, H, Q, D), filled up with zeros."""
+        """(N, H, D) -> (B, H, Q, D), filled up with zeros."""
         size = self.attends.shape[2]
-        picked = states[0].index_select(1, self.rows)
-        filled = functional.pad(picked, (0, 0, 0, -len(self.rows) % size))
-        return filled.unflatten(1, (-1, size)).transpose(0, 1)
+        filled = states.new_zeros(len(self.columns) * size, *states.shape[1:])
+        torch.index_select(states, 0, self.rows, out=filled[: len(self.rows)])
+        return filled.unflatten(0, (-1, size)).transpose(1, 2)
 
     def keys(self, states: Tensor) -> Tensor:
-        """(1, H_kv, N, D) -> (B, H_kv, K, D)."""
-        picked = states[0].index_select(1, self.columns.flatten())
-        return picked.unflatten(1, self.columns.shape).transpose(0, 1)
+        """(N, H_kv, D) -> (B, H_kv, K, D)."""
+        picked = states.index_select(0, self.columns.flatten())
+        return picked.unflatten(0, self.columns.shape).transpose(1, 2)
 
     def of_rows(self, blocks: Tensor) -> Tensor:
-        """(B, H, Q, D) -> (1, H, R, D)."""
-        return blocks.transpose(0, 1).flatten(1, 2)[None, :, : len(self.rows)]
+        """(B, H, Q, D) -> (R, H, D)."""
+        return blocks.transpose(1, 2).flatten(0, 1)[: len(self.rows)]
+
+    def add_of_rows(self, sums: Tensor, blocks: Tensor) -> None:
+        """Add (B, H, Q, D) to (N, H, D), each at its node."""
+        sums.index_add_(0, self.rows, self.of_rows(blocks))
 
     def add_of_keys(self, sums: Tensor, blocks: Tensor) -> None:
-        """Add (B, H_kv, K, D) to (1, H_kv, N, D), each at its node, in one order."""
-        _, heads, nodes, width = sums.shape
-        rows = blocks.transpose(1, 2).reshape(-1, heads * width)
-        added = rows.new_zeros(nodes, heads * width).index_add_(0, self.columns.flatten(), rows)
-        sums += added.view(nodes, heads, width).transpose(0, 1)
+        """Add (B, H_kv, K, D) to (N, H_kv, D), each at its node, in one order."""
+        sums.index_add_(0, self.columns.flatten(), blocks.transpose(1, 2).flatten(0, 1))
 
     def bias(self, dtype: torch.dtype) -> Tensor:
         """0 for a key that a query attends to, -inf for others; (B, 1, Q, K)."""
@@ -74,7 +75,8 @@ def attend_parts(states: Three, tree: PartsPlan, scaling: float | None, copied: 
     """Compute attention of every node to itself and its ancestors.
 
     Args:
-        states: Query, key and value, rotary positions applied; a value may be narrower or wider.
+        states: Query, key and value, (1, H, N, D), (1, H_kv, N, D) and (1, H_kv, N, D_v), rotary
+            positions applied; a value may be narrower or wider.
         tree: The parts.
         scaling: Factor on the products; None for 1 / sqrt(D).
         copied: Elements of keys copied for one call, at most.
@@ -87,7 +89,9 @@ def attend_parts(states: Three, tree: PartsPlan, scaling: float | None, copied: 
     wide = max(states[0].shape[-1], width)
     # The calls take one width; zeros change neither products nor results.
     filled = (functional.pad(each, (0, wide - each.shape[-1])) for each in states)
-    return cast(Tensor, _Parts.apply(*filled, tree, scaling, copied))[..., :width]
+    by_node = (each[0].transpose(0, 1) for each in filled)
+    mixed = cast(Tensor, _Parts.apply(*by_node, tree, scaling, copied))
+    return mixed.transpose(0, 1)[None, ..., :width]
 
 
 class _Parts(torch.autograd.Function):
@@ -102,17 +106,28 @@ class _Parts(torch.autograd.Function):
         copied: int,
     ) -> Tensor:
         states = _exact(query, key, value)
-        mixed = torch.zeros_like(states[0])
+        mixed = states[0].new_zeros(states[0].shape)
         sums = mixed.new_full(mixed.shape[:-1], -torch.inf)
-        for rows, keys, causal in _slices(tree):
-            part = _sliced(states, rows, keys)
-            _join(mixed, sums, rows, _FORWARD(*part, is_causal=causal, scale=scaling))
+        for part in _slices(tree):
+            found = _FORWARD(*part.of(states), is_causal=part.causal, scale=scaling)
+            result, found_sums = _by_node(found[0]), found[1][0].T
+            if part.first:
+                mixed[part.rows], sums[part.rows] = result, found_sums
+            else:
+                mixed[part.rows], sums[part.rows] = _joined(
+                    mixed[part.rows], sums[part.rows], result, found_sums
+                )
         for call in _block_calls(tree, copied // (key.shape[1] * key.shape[-1])):
-            bias = call.bias(mixed.dtype)
             parts = call.queries(states[0]), call.keys(states[1]), call.keys(states[2])
-            result, part_sums = _FORWARD(*parts, attn_mask=bias, scale=scaling)
-            found = call.of_rows(result), call.of_rows(part_sums[..., None])[..., 0]
-            _join(mixed, sums, call.rows, found)
+            result, found_sums = _FORWARD(*parts, attn_mask=call.bias(mixed.dtype), scale=scaling)
+            both, both_sums = _joined(
+                mixed.index_select(0, call.rows),
+                sums.index_select(0, call.rows),
+                call.of_rows(result),
+                call.of_rows(found_sums[..., None])[..., 0],
+            )
+            mixed.index_copy_(0, call.rows, both)
+            sums.index_copy_(0, call.rows, both_sums)
         mixed = mixed.to(value.dtype)
         ctx.save_for_backward(query, key, value, mixed, sums)
         ctx.tree, ctx.scaling, ctx.copied = tree, scaling, copied
@@ -123,13 +138,24 @@ class _Parts(torch.autograd.Function):
         query, key, value, mixed, sums = ctx.saved_tensors
         states = _exact(query, key, value)
         whole = gradients[0].to(sums.dtype), mixed.to(sums.dtype), sums
-        of_states = tuple(torch.zeros_like(each) for each in states)
-        for rows, keys, causal in _slices(ctx.tree):
-            gradient, result, part_sums = (each[:, :, rows] for each in whole)
-            part = _sliced(states, rows, keys)
-            shares = _BACKWARD(gradient, *part, result, part_sums, 0.0, causal, scale=ctx.scaling)
-            for total, share, at in zip(of_states, shares, (rows, keys, keys), strict=True):
-                total[:, :, at] += share
+        of_states = (
+            states[0].new_zeros(query.shape),
+            *(states[0].new_zeros(each.shape) for each in (key, value)),
+        )
+        for part in _slices(ctx.tree):
+            gradient, result = (_by_head(each[part.rows]) for each in whole[:2])
+            shares = _BACKWARD(
+                gradient,
+                *part.of(states),
+                result,
+                sums[part.rows].T[None],
+                0.0,
+                part.causal,
+                scale=ctx.scaling,
+            )
+            places = (part.rows, part.keys, part.keys)
+            for total, share, at in zip(of_states, shares, places, strict=True):
+                total[at] += _by_node(share)
         for call in _block_calls(ctx.tree, ctx.copied // (key.shape[1] * key.shape[-1])):
             _add_blocks(of_states, states, whole, call, ctx.scaling)
         given = zip(of_states, (query, key, value), strict=True)
@@ -137,7 +163,7 @@ class _Parts(torch.autograd.Function):
 
 
 def _add_blocks(
-    of_states: tuple[Tensor, ...], states: Three, whole: Three, call: _BlockCall, scaling: float
+    of_states: Sequence[Tensor], states: Three, whole: Three, call: _BlockCall, scaling: float
 ) -> None:
     """Add the blocks' share of the gradients; `whole` has that of the result, it, and L."""
     gradient, result = call.queries(whole[0]), call.queries(whole[1])
@@ -151,37 +177,65 @@ def _add_blocks(
         attn_mask=call.bias(result.dtype),
         scale=scaling,
     )
-    of_states[0][:, :, call.rows] += call.of_rows(shares[0])
+    call.add_of_rows(of_states[0], shares[0])
     for total, share in zip(of_states[1:], shares[1:], strict=True):
         call.add_of_keys(total, share)
 
 
-def _join(mixed: Tensor, sums: Tensor, rows: slice | Tensor, part: tuple[Tensor, Tensor]) -> None:
-    """Take a part's result and log-sum-exp into those of `rows`."""
-    before, (result, found) = sums[:, :, rows], part
-    both = torch.logaddexp(before, found)
-    kept = mixed[:, :, rows] * (before - both).exp_()[..., None]
-    mixed[:, :, rows] = kept.add_(result * (found - both).exp_()[..., None])
-    sums[:, :, rows] = both
+def _joined(
+    before: Tensor, before_sums: Tensor, result: Tensor, found: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Join two parts' results, (R, H, D), by their log-sum-exps, (R, H)."""
+    both = torch.logaddexp(before_sums, found)
+    kept = before * (before_sums - both).exp_()[..., None]
+    return kept.addcmul_(result, (found - both).exp_()[..., None]), both
 
 
 def _exact(*states: Tensor) -> Three:
     """Give float32 of a narrower type."""
-    query, key, value = (each.to(torch.promote_types(each.dtype, torch.float32)) for each in states)
+    query, key, value = (
+        each.to(torch.promote_types(each.dtype, torch.float32)).contiguous() for each in states
+    )
     return query, key, value
 
 
-def _sliced(states: Three, rows: slice, keys: slice) -> Three:
-    return states[0][:, :, rows], states[1][:, :, keys], states[2][:, :, keys]
+def _by_head(states: Tensor) -> Tensor:
+    """(R, H, D) -> (1, H, R, D)."""
+    return states.transpose(0, 1)[None]
 
 
-def _slices(tree: PartsPlan) -> Iterator[tuple[slice, slice, bool]]:
-    """List queries and keys of each call for a chain, and whether these are the same nodes."""
+def _by_node(states: Tensor) -> Tensor:
+    """(1, H, R, D) -> (R, H, D)."""
+    return states[0].transpose(0, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Slices:
+    """Queries and keys of one call for a chain."""
+
+    rows: slice
+    keys: slice
+    causal: bool
+    """Whether they are the same nodes."""
+    first: bool
+    """Whether nothing was read for these rows before."""
+
+    def of(self, states: Three) -> Three:
+        """Give the call's query, key and value, (1, H, R, D)."""
+        query, key, value = states
+        return _by_head(query[self.rows]), _by_head(key[self.keys]), _by_head(value[self.keys])
+
+
+def _slices(tree: PartsPlan) -> Iterator[_Slices]:
+    """List the calls for long chains, those of a chain before those of what is below it."""
+    reached = 0
     for chain in tree.chains:
-        own = slice(chain.start, chain.end)
-        yield own, own, True
+        own, first = slice(chain.start, chain.end), chain.start >= reached
+        yield _Slices(rows=own, keys=own, causal=True, first=first)
         if chain.below > chain.end:
-            yield slice(chain.end, chain.below), own, False
+            below = slice(chain.end, chain.below)
+            yield _Slices(rows=below, keys=own, causal=False, first=first)
+        reached = max(reached, chain.below)
 
 
 def _block_calls(tree: PartsPlan, copied_keys: int) -> Iterator[_BlockCall]:

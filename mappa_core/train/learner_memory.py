@@ -22,7 +22,7 @@ SHARDED_STAGE = 3
 """Of ZeRO: from it on each rank loads its part of the weights alone."""
 WHOLE_AT_ONCE = 16
 """One weight of so many is gathered at once at stage 3, and one gradient of so many reduced."""
-LOGIT_ROWS = 256
+LOGIT_ROWS = 128
 """Rows of logits held at once: `token_logprobs.ROWS`."""
 COPIED_KEYS = 2**26
 """Elements of keys copied for one call of the tree attention: `tree_attention.COPIED`."""

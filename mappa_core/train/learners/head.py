@@ -45,6 +45,8 @@ class OutputHead:
     """Of the logits, where nothing else is done to them; None where more is."""
     products: torch.dtype = torch.float32
     """Type of the quick way's products that are of the gradient alone; logits are float32."""
+    rounded: Tensor | None = None
+    """The output layer's weight in that type, kept on a CPU where it is not trained."""
 
     def read(
         self, states: Tensor, rows: Tensor, token_ids: Tensor, temperature: float
@@ -57,7 +59,10 @@ class OutputHead:
         if self.factor is not None and cast(Tensor | None, layer.bias) is None:
             # Logits times the factor over the temperature: both are one temperature.
             one = temperature / self.factor
-            return token_logprobs(states, layer.weight, rows, token_ids, one, self.products)
+            rounded = self.rounded
+            if rounded is None:
+                rounded = layer.weight.detach().to(self.products)
+            return token_logprobs(states, layer.weight, rows, token_ids, one, rounded)
 
         def logits_of(hidden: Tensor) -> Tensor:
             return self._logits(hidden) / temperature
@@ -105,7 +110,10 @@ def head_of(base: PreTrainedModel, products: torch.dtype = torch.float32) -> Out
     with torch.no_grad(), rounds:
         token = torch.zeros((1, 1), dtype=torch.int64, device=base.device)
         decoded = decoder_of(base)(input_ids=token, use_cache=False)
-        head = OutputHead(base=base, decoded=decoded, factor=None, products=products)
+        weight = cast(torch.nn.Linear, layer).weight
+        frozen = base.device.type == "cpu" and not weight.requires_grad
+        kept = weight.to(products) if frozen else None
+        head = OutputHead(base=base, decoded=decoded, factor=None, products=products, rounded=kept)
         return replace(head, factor=_factor(head))
 
 

@@ -11,8 +11,8 @@ import torch
 from mappa_core.core.errors import LearnerError
 
 _PROC = Path("/proc/self")
-_M_MMAP_THRESHOLD = -3
-"""`mallopt`'s name for the size from which on memory is mapped alone."""
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
+"""`mallopt`'s names for the size from which on memory is mapped alone, and the number of heaps."""
 _MAPPED_ALONE_BYTES = 2**17
 
 
@@ -77,9 +77,22 @@ def return_what_is_freed() -> None:
     activations. Measured on two ranks at stage 3 of a model of 32 million weights, float32: 778 MiB
     for an update that needs 446 (`tests/integration/train/deepspeed/test_ranks.py`).
     """
+    _set_option(_M_MMAP_THRESHOLD, _MAPPED_ALONE_BYTES)
+
+
+def share_heap() -> None:
+    """Have threads that start from now on take memory from one heap, where the C library can.
+
+    Each with a heap of its own, what one of two passes frees is nothing to the other. Measured on
+    SmolLM2-135M: updates that took 1.20, 1.49 and 1.34 GiB take 0.82, 1.31 and 1.21, as fast.
+    """
+    _set_option(_M_ARENA_MAX, 1)
+
+
+def _set_option(name: int, value: int) -> None:
     option = getattr(ctypes.CDLL(None), "mallopt", None)
     if option is not None:
-        option(_M_MMAP_THRESHOLD, _MAPPED_ALONE_BYTES)
+        option(name, value)
 
 
 @contextmanager

@@ -23,7 +23,8 @@ from mappa_core.models.device import resolve_device, resolve_dtype
 from mappa_core.models.weights import ServedWeights, load_base
 from mappa_core.train import checkpoints
 from mappa_core.train.config import LearnerConfig
-from mappa_core.train.learners.lora import fuse
+from mappa_core.train.learners.lora import fuse, fuse_gated
+from mappa_core.train.learners.rms_norm import fuse_norms
 
 ADAPTER = "default"
 
@@ -66,6 +67,8 @@ def prepare(
         # dropout or a router's noise would be another policy than the one that sampled.
         for layer in model.modules():
             layer.training = isinstance(layer, GradientCheckpointingLayer)
+    if fused:
+        fuse_norms(model)
     if learner.weights == "lora":
         return _with_adapter(model, base, learner, fused=fused)
     _refuse_other_names(model, base)
@@ -87,23 +90,14 @@ def _linear_layers(model: PreTrainedModel) -> list[str]:
     """Name what an adapter goes on: linear layers of the decoder, not of what sees or routes.
 
     A router may be made of a linear layer, and gives something else.
-
-    Raises:
-        LearnerError: There are none.
     """
     inside = {id(part) for part in model.get_decoder().modules()}
     inside.discard(id(model.get_output_embeddings()))
-    layers = [
+    return [
         name
         for name, part in model.named_modules()
         if type(part) is torch.nn.Linear and id(part) in inside
     ]
-    if not layers:
-        raise LearnerError(
-            f"{type(model).__name__} has no plain linear layers for an adapter: "
-            "set learner.weights=full"
-        )
-    return layers
 
 
 def _with_adapter(
@@ -111,10 +105,16 @@ def _with_adapter(
 ) -> PeftModel:
     if learner.gradient_checkpointing:
         model.enable_input_require_grads()
+    layers = _linear_layers(model)
+    if not layers:
+        raise LearnerError(
+            f"{type(model).__name__} has no plain linear layers for an adapter: "
+            "set learner.weights=full"
+        )
     config = PeftLoraConfig(
         r=learner.lora.rank,
         lora_alpha=learner.lora.alpha,
-        target_modules=_linear_layers(model),
+        target_modules=layers,
         task_type="CAUSAL_LM",
         base_model_name_or_path=str(base),
     )
@@ -125,6 +125,8 @@ def _with_adapter(
             # Of parameters that it did not find: what it was to adapt is looked at below.
             warnings.simplefilter("ignore", RuntimeWarning)
             adapted = cast(PeftModel, get_peft_model(model, config))
+            if fused:
+                fuse_gated(adapted)
     except ValueError as error:
         raise LearnerError(f"no adapter for {type(model).__name__}: {error}") from error
     if config.target_parameters or config.alpha_pattern:
@@ -143,6 +145,15 @@ def inner(model: Trainee) -> PreTrainedModel:
 def trained_parameters(model: Trainee) -> dict[str, torch.nn.Parameter]:
     """List the trainable weights by name, in the model's own order; tied ones once."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def layers_to_round(model: Trainee, products: torch.dtype) -> tuple[torch.nn.Linear, ...]:
+    """List layers whose trained float32 weights a CPU rounds for its products; none elsewhere."""
+    base = inner(model)
+    if isinstance(model, PeftModel) or base.device.type != "cpu" or products is torch.float32:
+        return ()
+    layers = (base.get_submodule(name) for name in _linear_layers(base))
+    return tuple(cast(torch.nn.Linear, layer) for layer in layers)
 
 
 def restore(model: Trainee, base: Path | str, policy: PolicyVersion, seed: int) -> None:

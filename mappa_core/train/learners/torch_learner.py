@@ -27,6 +27,7 @@ from mappa_core.train.config import AlgorithmConfig, LearnerConfig
 from mappa_core.train.learners import memory, model, optimizer
 from mappa_core.train.learners.checkpoint_learner import CheckpointLearner, UpdateJob, UpdateResult
 from mappa_core.train.learners.passes import Passes
+from mappa_core.train.learners.rounded_linear import weights_rounded
 from mappa_core.train.learners.self_check import choose_reading
 from mappa_core.train.learners.steps import Rows, finite_step, optimizer_steps, read_rows
 from mappa_core.train.metrics import StepTaken, Tally
@@ -54,9 +55,11 @@ class TorchLearner(CheckpointLearner):
         )
         threads = threads or len(os.sched_getaffinity(0))
         torch.set_num_threads(threads)
+        memory.share_heap()
         self._model = model.load(base_model, config, fused=True)
         self._parameters = model.trained_parameters(self._model)
         reading = choose_reading(model.inner(self._model), config)
+        self._rounded = model.layers_to_round(self._model, reading.products)
         on_gpu = reading.base.device.type != "cpu"
         self.passes = Passes(
             self._parameters.values(),
@@ -130,8 +133,9 @@ class TorchLearner(CheckpointLearner):
 
         batches = micro_batched(minibatch, algorithm, self._reading.cut)
         tally = Tally()
-        for computed in self.passes.run(one, batches, lambda batch: batch.tree.size):
-            tally.merge(computed)
+        with weights_rounded(self._rounded):
+            for computed in self.passes.run(one, batches, lambda batch: batch.tree.size):
+                tally.merge(computed)
         norm = torch.nn.utils.clip_grad_norm_(self._parameters.values(), self._config.gradient_clip)
         return finite_step(tally, float(norm))
 

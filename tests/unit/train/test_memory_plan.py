@@ -40,13 +40,13 @@ def test_three_agents_of_4b_fit_on_one_gpu_of_80_gb() -> None:
     cache = 0.22 * 80 * GB - 2 * 4_022_468_096 - 1.5 * GB
     assert planned.cached_tokens == int(cache / 147_456) == 54_626
     # Contexts 2.4, weights and gradients 4 bytes each, 28,672 tokens of 36 layer inputs (5,120
-    # bytes each) and twice one layer (139,264), mask 1.64 and copies 0.81, logits 0.31 and
+    # bytes each) and twice one layer (139,264), mask 1.64 and copies 0.81, logits 0.16 and
     # twice the output weights (1.56), the largest tensor's gradient as it is reduced (2 bytes of
     # 388,956,160), one process 0.8: in GB.
     assert 2 * (4 * 2560 + 2 * 4096 + 2 * 1024 + 4 * 9728) + 8 * 2560 == 139_264
     activations = 28_672 * (36 * 5_120 + 2 * 139_264) / GB
     reduced = 2 * 0.38895616
-    by_hand = 2.4 + 4 * 4.022468096 + activations + 1.644 + 0.805 + 0.311 + 2 * 1.5558 + 0.8
+    by_hand = 2.4 + 4 * 4.022468096 + activations + 1.644 + 0.805 + 0.156 + 2 * 1.5558 + 0.8
     by_hand += reduced
     assert planned.peak("update") / GB == pytest.approx(by_hand, abs=0.01)
     # Masters, gradients and moments of one agent, three sleeping servers' weights: 22 bytes a

@@ -131,7 +131,7 @@ def test_only_the_gradient_is_rounded_by_products_in_bfloat16() -> None:
     weight.requires_grad_()
     upstream = torch.tensor([1.0, -2.0, 0.5, 3.0, 0.25])
     exact = token_logprobs(hidden, weight, ROWS, TOKENS)
-    near = token_logprobs(hidden, weight, ROWS, TOKENS, products=torch.bfloat16)
+    near = token_logprobs(hidden, weight, ROWS, TOKENS, rounded=weight.detach().bfloat16())
     assert near.entropies is not None
     torch.testing.assert_close(near.entropies, exact.entropies, atol=0.02, rtol=0)
     assert near.logprobs.equal(exact.logprobs)
