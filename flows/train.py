@@ -12,7 +12,6 @@ A resumed or retried run plays this flow again and skips what the store has:
 """
 
 import asyncio
-import gc
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -94,8 +93,6 @@ async def train(
             if isinstance(port.coach, BudgetedCoach):
                 spent = await asyncio.to_thread(port.store.figures.get_coach_spending, run.id)
                 port.coach.resume_budget(spent)
-            # What is there now stays: looked through again and again it took 9 of 425 seconds.
-            gc.freeze()
             watch, recording = Watch(port, run, config), Recording(port, run.id)
             first = config.start.step + 1
             async with beside() as begin:
