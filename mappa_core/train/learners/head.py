@@ -46,7 +46,8 @@ class OutputHead:
     products: torch.dtype = torch.float32
     """Type of the quick way's products that are of the gradient alone; logits are float32."""
     rounded: Tensor | None = None
-    """The output layer's weight in that type, kept on a CPU where it is not trained."""
+    """The output layer's weight in that type, where it is a copy that can be kept: on a CPU, of what
+    is not trained."""
 
     def read(
         self, states: Tensor, rows: Tensor, token_ids: Tensor, temperature: float
@@ -112,7 +113,7 @@ def head_of(base: PreTrainedModel, products: torch.dtype = torch.float32) -> Out
         decoded = decoder_of(base)(input_ids=token, use_cache=False)
         weight = cast(torch.nn.Linear, layer).weight
         frozen = base.device.type == "cpu" and not weight.requires_grad
-        kept = weight.to(products) if frozen else None
+        kept = weight.to(products) if frozen and weight.dtype is not products else None
         head = OutputHead(base=base, decoded=decoded, factor=None, products=products, rounded=kept)
         return replace(head, factor=_factor(head))
 
