@@ -46,8 +46,7 @@ class OutputHead:
     products: torch.dtype = torch.float32
     """Type of the quick way's products that are of the gradient alone; logits are float32."""
     rounded: Tensor | None = None
-    """The output layer's weight in that type, where it is a copy that can be kept: on a CPU, and not
-    trained."""
+    """The output layer's weight in that type: a copy kept on a CPU, where it is frozen."""
 
     def read(
         self, states: Tensor, rows: Tensor, token_ids: Tensor, temperature: float
