@@ -48,7 +48,7 @@ def test_what_memory_does_not_hold_is_refused_unless_it_is_named(tmp_path: Path)
 def test_a_gpus_plan_says_what_is_short() -> None:
     paper = load_config(CONFIGS / "mathchat_paper.yaml")
     check_memory([planned(paper, QWEN3_4B, 3, 80 * GB)])
-    with pytest.raises(ConfigError, match=r"needs 39\.2 GB of the GPU's 30\.0"):
+    with pytest.raises(ConfigError, match=r"needs 39\.1 GB of the GPU's 30\.0"):
         check_memory([planned(paper, QWEN3_4B, 3, 30 * GB)])
     longer = load_config(CONFIGS / "mathchat_paper.yaml", ["engine.max_model_length=60000"])
     with pytest.raises(ConfigError, match=r"a cache for 60,000 tokens and has one for 54,626"):
