@@ -14,7 +14,8 @@ from prefect.events import emit_event
 
 from flows.dispatch import dispatch, visible_update
 from mappa_core.app.config import TrainConfig
-from mappa_core.app.services import open_learning, services
+from mappa_core.app.learning import open_learning
+from mappa_core.app.services import services
 from mappa_core.core.errors import LearnerError, NotFound
 from mappa_core.core.records.updates import Update
 from mappa_core.core.settings import Settings

@@ -2,33 +2,24 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncGenerator, Callable, Collection, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mappa_core.app.checks import auditable, check_inputs, coached_team
+from mappa_core.app.checks import check_inputs, coached_team
 from mappa_core.app.cluster import open_on_ray, open_storage
 from mappa_core.app.config import TrainConfig
-from mappa_core.app.fitting import Despite, check_space, server_cache_bytes
-from mappa_core.app.placement import (
-    Placement,
-    experimental,
-    learner_gpus,
-    learns_apart,
-    placement,
-)
+from mappa_core.app.fitting import Despite, server_cache_bytes
+from mappa_core.app.learning import Learning
+from mappa_core.app.opening import find_model, open_databases
+from mappa_core.app.placement import Placement, experimental, learns_apart, placement
 from mappa_core.app.progress import Log, LogProgress, ProgressListener
-from mappa_core.audit.config import AuditConfig
-from mappa_core.audit.corrections import corrected_actions
 from mappa_core.audit.store import AuditStore
 from mappa_core.cluster.storage import Storage
 from mappa_core.coach.opening import open_coaches, start_coaches
 from mappa_core.coach.protocols import Coach
-from mappa_core.core.outage import OutageRetry
-from mappa_core.core.records.scores import ScoredAction
-from mappa_core.core.records.updates import Update
 from mappa_core.core.settings import Settings
 from mappa_core.rollout.engines import start_engine
 from mappa_core.rollout.engines.base import EngineSetup
@@ -39,7 +30,6 @@ from mappa_core.rollout.sandboxes.choose import choose_sandbox
 from mappa_core.rollout.teams import load_team
 from mappa_core.rollout.teams.base import Team
 from mappa_core.rollout.tools.opening import open_tools
-from mappa_core.store.opening import Databases, open_store, opened_databases
 from mappa_core.store.store import Store
 from mappa_core.tracking.mlflow.client import import_mlflow
 from mappa_core.tracking.mlflow.registry import MlflowRegistry
@@ -47,52 +37,9 @@ from mappa_core.tracking.opening import open_tracker
 from mappa_core.tracking.protocols import ModelRegistry, Tracker
 from mappa_core.train.learners import open_learner
 from mappa_core.train.protocols import Learner
-from mappa_core.train.update import Correct, UpdateRequest, update_agent
 
 if TYPE_CHECKING:
     from mappa_core.models.tokenizer import ChatTokenizer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Learning:
-    """Computes updates; nothing else of a run is open: no engine, no sandbox, no coach."""
-
-    learner: Learner
-    store: Store
-    audit: AuditStore | None
-    """Has the corrections of a coach's bias; None where no update asks for one."""
-    storage: Storage | None = None
-    """Has the checkpoints, too."""
-
-    def compute(self, request: UpdateRequest, config: AuditConfig) -> Update:
-        """Compute an update, with a proven bias taken off its scores where that is asked for.
-
-        Raises:
-            ConfigError: A correction is asked for and nothing can be audited.
-            NotFound: There is no such correction.
-            MappaError: As `update_agent`.
-        """
-        correct = self._corrector(config.correction) if config.correction else None
-        return update_agent(
-            request,
-            learner=self.learner,
-            store=self.store,
-            correct=correct,
-            storage=self.storage,
-        )
-
-    def _corrector(self, name: str) -> Correct:
-        audit = auditable(self.audit)
-        correction = audit.correction(name)
-
-        def correct(
-            request: UpdateRequest, actions: Sequence[ScoredAction]
-        ) -> Sequence[ScoredAction]:
-            return corrected_actions(
-                correction, request.run_id, request.iteration, actions, audit=audit
-            )
-
-        return correct
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,11 +177,7 @@ async def open_services(
 
 @contextmanager
 def _set_apart() -> Generator[None]:
-    """Have garbage collections pass by what is there now, which stays.
-
-    Looked through time and again, the modules of torch, Prefect and MLflow took 6 s of a quickstart
-    of 7 min.
-    """
+    """Have garbage collections pass by what is there now, which stays: modules, above all."""
     gc.freeze()
     try:
         yield
@@ -256,7 +199,7 @@ async def _build(
     team = load_team(config.team, config.prompts, config.rollout)
     problems = problem_source(config.problems, config.sandbox.workspace_mib)
     progress.on_starting("model")
-    model = await _model(config, settings)
+    model = await find_model(config, settings)
     tokenizer = await asyncio.to_thread(ChatTokenizer, model, config.rollout.chat_template_kwargs)
     progress.on_starting("sandbox")
     sandbox = await choose_sandbox(
@@ -270,7 +213,7 @@ async def _build(
     team, toolbox = await open_tools(team, config.tools, settings, stack)
     progress.on_starting("database")
     databases, outage_retry, store = await asyncio.to_thread(
-        _open_databases, settings, progress.on_waiting, stack
+        open_databases, settings, progress.on_waiting, stack
     )
     storage = await asyncio.to_thread(open_storage, config.cluster, settings.checkpoints)
     on_ray = await open_on_ray(config, len(team.agents), stack, trains=trains, storage=storage)
@@ -352,53 +295,6 @@ def engine_setup(
     )
 
 
-@asynccontextmanager
-async def open_learning(
-    config: TrainConfig, settings: Settings, log: Log | None = None
-) -> AsyncGenerator[Learning]:
-    """Open the learner of `config`, the store and the audit, and nothing else of a run.
-
-    `log` is told what is to be known and what is waited for; None for the logger `mappa`.
-
-    Raises:
-        UserError: The input is wrong.
-        OutsideError: Something outside does not work.
-    """
-    model = await _model(config, settings)
-    gpus = learner_gpus(config)
-    progress = LogProgress(log)
-    placed = Placement(servers=(), replicas=1, learner=gpus)
-    _say(experimental(config, placed), progress.on_notice)
-    async with AsyncExitStack() as stack:
-        *_, store = await asyncio.to_thread(_open_databases, settings, progress.on_waiting, stack)
-        learner = await asyncio.to_thread(
-            open_learner,
-            config.learner,
-            model,
-            settings.checkpoints,
-            stack,
-            gpus=gpus,
-        )
-        yield Learning(learner=learner, store=store, audit=AuditStore(store.database))
-
-
 def _say(notice: str | None, tell: Callable[[str], None]) -> None:
     if notice is not None:
         tell(notice)
-
-
-async def _model(config: TrainConfig, settings: Settings) -> str:
-    from mappa_core.models.resolve import resolve_model
-
-    check_space(settings.home)
-    return str(await asyncio.to_thread(resolve_model, config.model, settings.models))
-
-
-def _open_databases(
-    settings: Settings, tell: Callable[[str], None], stack: AsyncExitStack
-) -> tuple[Databases, OutageRetry, Store]:
-    databases = stack.enter_context(opened_databases(settings))
-    outage_retry = OutageRetry(seconds=settings.outage_seconds, tell=tell, revive=databases.revive)
-    store = open_store(settings, databases, outage_retry)
-    stack.callback(store.close)
-    return databases, outage_retry, store
