@@ -184,6 +184,15 @@ def test_packed_gradients_are_those_of_padded_micro_batches(
         torch.testing.assert_close(gradient, expected[name], atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.parametrize("weights", ["lora", "full"])
+def test_what_is_loaded_computes_in_few_operations(tiny_model: Path, weights: str) -> None:
+    config = CONFIG.model_copy(update={"weights": weights})
+    layer = model.inner(model.load(tiny_model, config, fused=True)).get_decoder().layers[0]
+    states = torch.randn(3, 64, requires_grad=True)
+    assert "RmsNorm" in type(layer.input_layernorm(states).grad_fn).__name__
+    assert ("Gated" in type(layer.mlp(states).grad_fn).__name__) == (weights == "lora")
+
+
 def test_a_damaged_base_model_is_named(tiny_model: Path, tmp_path: Path) -> None:
     damaged = shutil.copytree(tiny_model, tmp_path / "base")
     os.truncate(damaged / "model.safetensors", 1000)
