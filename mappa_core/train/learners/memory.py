@@ -32,8 +32,12 @@ class Peak:
 
 
 @contextmanager
-def measured(device: torch.device) -> Generator[Peak]:
-    """Measure the block's peak: a GPU's allocations, or this process's resident memory."""
+def measured(device: torch.device, *, at_rest: int | None = None) -> Generator[Peak]:
+    """Measure the block's peak: a GPU's allocations, or this process's resident memory.
+
+    A CPU's peak is held against `at_rest`, where the process keeps what earlier blocks have freed;
+    None: what is resident now.
+    """
     peak = Peak()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -42,12 +46,17 @@ def measured(device: torch.device) -> Generator[Peak]:
         # Linux keeps one high-water mark per process; 5 sets it back to what is resident now.
         with suppress(OSError):
             (_PROC / "clear_refs").write_text("5")
-        peak.before = _status_bytes("VmRSS")
+        peak.before = resident() if at_rest is None else at_rest
     try:
         yield peak
     finally:
         cuda = device.type == "cuda"
         peak.highest = torch.cuda.max_memory_allocated(device) if cuda else _status_bytes("VmHWM")
+
+
+def resident() -> int:
+    """Measure what this process has in memory, bytes."""
+    return _status_bytes("VmRSS")
 
 
 def _status_bytes(name: str) -> int:
@@ -58,13 +67,17 @@ def _status_bytes(name: str) -> int:
 def release() -> None:
     """Give what has been freed back to the operating system, where the C library can, and to a GPU.
 
-    torch keeps a GPU's freed memory from other processes, whose servers wake up next. In glibc's,
-    an update's activations come in many sizes, so that freed pages stay with the process: measured
-    on SmolLM2-135M, 5 GB after an update that needed 3, and 1 GB after this call.
+    In glibc's, an update's activations come in many sizes, so that freed pages stay with the
+    process.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+    release_gpu()
+
+
+def release_gpu() -> None:
+    """Give a GPU's freed memory, which torch keeps, to other processes: servers wake up next."""
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 
@@ -83,8 +96,7 @@ def return_what_is_freed() -> None:
 def share_heap() -> None:
     """Have threads that start from now on take memory from one heap, where the C library can.
 
-    Each with a heap of its own, what one of two passes frees is nothing to the other. Measured on
-    SmolLM2-135M: updates that took 1.20, 1.49 and 1.34 GiB take 0.82, 1.31 and 1.21, as fast.
+    Each with a heap of its own, what one of two passes frees is nothing to the other.
     """
     _set_option(_M_ARENA_MAX, 1)
 

@@ -72,6 +72,8 @@ class TorchLearner(CheckpointLearner):
         # the C library keeps what each thread has freed for that thread: three updates in three
         # threads held 15 GB where one thread holds 5.
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="learner")
+        memory.release()
+        self._at_rest = self._most_kept = memory.resident()
 
     def logprobs(self, policy: PolicyVersion, actions: Sequence[ScoredAction]) -> Rows:
         """Read the log-probabilities of each action's tokens under `policy`; shapes (N, T)."""
@@ -81,12 +83,20 @@ class TorchLearner(CheckpointLearner):
         return self._in_worker(self._update, job)
 
     def _in_worker(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do the work when earlier work is done, and leave no memory taken behind."""
+        """Do the work when earlier work is done, and leave no memory of a GPU taken behind.
+
+        A CPU's stays with the process, for the next update: agents play beside updates, so that
+        the run needs it all the same. Given back is what is more than ever before, which lies in
+        pieces that the next large update could not use.
+        """
         with memory.gpu_failures_named():
             try:
                 return self._worker.submit(work, *args, **kwargs).result()
             finally:
-                memory.release()
+                memory.release_gpu()
+                if (kept := memory.resident()) > self._most_kept:
+                    self._most_kept = kept
+                    memory.release()
 
     def _logprobs(self, policy: PolicyVersion, actions: Sequence[ScoredAction]) -> Rows:
         if policy.adapter_uri is None and isinstance(self._model, PeftModel):
@@ -98,7 +108,7 @@ class TorchLearner(CheckpointLearner):
     def _update(self, job: UpdateJob) -> UpdateResult:
         started = time.monotonic()
         adamw = self._restore(job)
-        with memory.measured(model.inner(self._model).device) as peak:
+        with memory.measured(model.inner(self._model).device, at_rest=self._at_rest) as peak:
             steps = optimizer_steps(
                 job, self._config, logprobs=self._read, backward=self._backward, step=adamw.step
             )

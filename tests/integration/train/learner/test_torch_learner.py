@@ -2,7 +2,10 @@
 
 import json
 import math
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +21,7 @@ from mappa_core.core.records.scores import ScoredAction
 from mappa_core.core.records.updates import TrainingSample, UpdateReport
 from mappa_core.train import checkpoints
 from mappa_core.train.config import AlgorithmConfig, GuardConfig, LoraConfig, MismatchConfig
+from mappa_core.train.learners import memory, rounded_linear, torch_learner
 from mappa_core.train.learners.torch_learner import TorchLearner
 from tests.full_disk import largest_file
 from tests.integration.train.learner.conftest import MakeLearner
@@ -188,6 +192,47 @@ def test_epochs_and_minibatches_are_optimizer_steps(make_learner: MakeLearner) -
     assert metrics["optimizer_steps"] == 6.0
     assert metrics["kl_sampler"] < 1e-5  # before the first step nothing had changed yet
     assert metrics["ratio_mean"] != pytest.approx(1.0, abs=1e-4)
+
+
+def test_whole_weights_are_rounded_once_for_all_passes_of_a_step(
+    make_learner: MakeLearner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounded: list[int] = []
+
+    def counted(layers: Iterable[torch.nn.Linear]) -> AbstractContextManager[None]:
+        rounded.append(len(list(layers)))
+        return rounded_linear.weights_rounded(layers)
+
+    monkeypatch.setattr(torch_learner, "weights_rounded", counted)
+    for dtype, layers in (("bfloat16", 14), ("float32", 0)):
+        rounded.clear()
+        learner = make_learner(
+            weights="full", dtype=dtype, epochs=2, minibatches=2, micro_batch_tokens=8
+        )
+        assert update(learner).metrics["optimizer_steps"] == 4
+        assert rounded == [layers] * 4
+
+
+def test_freed_memory_is_kept_for_the_next_update_unless_it_is_more_than_ever(
+    make_learner: MakeLearner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner, given_back = make_learner(), list[int]()
+    now = 2**40
+    monkeypatch.setattr(memory, "resident", lambda: now)
+    monkeypatch.setattr(memory, "release", lambda: given_back.append(now))
+    given = actions(1)
+    for now in (2**41, 2**40, 2**41, 2**42):  # noqa: B007 (what is resident then)
+        learner.logprobs(BASE, given)
+    assert given_back == [2**41, 2**42]
+
+
+def test_passes_at_once_take_memory_from_one_heap(tiny_model: Path, tmp_path: Path) -> None:
+    """A process counts its heaps before and after an update of two passes at once."""
+    script = Path(__file__).parent / "heaps.py"
+    command = [sys.executable, "-m", f"{__package__}.{script.stem}", tiny_model, tmp_path]
+    heaps = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    before, after = map(int, heaps.stdout.split())
+    assert after == before
 
 
 def test_metrics_of_a_plain_update(make_learner: MakeLearner) -> None:
