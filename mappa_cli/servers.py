@@ -2,7 +2,7 @@
 
     prefect_server   PREFECT_API_URL, or the one that runs in MAPPA_HOME, or a new one
     mlflow_server    the MLflow pages on a database
-    serve            the pages of both on what is stored
+    serve            the pages of both on what is stored; vLLM, imported, for the next commands
 
 Embedded Prefect keeps its own SQLite file: its migrations need an extension that the embedded
 Postgres does not ship. Servers listen on loopback only; what they print is in MAPPA_HOME/logs.
@@ -173,18 +173,24 @@ def mlflow_server(settings: Settings, store_uri: str, port: int) -> Generator[st
 
 
 @contextmanager
-def serve(settings: Settings, prefect_port: int, mlflow_port: int) -> Generator[Mapping[str, str]]:
+def serve(
+    settings: Settings, prefect_port: int, mlflow_port: int, *, engines: bool = False
+) -> Generator[Mapping[str, str]]:
     """Both pages while the block lasts; yields their addresses by name.
 
-    A Prefect server that already runs on this home is shown where it is.
+    A Prefect server that already runs on this home is shown where it is. With `engines`, the
+    process that vLLM servers are forked from is there for the next commands, too.
 
     Raises:
         PortBusy: A port is taken.
         OutsideError: A server or the database does not start.
     """
     from mappa_core.app.databases import opened_mlflow
+    from mappa_core.rollout.engines.vllm import fork_server
 
     with ExitStack() as stack:
+        if engines:
+            stack.enter_context(fork_server.kept(settings.logs))
         api_url = stack.enter_context(prefect_server(settings, prefect_port))
         store_uri = stack.enter_context(opened_mlflow(settings))
         pages = stack.enter_context(mlflow_server(settings, store_uri, mlflow_port))

@@ -1,12 +1,15 @@
 """Forks vLLM servers from one process that imported vLLM once; none outlives its requester.
 
-    python fork_server_script.py     standard input: a socket that carries requests
+    python fork_server_script.py [LISTENER]     standard input: a socket that carries requests
 
 Importing vLLM takes a core ten seconds, and a server does it twice: for itself and for its engine.
-Forked servers start with all of it in memory, and share that memory.
+Forked servers start with all of it in memory, and share that memory. Who connects to LISTENER, a
+socket's number, may ask as well, if its first packet, the environment that its servers are to have,
+has all that is in this process's: it is answered "yes", or "no".
 
-A request is one packet: {"arguments": [...], "log": PATH, "variables": {...}} and, with it, one end
-of a socket pair; the variables are set in the server's environment before it looks for a GPU.
+A request is one packet: {"arguments": [...], "directory": PATH, "log": PATH, "variables": {...}}
+and, with it, one end of a socket pair. The server runs in that directory; the variables are set in
+its environment before it looks for a GPU.
 That pair shows each side that the other lives. The kernel closes the requester's end however it
 dies, SIGKILL included; then, or when the server ends by itself, the server's whole process group is
 ended, and then the other end closes. This process itself ends when no more requests can come.
@@ -23,33 +26,99 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 GRACE_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
 _PACKET_BYTES = 2**17
+_LATER = (
+    *("vllm.v1.engine.async_llm", "vllm.v1.engine.core", "vllm.v1.worker.cpu_worker"),
+    *("vllm.v1.attention.backends.cpu_attn", "vllm.v1.core.sched.scheduler"),
+    *("vllm.model_executor.layers.quantization.online.base", "vllm.utils.cpu_triton_utils"),
+    *("vllm.distributed.elastic_ep.elastic_execute", "vllm.renderers.hf"),
+    *("vllm.entrypoints.generate.api_router", "vllm.entrypoints.openai.responses.api_router"),
+    *("vllm.entrypoints.scale_out.factories", "vllm.entrypoints.serve.lora.api_router"),
+    *("uvicorn.protocols.websockets.auto", "uvicorn.protocols.http.auto"),
+)
+"""What every server and its engine on a CPU would import once they are forked."""
+ENVIRONMENT = dict(os.environ)
+"""As it was given: libraries add to it."""
 
 
-def serve_requests() -> list[str] | None:
+def serve_requests(listening: str | None = None) -> list[str] | None:
     """Fork a server for every request that comes.
 
+    Args:
+        listening: Number of the socket at which others connect.
+
     Returns:
-        In each server: its arguments. In this process: None, when no more requests can come.
+        In each server: its arguments. In this process: None, when standard input is closed.
     """
     control = socket.socket(fileno=os.dup(sys.stdin.fileno()))
+    listener = None if listening is None else socket.socket(fileno=int(listening))
+    here = [control] if listener is None else [control, listener]
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.freeze()
-    while True:
-        packet, ends, _, _ = socket.recv_fds(control, _PACKET_BYTES, 1)
-        if not packet:
-            return None
+    for packet, ends in _requests(control, listener, here):
         if os.fork() == 0:
-            control.close()
+            for each in here:
+                each.close()
             request = json.loads(packet)
+            os.chdir(request["directory"])
             _leave_streams(request["log"])
             os.environ.update(request["variables"])
             _fork_guarded(ends[0])
             return request["arguments"]
-        os.close(ends[0])
+        for end in ends:
+            os.close(end)
+    return None
+
+
+def _requests(
+    control: socket.socket, listener: socket.socket | None, here: list[socket.socket]
+) -> Iterator[tuple[bytes, list[int]]]:
+    """Read requests, with what came along, until `control` is closed.
+
+    `here` is kept: all sockets that are open.
+    """
+    while True:
+        for each in select.select(here, (), ())[0]:
+            if listener is not None and each is listener:
+                here += _accepted(listener)
+                continue
+            packet, ends = _packet(each)
+            if packet:
+                yield packet, ends
+            elif each is control:
+                return
+            else:
+                here.remove(each)
+                each.close()
+
+
+def _accepted(listener: socket.socket) -> list[socket.socket]:
+    """Take one that asks, if its servers are to have this environment."""
+    asks, _ = listener.accept()
+    asks.settimeout(GRACE_SECONDS)
+    packet, _ = _packet(asks)
+    asks.settimeout(None)
+    fits = bool(packet) and ENVIRONMENT.items() <= json.loads(packet).items()
+    with contextlib.suppress(OSError):
+        asks.send(b"yes" if fits else b"no")
+    if fits:
+        return [asks]
+    asks.close()
+    return []
+
+
+def _packet(asks: socket.socket) -> tuple[bytes, list[int]]:
+    """Read one packet and what comes with it; nothing where the other side has ended."""
+    try:
+        packet, ends, _, _ = socket.recv_fds(asks, _PACKET_BYTES, 1)
+    except OSError:
+        return b"", []
+    return packet, ends
 
 
 def _leave_streams(log: str) -> None:
@@ -98,7 +167,7 @@ def main() -> None:
 
     if current_platform.is_cpu():
         _fork_cpu_engines()
-    arguments = serve_requests()
+    arguments = serve_requests(*sys.argv[1:])
     if arguments is not None:
         sys.argv = ["vllm", *arguments]
         entry.main()
@@ -115,9 +184,32 @@ def _fork_cpu_engines() -> None:
 
     import vllm.v1.engine.utils as launching
 
-    importlib.import_module("vllm.v1.worker.cpu_worker")  # which the engine would import
+    for module in _LATER:
+        importlib.import_module(module)
+    _share_gloo_thread()
     forking = multiprocessing.get_context("fork")
     launching.get_mp_context = lambda: forking  # pyright: ignore[reportPrivateImportUsage]
+
+
+def _share_gloo_thread() -> None:
+    """Have an engine's process groups share the thread that waits for their connections.
+
+    vLLM makes 13 groups, of one process each, and each has a thread that looks 100 times a second.
+    """
+    from torch.distributed import distributed_c10d
+
+    own: Any = distributed_c10d.ProcessGroupGloo
+    devices: list[object] = []
+
+    class SharedGloo(own):
+        def __init__(self, store: object, rank: int, size: int, timeout: object) -> None:
+            # torch offers no public way to give a group its device.
+            options = own._Options()  # noqa: SLF001
+            devices.extend(() if devices else (own.create_default_device(),))
+            options._devices, options._timeout = devices, timeout  # noqa: SLF001
+            super().__init__(store, rank, size, options)
+
+    distributed_c10d.ProcessGroupGloo = SharedGloo  # pyright: ignore[reportAttributeAccessIssue]
 
 
 if __name__ == "__main__":

@@ -46,6 +46,8 @@ def arguments(
         # included, as the trainer computes them.
         *("--generation-config", "vllm", "--logprobs-mode", "processed_logprobs"),
         "--enable-prefix-caching",
+        # Prompts come and answers go as tokens.
+        "--skip-tokenizer-init",
         *("--stream-interval", str(STREAM_TOKENS)),
         *("--disable-uvicorn-access-log", "--disable-log-stats"),
     )

@@ -20,6 +20,11 @@ def prestarted(config: EngineConfig, log_directory: Path) -> AbstractContextMana
     return fork_server.prestarted(_environment(config), _log(log_directory))
 
 
+def kept(log_directory: Path) -> AbstractContextManager[None]:
+    """Keep it, vLLM imported, for engines as by default of commands that run inside the block."""
+    return fork_server.kept(_environment(EngineConfig()), _log(log_directory))
+
+
 def open_fork_server(config: EngineConfig, log_directory: Path) -> fork_server.ForkServer:
     """What the engine's servers come from: the one that was `prestarted`, or one of its own."""
     return fork_server.open_fork_server(_environment(config), _log(log_directory))

@@ -189,7 +189,9 @@ def test_no_server_outlives_a_killed_parent(real_model: Path, tmp_path: Path) ->
         assert len(sockets) > 1
         assert {each.name[:11] for each in sockets} == {"mappa-vllm-"}
         family = psutil.Process(parent.pid).children(recursive=True)
-        assert any(map(is_engine, family))
+        (engine,) = filter(is_engine, family)
+        tasks = Path(f"/proc/{engine.pid}/task").glob("*/comm")
+        assert [task.read_text() for task in tasks].count("gloo_tcp_loop\n") == 1
         parent.send_signal(signal.SIGKILL)
         gone, alive = psutil.wait_procs(family, timeout=15)
     assert not alive

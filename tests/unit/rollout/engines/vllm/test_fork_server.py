@@ -26,7 +26,7 @@ FAMILY = """
 import os, subprocess, sys, time
 from mappa_core.models.serving.fork_server_script import serve_requests
 
-arguments = serve_requests()
+arguments = serve_requests(*sys.argv[1:])
 if arguments is None:
     sys.exit(7)
 print("a server with", *arguments, *os.environ.get("CUDA_VISIBLE_DEVICES", ""), flush=True)
@@ -232,3 +232,45 @@ def test_servers_come_from_the_prestarted_one_whatever_libraries_set_since(
         assert later is early
         other = fork_servers.open_fork_server({"OMP_NUM_THREADS": "1"}, log)
         assert other is not early
+
+
+@pytest.mark.parametrize("depth", [1, 120])
+def test_later_commands_find_the_one_that_is_kept(
+    script: Path, tmp_path: Path, depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork_servers, "SCRIPT", script)
+    log, given = tmp_path / ("t" * depth) / "vllm.log", dict(os.environ)
+    with fork_servers.kept(given, log):
+        found = fork_servers.open_fork_server(given, log)
+        with fork_servers.prestarted(given | {"KMP_X": "1"}, log):
+            early = fork_servers.open_fork_server(given, log)
+            begun = early.fork([str(tmp_path / "early")], log)
+            assert early.pid is None
+        monkeypatch.chdir(tmp_path)
+        liveness = found.fork(["pids"], Path("server.log"), {"CUDA_VISIBLE_DEVICES": "2"})
+        pids = read_pids(tmp_path / "pids")
+        assert found.pid is None, "it was started elsewhere"
+        assert (tmp_path / "server.log").read_text() == "a server with pids 2\n"
+        begun.close()
+        wait_until_gone(read_pids(tmp_path / "early"))
+
+    assert all(map(alive, pids)), "a server lives on without it"
+    next_one = found.fork([str(tmp_path / "next")], log)
+    assert found.pid is not None, "and the next comes from one of its own"
+    for each, family in ((liveness, pids), (next_one, read_pids(tmp_path / "next"))):
+        each.close()
+        wait_until_gone(family)
+    found.close()
+
+
+def test_one_that_is_kept_is_passed_by_for_servers_of_another_environment(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork_servers, "SCRIPT", script)
+    log, given = tmp_path / "vllm.log", dict(os.environ) | {"OMP_NUM_THREADS": "2"}
+    with fork_servers.kept(given, log):
+        other = fork_servers.open_fork_server(given | {"OMP_NUM_THREADS": "1"}, log)
+        with other.fork([str(tmp_path / "pids")], log):
+            read_pids(tmp_path / "pids")
+            assert other.pid is not None
+        other.close()
