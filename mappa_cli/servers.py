@@ -189,11 +189,11 @@ def serve(
     from mappa_core.rollout.engines.vllm import fork_server
 
     with ExitStack() as stack:
-        if engines:
-            stack.enter_context(fork_server.kept(settings.logs))
         api_url = stack.enter_context(prefect_server(settings, prefect_port))
         store_uri = stack.enter_context(opened_mlflow(settings))
         pages = stack.enter_context(mlflow_server(settings, store_uri, mlflow_port))
+        if engines:
+            stack.enter_context(fork_server.kept(settings.logs))
         yield {"Prefect": api_url.removesuffix("/api"), "MLflow": pages}
 
 

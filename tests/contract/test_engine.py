@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -38,7 +39,7 @@ from mappa_core.rollout.engines.transformers.engine import TransformersEngine
 from mappa_core.rollout.engines.transformers.vllm_stub import Flags, VllmStub, free_port
 from mappa_core.rollout.engines.vllm.endpoints_engine import EndpointsEngine
 from mappa_core.rollout.engines.vllm.engine import VllmEngine
-from mappa_core.rollout.engines.vllm.fork_server import open_fork_server
+from mappa_core.rollout.engines.vllm.fork_server import kept, open_fork_server
 from mappa_core.rollout.protocols import Engine
 from mappa_core.train.config import LearnerConfig
 from mappa_core.train.learners.torch_learner import TorchLearner
@@ -161,8 +162,10 @@ def bench(
     tiny = request.param.endswith("tiny")
     model = save_tiny_model(directory / "model") if tiny else request.getfixturevalue("real_model")
     tokenizer = ChatTokenizer(model)
-    engine = ENGINES[request.param](model, tokenizer.end_token_ids, directory)
-    with asyncio.Runner() as runner:
+    # The servers come from one that is kept, as by `mappa serve --engines`.
+    keeping = kept(directory / "logs") if request.param == "vllm" else nullcontext()
+    with keeping, asyncio.Runner() as runner:
+        engine = ENGINES[request.param](model, tokenizer.end_token_ids, directory)
         try:
             runner.run(engine.start())
             made = Bench(

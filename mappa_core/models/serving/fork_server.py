@@ -1,9 +1,4 @@
-"""The process that vLLM servers are forked from, as those see it that ask for servers.
-
-prestarted         one for the block, of this command
-kept               one for the block, that later commands find by its socket (`mappa serve`)
-open_fork_server   the first of these that there is, or one of its own
-"""
+"""The process that vLLM servers are forked from, as its parent and other commands see it."""
 
 import json
 import os
@@ -11,7 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from types import MappingProxyType
@@ -139,21 +134,27 @@ def prestarted(environment: Mapping[str, str], log: Path) -> Generator[None]:
 
 @contextmanager
 def kept(environment: Mapping[str, str], log: Path) -> Generator[None]:
-    """Keep one while the block lasts, for commands that log there and have this environment."""
+    """Keep one while the block lasts, for commands that log there and have this environment.
+
+    Another one that was kept there is found no longer.
+    """
     address = _address(log)
     address.parent.mkdir(parents=True, exist_ok=True)
     address.unlink(missing_ok=True)
     fork_server = ForkServer(SCRIPT, environment, log)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        _at(address, listener.bind)
+        address.chmod(0o600)
+        listener.listen()
+        fork_server.start(listener)
+    mine = address.stat().st_ino
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-            _at(address, listener.bind)
-            address.chmod(0o600)
-            listener.listen()
-            fork_server.start(listener)
         yield
     finally:
         fork_server.close()
-        address.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            if address.stat().st_ino == mine:
+                address.unlink()
 
 
 def open_fork_server(environment: Mapping[str, str], log: Path) -> ForkServer:

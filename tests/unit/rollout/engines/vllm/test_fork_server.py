@@ -274,3 +274,20 @@ def test_one_that_is_kept_is_passed_by_for_servers_of_another_environment(
             read_pids(tmp_path / "pids")
             assert other.pid is not None
         other.close()
+
+
+def test_of_two_that_are_kept_the_later_is_found_whatever_becomes_of_the_earlier(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork_servers, "SCRIPT", script)
+    log, given = tmp_path / "vllm.log", dict(os.environ)
+    earlier = fork_servers.kept(given, log)
+    earlier.__enter__()
+    with fork_servers.kept(given, log):
+        earlier.__exit__(None, None, None)
+        found = fork_servers.open_fork_server(given, log)
+        with found.fork([str(tmp_path / "pids")], log):
+            read_pids(tmp_path / "pids")
+            assert found.pid is None
+        found.close()
+    assert not log.with_suffix(".socket").exists()
