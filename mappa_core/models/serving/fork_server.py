@@ -136,7 +136,10 @@ def prestarted(environment: Mapping[str, str], log: Path) -> Generator[None]:
 def kept(environment: Mapping[str, str], log: Path) -> Generator[None]:
     """Keep one while the block lasts, for commands that log there and have this environment.
 
-    Another one that was kept there is found no longer.
+    The block begins when it has imported vLLM. Another one that was kept there is found no longer.
+
+    Raises:
+        EngineError: It ended, or took longer than `KEPT_SECONDS`.
     """
     address = _address(log)
     address.parent.mkdir(parents=True, exist_ok=True)
@@ -149,6 +152,10 @@ def kept(environment: Mapping[str, str], log: Path) -> Generator[None]:
         fork_server.start(listener)
     mine = address.stat().st_ino
     try:
+        answer = _kept(environment, address)
+        if answer is None:
+            raise EngineError(f"what starts vLLM's servers ended: read {log}")
+        answer.close()
         yield
     finally:
         fork_server.close()

@@ -291,3 +291,18 @@ def test_of_two_that_are_kept_the_later_is_found_whatever_becomes_of_the_earlier
             assert found.pid is None
         found.close()
     assert not log.with_suffix(".socket").exists()
+
+
+def test_one_that_cannot_import_is_not_said_to_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, log = tmp_path / "broken.py", tmp_path / "vllm.log"
+    script.write_text("import no_such_package\n")
+    monkeypatch.setattr(fork_servers, "SCRIPT", script)
+    with (
+        pytest.raises(EngineError, match=r"ended: read .*vllm\.log"),
+        fork_servers.kept(dict(os.environ), log),
+    ):
+        raise AssertionError("it is kept")
+    assert "no_such_package" in log.read_text()
+    assert not log.with_suffix(".socket").exists()
