@@ -12,6 +12,7 @@ audit           `mappa audit` of a small run and of a million actions
 audit-worlds    how often the audit is wrong in worlds that it did not make
 estimators      bias of every estimator's gradient against exact ones
 families        how each model family is read, against its own forward
+start           seconds until a second `mappa train` plays, and where they go
 quickstart      what `make train` reaches on held-out problems, for several seeds
 """
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 Bench: TypeAlias = "Callable[[Sequence[str], Settings], BenchReport]"
 NAMES = (
     *("rollout", "orchestration", "cluster", "many-episodes", "learner", "store", "coach"),
-    *("sandbox", "audit", "audit-worlds", "estimators", "families", "quickstart"),
+    *("sandbox", "audit", "audit-worlds", "estimators", "families", "start", "quickstart"),
 )
 """Each is a module here with a function `bench_NAME` of overrides and settings, `-` being `_`."""
 

@@ -1,9 +1,9 @@
 """Shared by commands that read a stored run or start a flow."""
 
-from collections.abc import Collection, Generator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Generator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from importlib import import_module
-from threading import Thread
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -47,20 +47,23 @@ def watched(
     from mappa_cli.printing.progress import TerminalProgress
     from mappa_cli.servers import prefect_server
     from mappa_core.app.checks import check_inputs
-    from mappa_core.rollout.engines import prestarted
+    from mappa_core.app.engine import engine_prestarted
 
-    check_inputs(config, settings, trains=trains, resumes=resumes, despite=despite)
-    here = config.cluster.backend == "none"
-    with prestarted(config.engine, settings.logs) if here else nullcontext():
-        # Torch and transformers take seconds to import, and so does Prefect's server to start.
-        importing = Thread(target=import_module, args=("mappa_core.models.tokenizer",), daemon=True)
-        importing.start()
+    team = check_inputs(config, settings, trains=trains, resumes=resumes, despite=despite)
+    with engine_prestarted(config, settings, team) as begin_servers, ThreadPoolExecutor() as beside:
+        importing = beside.submit(_import_beginning, begin_servers)
         with prefect_server(settings):
-            importing.join()
+            importing.result()
             from mappa_core.app.services import reporting_to
 
             with TerminalProgress(console) as progress, reporting_to(progress):
                 yield progress
+
+
+def _import_beginning(begin_servers: Callable[[], None]) -> None:
+    """Import what takes seconds, as Prefect's server does to start, and begin servers early."""
+    begin_servers()
+    import_module("mappa_core.models.tokenizer")
 
 
 def as_yaml(values: Mapping[str, object]) -> str:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from mappa_core.app.checks import check_inputs, coached_team
 from mappa_core.app.cluster import open_on_ray, open_storage
 from mappa_core.app.config import TrainConfig
-from mappa_core.app.fitting import Despite, server_cache_bytes
+from mappa_core.app.engine import engine_setup
+from mappa_core.app.fitting import Despite
 from mappa_core.app.learning import Learning
 from mappa_core.app.opening import find_model, open_databases
-from mappa_core.app.placement import Placement, experimental, learns_apart, placement
+from mappa_core.app.placement import experimental, learns_apart, placement
 from mappa_core.app.progress import Log, LogProgress, ProgressListener
 from mappa_core.audit.store import AuditStore
 from mappa_core.cluster.storage import Storage
@@ -22,7 +23,6 @@ from mappa_core.coach.opening import open_coaches, start_coaches
 from mappa_core.coach.protocols import Coach
 from mappa_core.core.settings import Settings
 from mappa_core.rollout.engines import start_engine
-from mappa_core.rollout.engines.base import EngineSetup
 from mappa_core.rollout.episode_files import EpisodeFiles, open_files
 from mappa_core.rollout.problems import problem_source
 from mappa_core.rollout.protocols import Engine, ProblemSource, Sandbox, Toolbox
@@ -267,32 +267,6 @@ async def _build(
 async def _import_meanwhile(tracking_uri: str) -> None:
     """Import what a run needs next, while its servers start in processes of their own."""
     import_mlflow(tracking_uri)
-
-
-def engine_setup(
-    config: TrainConfig,
-    settings: Settings,
-    team: Team,
-    model: str,
-    ends: tuple[int, ...],
-    placed: Placement,
-) -> EngineSetup:
-    """Say what a run's engine is opened with, its servers' caches as they were planned."""
-    return EngineSetup(
-        config=config.engine,
-        model=model,
-        name=config.model,
-        agents=tuple(agent.name for agent in team.agents),
-        end_token_ids=ends,
-        work_directory=settings.home / "engine",
-        log_directory=settings.logs,
-        whole_weights=config.learner.weights == "full",
-        lora_rank=config.learner.lora.rank,
-        gpu_cache_bytes=server_cache_bytes(config, settings, len(team.agents), placed),
-        replicas=placed.replicas,
-        devices=placed.servers if any(placed.servers) else (),
-        sleeps=placed.sleeps,
-    )
 
 
 def _say(notice: str | None, tell: Callable[[str], None]) -> None:

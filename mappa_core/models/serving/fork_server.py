@@ -86,7 +86,8 @@ class ForkServer:
                 "arguments": list(arguments),
                 "directory": str(Path.cwd()),
                 "log": str(log),
-                "variables": dict(variables),
+                # Two shells of one machine often differ in it.
+                "variables": {"PATH": self.environment.get("PATH", os.defpath), **variables},
             }
         )
         ours, theirs = socket.socketpair()
@@ -120,13 +121,13 @@ class ForkServer:
 
 
 @contextmanager
-def prestarted(environment: Mapping[str, str], log: Path) -> Generator[None]:
+def prestarted(environment: Mapping[str, str], log: Path) -> Generator[ForkServer]:
     """Import vLLM in the process that servers are forked from, for those started inside."""
     fork_server = _found_or_new(environment, log)
     fork_server.start()
     token = _prestarted.set(fork_server)
     try:
-        yield
+        yield fork_server
     finally:
         _prestarted.reset(token)
         fork_server.close()
@@ -135,6 +136,8 @@ def prestarted(environment: Mapping[str, str], log: Path) -> Generator[None]:
 @contextmanager
 def kept(environment: Mapping[str, str], log: Path) -> Generator[None]:
     """Keep one while the block lasts, for commands that log there and have this environment.
+
+    They may have another PATH.
 
     The block begins when it has imported vLLM. Another one that was kept there is found no longer.
 

@@ -5,7 +5,7 @@
 Importing vLLM takes a core ten seconds, and a server does it twice: for itself and for its engine.
 Forked servers start with all of it in memory, and share that memory. Who connects to LISTENER, a
 socket's number, may ask as well, if its first packet, the environment that its servers are to have,
-has all that is in this process's: it is answered "yes", or "no".
+has all that is in this process's, but for PATH: it is answered "yes", or "no".
 
 A request is one packet: {"arguments": [...], "directory": PATH, "log": PATH, "variables": {...}}
 and, with it, one end of a socket pair. The server runs in that directory; the variables are set in
@@ -42,8 +42,8 @@ _LATER = (
     *("uvicorn.protocols.websockets.auto", "uvicorn.protocols.http.auto"),
 )
 """What every server and its engine on a CPU would import once they are forked."""
-ENVIRONMENT = dict(os.environ)
-"""As it was given: libraries add to it."""
+_needed = {name: value for name, value in os.environ.items() if name != "PATH"}
+"""Of the environment as it was given, to which libraries add, what has to be in a server's."""
 
 
 def serve_requests(listening: str | None = None) -> list[str] | None:
@@ -103,7 +103,7 @@ def _accepted(listener: socket.socket) -> list[socket.socket]:
     asks.settimeout(GRACE_SECONDS)
     packet, _ = _packet(asks)
     asks.settimeout(None)
-    fits = bool(packet) and ENVIRONMENT.items() <= json.loads(packet).items()
+    fits = bool(packet) and _needed.items() <= json.loads(packet).items()
     with contextlib.suppress(OSError):
         asks.send(b"yes" if fits else b"no")
     if fits:

@@ -106,17 +106,26 @@ class Server(OwnServer):
         return self._directory / "socket"
 
     async def start(self, seconds: float) -> None:
-        """Start the process and wait until it answers.
+        """Start the process, unless it was begun, and wait until it answers.
 
         Raises:
             EngineError: It ended early or took longer than `seconds`; the message names the log.
         """
-        self._open(Path(tempfile.mkdtemp(prefix="mappa-vllm-")))
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        arguments = (*self._arguments, "--uds", str(self.address))
-        variables = {**_sockets_in(self.address.parent), **self._variables}
-        self._liveness = self._fork_server.fork(arguments, self.log, variables)
-        await self._until_healthy(self._liveness, seconds)
+        await self._until_healthy(self.begin(), seconds)
+
+    def begin(self) -> socket.socket:
+        """Start the process, if there is none; returns what shows that it lives.
+
+        Raises:
+            EngineError: What it is forked from has ended; the message names the log.
+        """
+        if self._liveness is None:
+            self._open(Path(tempfile.mkdtemp(prefix="mappa-vllm-")))
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            arguments = (*self._arguments, "--uds", str(self.address))
+            variables = {**_sockets_in(self.address.parent), **self._variables}
+            self._liveness = self._fork_server.fork(arguments, self.log, variables)
+        return self._liveness
 
     def _open(self, directory: Path) -> None:
         """Be the client of the socket in `directory`."""
@@ -142,8 +151,7 @@ class Server(OwnServer):
         """End the process and all it started; safe to call twice, or before `start`."""
         # Forgotten before anything is waited for: cancelled here, it is stopped all the same.
         client = self._forgotten()
-        liveness, self._liveness = self._liveness, None
-        directory, self._directory = self._directory, None
+        liveness, directory = self._given_up()
         try:
             if liveness is not None:
                 await asyncio.to_thread(_end, liveness)
@@ -152,6 +160,19 @@ class Server(OwnServer):
         finally:
             if directory is not None:
                 shutil.rmtree(directory, ignore_errors=True)
+
+    def abandon(self) -> None:
+        """End the process of a server that was begun and never asked anything."""
+        liveness, directory = self._given_up()
+        if liveness is not None:
+            _end(liveness)
+        if directory is not None:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def _given_up(self) -> tuple[socket.socket | None, Path | None]:
+        liveness, self._liveness = self._liveness, None
+        directory, self._directory = self._directory, None
+        return liveness, directory
 
 
 class Servers(Protocol):
@@ -185,15 +206,27 @@ class ForkedServers:
     def __init__(self, fork_server: ForkServer, devices: Sequence[tuple[str, ...]] = ()) -> None:
         """Give each server its GPUs, by their names; none: those that this process sees."""
         self._fork_server, self._devices = fork_server, devices
+        self._begun: dict[tuple[int, tuple[str, ...], Path], Server] = {}
+
+    def begin(self, number: int, arguments: Sequence[str], log: Path) -> None:
+        """Start the `number`-th server before it is opened; raises as `Server.begin`."""
+        server = self.open(number, arguments, log)
+        server.begin()
+        self._begun[number, tuple(arguments), log] = server
 
     def open(self, number: int, arguments: Sequence[str], log: Path) -> Server:
-        """Prepare the `number`-th server, from 0."""
+        """Prepare the `number`-th server, from 0, or give the one that was begun like this."""
+        begun = self._begun.pop((number, tuple(arguments), log), None)
+        if begun is not None:
+            return begun
         gpus = self._devices[number] if self._devices else ()
         seen = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
         return Server(self._fork_server, arguments, log, variables=seen)
 
     def close(self) -> None:
-        """Let the process end."""
+        """Let the process end, and what was begun and nobody opened."""
+        while self._begun:
+            self._begun.popitem()[1].abandon()
         self._fork_server.close()
 
 

@@ -1,16 +1,20 @@
 """Engines sample actions from the agents' weights; one table says which there are."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeAlias
 
 from mappa_core.core.errors import ConfigError
 from mappa_core.rollout.config import EngineConfig
 from mappa_core.rollout.engines.base import EngineSetup, serves_whole_models
 from mappa_core.rollout.protocols import Engine
+
+Begin: TypeAlias = Callable[[EngineSetup], None]
+"""Begins what an engine is made of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +26,7 @@ class EngineKind:
     takes_sent_weights: bool = False
     """Whether weights can reach it through a GPU's memory (`engine.weight_sync`)."""
     prestart: str | None = None
-    """The module whose `prestarted(config, log_directory)` begins what takes longest."""
+    """The module whose `prestarted(config, log_directory)` begins what takes longest, as below."""
 
 
 ENGINES: Mapping[str, EngineKind] = MappingProxyType(
@@ -37,14 +41,17 @@ ENGINES: Mapping[str, EngineKind] = MappingProxyType(
 
 
 @contextmanager
-def prestarted(config: EngineConfig, log_directory: Path) -> Generator[None]:
-    """Begin what takes longest in starting the engine while other services are opened."""
+def prestarted(config: EngineConfig, log_directory: Path) -> Generator[Begin]:
+    """Begin what takes longest in starting the engine while other services are opened.
+
+    Gives what begins the rest, once the setup is known; the engine that is opened inside takes it.
+    """
     prestart = ENGINES[config.backend].prestart
     if prestart is None:
-        yield
+        yield lambda _: None
         return
-    with import_module(f"{__name__}.{prestart}").prestarted(config, log_directory):
-        yield
+    with import_module(f"{__name__}.{prestart}").prestarted(config, log_directory) as begin:
+        yield begin
 
 
 def check_engine(config: EngineConfig, *, whole_weights: bool) -> None:

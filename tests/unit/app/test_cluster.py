@@ -9,11 +9,12 @@ from pydantic import ValidationError
 
 from mappa_core.app.cluster import OnRay, device_in, placed_in, request
 from mappa_core.app.config import TrainConfig
+from mappa_core.app.engine import engine_setup
 from mappa_core.app.placement import experimental, placement
-from mappa_core.app.services import engine_setup
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
-from mappa_core.rollout.engines.vllm.engine import server_flags, turns
+from mappa_core.rollout.engines.vllm.command import server_flags
+from mappa_core.rollout.engines.vllm.engine import turns
 from mappa_core.rollout.teams import load_team
 
 RAY = {"cluster": {"backend": "ray", "cpus": 2}}

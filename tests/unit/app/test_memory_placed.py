@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from mappa_core.app.config import TrainConfig
+from mappa_core.app.engine import engine_setup
 from mappa_core.app.fitting import check_memory
 from mappa_core.app.memory import (
     plan_cluster,
@@ -17,13 +18,12 @@ from mappa_core.app.memory import (
     shared_cache_bytes,
 )
 from mappa_core.app.placement import placed_on
-from mappa_core.app.services import engine_setup
 from mappa_core.cluster.config import ClusterConfig
 from mappa_core.coach.config import CoachConfig
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
 from mappa_core.models.shape import QWEN3_4B, QWEN3_14B, QWEN3_32B, ModelShape
-from mappa_core.rollout.engines.vllm.engine import server_flags
+from mappa_core.rollout.engines.vllm.command import server_flags
 from mappa_core.rollout.teams import load_team
 from mappa_core.train.memory_items import GB
 from mappa_core.train.memory_plan import MemoryPlan

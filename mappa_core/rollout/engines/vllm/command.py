@@ -1,11 +1,13 @@
-"""The command line of an engine's vLLM server, with the reason for each flag."""
+"""The command lines of an engine's vLLM servers, with the reason for each flag."""
 
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 from mappa_core.models.device import resolve_dtype
 from mappa_core.models.serving.command import cpu_arguments
 from mappa_core.rollout.config import EngineConfig
+from mappa_core.rollout.engines.base import EngineSetup, serves_whole_models
 
 BASE = "base"
 """The name the base (or merged) weights are served under."""
@@ -15,6 +17,49 @@ SEQUENCES = 64
 STREAM_TOKENS = 32
 """In one part of an answer: often enough to see that it comes, and not a message for each."""
 _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+
+
+class Opening(NamedTuple):
+    """What one server is opened with."""
+
+    number: int
+    """From 0: all kinds of the first replica, then those of the second."""
+    arguments: tuple[str, ...]
+    log: Path
+
+
+def openings(setup: EngineSetup, device: str) -> list[Opening]:
+    """List what the servers of an engine on `device` are opened with."""
+    names, flags = kinds(setup, device), server_flags(setup, device)
+    found: list[Opening] = []
+    for number in range(len(setup.devices) or len(names) * setup.replicas):
+        replica, kind = divmod(number, len(names))
+        name = f"{names[kind]}-{replica}" if setup.replicas > 1 else names[kind]
+        found.append(Opening(number, flags, setup.log_directory / f"vllm-{name}.log"))
+    return found
+
+
+def kinds(setup: EngineSetup, device: str) -> tuple[str, ...]:
+    """Name the servers of one replica: one for each agent, or one for all agents' adapters."""
+    merged = serves_whole_models(setup.config, device, whole_weights=setup.whole_weights)
+    return setup.agents if merged else ("adapters",)
+
+
+def server_flags(setup: EngineSetup, device: str) -> tuple[str, ...]:
+    """List what each server of an engine on `device` is started with."""
+    merged = serves_whole_models(setup.config, device, whole_weights=setup.whole_weights)
+    used = [gpu for gpus in setup.devices for gpu in gpus]
+    flags = arguments(
+        setup.model,
+        setup.config,
+        device=device,
+        servers=max(map(used.count, used), default=len(setup.agents) if merged else 1),
+        gpu_cache_bytes=setup.gpu_cache_bytes,
+        sleeps=setup.sleeps,
+    )
+    if merged:
+        return flags
+    return flags + adapter_arguments(len(setup.agents), setup.lora_rank)
 
 
 def arguments(

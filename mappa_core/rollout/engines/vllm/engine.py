@@ -10,11 +10,11 @@ from mappa_core.core.concurrency import all_ended
 from mappa_core.core.errors import EngineError
 from mappa_core.core.records.episodes import Completion, GenerationRequest, PolicyVersion
 from mappa_core.models.device import resolve_device, resolve_dtype
-from mappa_core.models.serving.server import ForkedServers, Servers
+from mappa_core.models.serving.server import Servers
 from mappa_core.rollout.engines.base import EngineSetup, serves_whole_models
 from mappa_core.rollout.engines.vllm import command
 from mappa_core.rollout.engines.vllm.endpoints_engine import EndpointsEngine
-from mappa_core.rollout.engines.vllm.fork_server import open_fork_server
+from mappa_core.rollout.engines.vllm.fork_server import open_servers
 from mappa_core.rollout.engines.vllm.managed_server import ManagedServer
 from mappa_core.rollout.engines.vllm.replicas import Balance
 from mappa_core.rollout.engines.vllm.waves import WaveScheduler
@@ -36,15 +36,12 @@ class VllmEngine:
         config, agents = setup.config, setup.agents
         device = setup.device or resolve_device(config.device)
         merged = serves_whole_models(config, device, whole_weights=setup.whole_weights)
-        names = agents if merged else ("adapters",)
-        flags = server_flags(setup, device)
+        names = command.kinds(setup, device)
         loader = _whole_model_loader(setup, device) if merged else AdapterLoader()
         gpus = setup.devices or ((),) * (len(names) * setup.replicas)
 
-        def managed(number: int) -> ManagedServer:
-            replica, kind = divmod(number, len(names))
-            name = f"{names[kind]}-{replica}" if setup.replicas > 1 else names[kind]
-            server = servers.open(number, flags, setup.log_directory / f"vllm-{name}.log")
+        def managed(opening: command.Opening) -> ManagedServer:
+            server = servers.open(*opening)
             return ManagedServer(server, loader, end_token_ids=setup.end_token_ids, config=config)
 
         self.setup = setup
@@ -52,7 +49,7 @@ class VllmEngine:
         self._source = servers
         # vLLM's sleep mode is for GPUs only.
         self._sleeps = setup.sleeps and device != "cpu"
-        self._servers = tuple(map(managed, range(len(gpus))))
+        self._servers = tuple(map(managed, command.openings(setup, device)))
         self._turns = turns(gpus, on_gpu=device != "cpu")
         self._waves = WaveScheduler() if device == "cpu" and len(names) > 1 else None
         # Replicas of one agent's server, or of the one server that all agents share.
@@ -113,23 +110,6 @@ class VllmEngine:
         return serving
 
 
-def server_flags(setup: EngineSetup, device: str) -> tuple[str, ...]:
-    """List what each server of an engine on `device` is started with."""
-    merged = serves_whole_models(setup.config, device, whole_weights=setup.whole_weights)
-    used = [gpu for gpus in setup.devices for gpu in gpus]
-    flags = command.arguments(
-        setup.model,
-        setup.config,
-        device=device,
-        servers=max(map(used.count, used), default=len(setup.agents) if merged else 1),
-        gpu_cache_bytes=setup.gpu_cache_bytes,
-        sleeps=setup.sleeps,
-    )
-    if merged:
-        return flags
-    return flags + command.adapter_arguments(len(setup.agents), setup.lora_rank)
-
-
 class Startable(Protocol):
     """A server that is not up yet."""
 
@@ -175,8 +155,4 @@ def open_engine(setup: EngineSetup) -> VllmEngine | EndpointsEngine:
     """The engine, not started yet: on its own servers, or on those of `engine.urls`."""
     if setup.config.urls:
         return EndpointsEngine(setup)
-    servers = setup.servers
-    if servers is None:
-        fork_server = open_fork_server(setup.config, setup.log_directory)
-        servers = ForkedServers(fork_server, setup.devices)
-    return VllmEngine(setup, servers)
+    return VllmEngine(setup, open_servers(setup) if setup.servers is None else setup.servers)

@@ -16,7 +16,7 @@ from mappa_core.core.records.episodes import GenerationRequest
 from mappa_core.models.device import resolve_device
 from mappa_core.models.serving.command import environment
 from mappa_core.rollout.engines.base import EngineSetup, sampling_within
-from mappa_core.rollout.engines.vllm.engine import server_flags
+from mappa_core.rollout.engines.vllm.command import server_flags
 
 _SCRIPT = Path(__file__).with_name("plain_script.py")
 

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,11 @@ import pytest
 from mappa_core.core.errors import EngineError
 from mappa_core.models.serving import fork_server as fork_servers
 from mappa_core.models.serving.fork_server import NOTHING, ForkServer
-from mappa_core.models.serving.server import Server
+from mappa_core.models.serving.server import ForkedServers, Server
+from mappa_core.rollout.config import EngineConfig
+from mappa_core.rollout.engines.base import EngineSetup
+from mappa_core.rollout.engines.vllm import command
+from mappa_core.rollout.engines.vllm import fork_server as engine_fork_server
 
 # In the place of vLLM: starts a child of its own, as vLLM does, and writes down both process ids.
 FAMILY = """
@@ -30,7 +35,7 @@ arguments = serve_requests(*sys.argv[1:])
 if arguments is None:
     sys.exit(7)
 print("a server with", *arguments, *os.environ.get("CUDA_VISIBLE_DEVICES", ""), flush=True)
-if len(arguments) > 1:
+if len(arguments) > 1 and arguments[1].isdecimal():
     sys.exit(int(arguments[1]))
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 with open(arguments[0] + ".part", "w") as file:
@@ -213,7 +218,7 @@ def many_files() -> Generator[None]:
 @pytest.mark.usefixtures("many_files")
 def test_an_end_is_noticed_however_many_files_are_open(script: Path, tmp_path: Path) -> None:
     fork_server = Crowded(script, os.environ, tmp_path / "vllm.log")
-    server = Server(fork_server, ("3",), tmp_path / "vllm-solver.log")
+    server = Server(fork_server, ("x", "3"), tmp_path / "vllm-solver.log")
     with pytest.raises(EngineError, match="ended while starting"):
         asyncio.run(server.start(60))
     asyncio.run(server.stop())
@@ -232,6 +237,77 @@ def test_servers_come_from_the_prestarted_one_whatever_libraries_set_since(
         assert later is early
         other = fork_servers.open_fork_server({"OMP_NUM_THREADS": "1"}, log)
         assert other is not early
+
+
+def test_a_server_that_was_begun_is_the_one_that_is_opened(script: Path, tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    with a_fork_server(script, tmp_path / "vllm.log") as fork_server:
+        servers = ForkedServers(fork_server)
+        for name in ("first", "second"):
+            servers.begin(0 if name == "first" else 1, (str(tmp_path / name),), log)
+        pids, unopened = read_pids(tmp_path / "first"), read_pids(tmp_path / "second")
+        opened = servers.open(0, [str(tmp_path / "first")], log)
+        begun = opened.begin()
+        assert opened.begin() is begun, "it runs already"
+        with pytest.raises(EngineError, match="not running"):
+            _ = servers.open(0, (str(tmp_path / "first"),), log).address
+        with pytest.raises(EngineError, match="not running"):
+            _ = servers.open(1, ("something", "else"), log).address
+
+        servers.close()
+        wait_until_gone(unopened)
+        assert all(map(alive, pids)), "who opened a server ends it"
+        folder = opened.address.parent
+        asyncio.run(opened.stop())
+        wait_until_gone(pids)
+        assert not folder.exists()
+
+
+def test_an_engine_that_is_opened_inside_takes_the_servers_that_were_begun(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork_servers, "SCRIPT", script)
+    monkeypatch.chdir(tmp_path)
+    setup = EngineSetup(
+        config=EngineConfig(device="cpu", dtype="float32"),
+        model=str(tmp_path / "pids"),
+        agents=("a", "b"),
+        end_token_ids=(),
+        work_directory=tmp_path,
+        log_directory=tmp_path,
+    )
+    with engine_fork_server.prestarted(setup.config, tmp_path) as begin:
+        begin(setup)
+        servers = engine_fork_server.open_servers(setup)
+        later = replace(setup, end_token_ids=(2,))
+        opened = [servers.open(*each) for each in command.openings(later, "cpu")]
+        folders = [each.address.parent for each in opened]
+        assert len(set(folders)) == 2, "both run"
+        other = engine_fork_server.open_servers(setup)
+        assert other is not servers, "another engine has its own"
+    assert all(folder.exists() for folder in folders), "the engine ends its servers"
+    for each in opened:
+        each.abandon()
+    assert not any(folder.exists() for folder in folders)
+
+
+def test_servers_on_a_gpu_and_servers_that_run_already_are_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_fork_server, "resolve_device", lambda _: "cuda")
+    monkeypatch.setattr(ForkServer, "start", lambda _: None)
+    monkeypatch.setattr(ForkServer, "fork", lambda *_: pytest.fail("a server was begun"))
+    for config in (EngineConfig(), EngineConfig(urls=("http://there",))):
+        setup = EngineSetup(
+            config=config,
+            model="m",
+            agents=("a",),
+            end_token_ids=(),
+            work_directory=tmp_path,
+            log_directory=tmp_path,
+        )
+        with engine_fork_server.prestarted(config, tmp_path) as begin:
+            begin(setup)
 
 
 @pytest.mark.parametrize("depth", [1, 120])
@@ -269,6 +345,11 @@ def test_one_that_is_kept_is_passed_by_for_servers_of_another_environment(
     monkeypatch.setattr(fork_servers, "SCRIPT", script)
     log, given = tmp_path / "vllm.log", dict(os.environ) | {"OMP_NUM_THREADS": "2"}
     with fork_servers.kept(given, log):
+        here = fork_servers.open_fork_server(given | {"PATH": "/elsewhere"}, log)
+        with here.fork([str(tmp_path / "here")], log):
+            _, child, _ = read_pids(tmp_path / "here")
+            assert here.pid is None, "shells differ in it"
+            assert b"\0PATH=/elsewhere\0" in Path(f"/proc/{child}/environ").read_bytes()
         other = fork_servers.open_fork_server(given | {"OMP_NUM_THREADS": "1"}, log)
         with other.fork([str(tmp_path / "pids")], log):
             read_pids(tmp_path / "pids")

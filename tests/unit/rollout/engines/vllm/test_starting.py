@@ -11,7 +11,8 @@ import pytest
 from mappa_core.core.errors import EngineError
 from mappa_core.rollout.config import EngineConfig
 from mappa_core.rollout.engines.base import EngineSetup
-from mappa_core.rollout.engines.vllm.engine import VllmEngine, server_flags, start_all, turns
+from mappa_core.rollout.engines.vllm.command import server_flags
+from mappa_core.rollout.engines.vllm.engine import VllmEngine, start_all, turns
 from tests.unit.rollout.engines.vllm.test_managed_server import ServerInMemory
 
 
