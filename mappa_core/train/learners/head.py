@@ -15,7 +15,12 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from mappa_core.core.errors import LearnerError
-from mappa_core.train.token_logprobs import TokenLogprobs, capped_logprobs, token_logprobs
+from mappa_core.train.token_logprobs import (
+    TokenLogprobs,
+    WeightGradient,
+    capped_logprobs,
+    token_logprobs,
+)
 
 LINEAR = 1e-6
 """Largest deviation from a multiple, over the largest logit, at which logits are taken for one."""
@@ -45,8 +50,8 @@ class OutputHead:
     """Of the logits, where nothing else is done to them; None where more is."""
     products: torch.dtype = torch.float32
     """Type of the quick way's products that are of the gradient alone; logits are float32."""
-    rounded: Tensor | None = None
-    """The output layer's weight in that type: a copy kept on a CPU, where it is frozen."""
+    gradient: WeightGradient | None = None
+    """Takes that of a trained output layer, where the quick way is taken; None for autograd."""
 
     def read(
         self, states: Tensor, rows: Tensor, token_ids: Tensor, temperature: float
@@ -59,10 +64,9 @@ class OutputHead:
         if self.factor is not None and cast(Tensor | None, layer.bias) is None:
             # Logits times the factor over the temperature: both are one temperature.
             one = temperature / self.factor
-            rounded = self.rounded
-            if rounded is None:
-                rounded = layer.weight.detach().to(self.products)
-            return token_logprobs(states, layer.weight, rows, token_ids, one, rounded)
+            return token_logprobs(
+                states, layer.weight, rows, token_ids, one, self.products, self.gradient
+            )
 
         def logits_of(hidden: Tensor) -> Tensor:
             return self._logits(hidden) / temperature
@@ -110,10 +114,7 @@ def head_of(base: PreTrainedModel, products: torch.dtype = torch.float32) -> Out
     with torch.no_grad(), rounds:
         token = torch.zeros((1, 1), dtype=torch.int64, device=base.device)
         decoded = decoder_of(base)(input_ids=token, use_cache=False)
-        weight = cast(torch.nn.Linear, layer).weight
-        frozen = base.device.type == "cpu" and not weight.requires_grad
-        kept = weight.to(products) if frozen and weight.dtype is not products else None
-        head = OutputHead(base=base, decoded=decoded, factor=None, products=products, rounded=kept)
+        head = OutputHead(base=base, decoded=decoded, factor=None, products=products)
         return replace(head, factor=_factor(head))
 
 

@@ -31,6 +31,8 @@ def build(
         lr=rate,
         betas=learner.betas,
         weight_decay=learner.weight_decay,
+        # In one pass over each tensor: the others make two more as large as the largest.
+        fused=all(parameter.device.type == "cpu" for parameter in parameters.values()),
     )
     for name, parameter in parameters.items() if state else ():
         moments = {moment: state[f"{moment}.{name}"] for moment in MOMENTS}

@@ -3,6 +3,10 @@
 Half of a pass's operations are too small for several cores, or wait until all of them are done, so
 a pass takes one core and a half of two. Two passes that have a core each take both.
 
+The largest come first. What is freed then has room for what comes after, where passes in any order
+leave memory in pieces; and two of one size, whose sums are added in order, do not wait for each
+other.
+
 Each pass adds its gradients to the parameters' `.grad`, parameter by parameter, after the passes
 before it: floating-point sums depend on their order, and an update repeats to the bit.
 """
@@ -47,14 +51,27 @@ class Passes:
             for parameter in parameters:
                 self._order.follow(parameter)
 
+    @property
+    def number(self) -> int:
+        """Say which of the passes at once this thread computes, from 0; -1 where it is alone."""
+        return self._order.number
+
+    @contextmanager
+    def in_order(self, key: object) -> Generator[None]:
+        """Enter a pass's block of this key after those of the passes before have been left."""
+        self._order.wait(id(key))
+        yield
+        self._order.done(id(key))
+
     def run(self, work: Callable[[T], R], parts: Sequence[T], size: Callable[[T], int]) -> list[R]:
-        """Give what `work` makes of each part, of `size` tokens; those that run alone first.
+        """Give what `work` makes of each part, of `size` tokens, those of the largest first.
 
         Raises what one of them raised, when all have ended.
         """
         share = self._budget // self.at_once
+        parts = sorted(parts, key=size, reverse=True)
         alone = [part for part in parts if size(part) > share]
-        beside = [part for part in parts if size(part) <= share]
+        beside = parts[len(alone) :]
         if self._threads < AT_ONCE or len(beside) == 1:
             return [work(part) for part in (*alone, *beside)]
         return [*map(work, alone), *self._at_once(work, beside)]
@@ -79,32 +96,46 @@ class _Order:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._added: dict[int, set[int]] = {}
-        """Of each pass that has not ended: the parameters that it has added to, by their ids."""
+        """Of each pass that has not ended: what it has added to, by its id."""
         self._mine = threading.local()
         """With the number of the pass that a thread computes, where others run beside it."""
 
+    @property
+    def number(self) -> int:
+        """Give the pass of this thread; -1 where it is alone."""
+        return getattr(self._mine, "number", -1)
+
     def follow(self, parameter: torch.nn.Parameter) -> None:
         """Have every pass wait for its turn at this parameter."""
+        key = id(parameter)
 
         def before(_: Tensor) -> None:
-            number = getattr(self._mine, "number", 0)
-            with self._changed:
-                self._changed.wait_for(lambda: self._is_turn(number, id(parameter)))
+            self.wait(key)
 
         def after(_: Tensor) -> None:
-            with self._changed:
-                self._added.get(getattr(self._mine, "number", -1), set[int]()).add(id(parameter))
-                self._changed.notify_all()
+            self.done(key)
 
         parameter.register_hook(before)
         parameter.register_post_accumulate_grad_hook(after)
+
+    def wait(self, key: int) -> None:
+        """Wait until the passes before this thread's have added to what has this id."""
+        number = self.number
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_turn(number, key))
+
+    def done(self, key: int) -> None:
+        """Let the passes after this thread's add to it."""
+        with self._changed:
+            self._added.get(self.number, set[int]()).add(key)
+            self._changed.notify_all()
 
     def open(self, passes: int) -> None:
         """Expect so many."""
         self._added = {number: set() for number in range(passes)}
 
-    def _is_turn(self, number: int, parameter: int) -> bool:
-        return all(parameter in added for other, added in self._added.items() if other < number)
+    def _is_turn(self, number: int, key: int) -> bool:
+        return all(key in added for other, added in self._added.items() if other < number)
 
     @contextmanager
     def turn(self, number: int) -> Generator[None]:
@@ -113,6 +144,7 @@ class _Order:
         try:
             yield
         finally:
+            del self._mine.number
             with self._changed:
                 del self._added[number]
                 self._changed.notify_all()

@@ -6,62 +6,77 @@ Under autocast every pass rounds all weights anew, and keeps its copy of them fo
 all passes of an optimizer step share one.
 """
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable
 from contextlib import contextmanager
-from typing import Any, cast
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mappa_core.train.learners.shared_rows import rows_of
+from mappa_core.train.learners.fused_linear import GatedMlp, gated, linear, product_onto
 
 
-class _RoundedLinear(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401
-        states: Tensor,
-        rows: Tensor,
-        rounded: Tensor,
-        _weight: Tensor,
-        bias: Tensor | None,
-    ) -> Tensor:
-        ctx.save_for_backward(rows, rounded)
-        ctx.shape = states.shape
-        mapped = functional.linear(rows, rounded, None if bias is None else bias.to(rows.dtype))
-        return mapped.view(*states.shape[:-1], -1)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounded:
+    """A trained linear layer, and its weight in the type of the products."""
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        rows, rounded = ctx.saved_tensors
-        of_mapped = gradients[0].reshape(-1, len(rounded))
-        of_states = None
-        if ctx.needs_input_grad[0]:
-            of_states = (of_mapped @ rounded).view(ctx.shape)
-        of_bias = of_mapped.sum(0) if ctx.needs_input_grad[4] else None
-        return of_states, None, None, of_mapped.T @ rows, of_bias
+    weight: Tensor
+    """r(W), (O, I)."""
+    trained: tuple[Tensor, ...]
+    """W, and b where there is one."""
+
+    def rounded(self) -> "Rounded":
+        """Give it as it is."""
+        return self
+
+    def map(self, rows: Tensor) -> tuple[Tensor, None]:
+        """Map (N, I) to (N, O)."""
+        bias = [each.to(rows.dtype) for each in self.trained[1:]]
+        return functional.linear(rows, self.weight, *bias), None
+
+    def gradients(
+        self, of_mapped: Tensor, rows: Tensor, kept: Tensor | None
+    ) -> tuple[tuple[Tensor, ...], None]:
+        """Give the gradients of W and b."""
+        del kept
+        of_bias = [of_mapped.sum(0) for _ in self.trained[1:]]
+        return (of_mapped.T @ rows, *of_bias), None
+
+    def of_rows(self, of_mapped: Tensor, kept: Tensor | None, onto: Tensor | None = None) -> Tensor:
+        """Give the gradient of x, (N, I)."""
+        del kept
+        return product_onto(of_mapped, self.weight, onto)
 
 
 @contextmanager
-def weights_rounded(layers: Iterable[torch.nn.Linear]) -> Generator[None]:
-    """Inside, the layers compute so, of their weights as they are now."""
-    layers = tuple(layers)
-    for layer in layers:
-        layer.forward = _forward(layer)  # pyright: ignore[reportAttributeAccessIssue]
+def weights_rounded(
+    layers: Iterable[torch.nn.Linear], mlps: Collection[GatedMlp] = ()
+) -> Generator[None]:
+    """Inside, the layers compute so, of their weights as they are now; MLPs of them as one."""
+    rounded: dict[torch.nn.Module, Rounded] = {layer: _rounded(layer) for layer in layers}
+    computed: dict[torch.nn.Module, Callable[[Tensor], Tensor]] = {
+        layer: _alone(each) for layer, each in rounded.items()
+    }
+    computed |= {one.mlp: _together([rounded[layer] for layer in one[1:]]) for one in mlps}
+    for module, forward in computed.items():
+        module.forward = forward
     try:
         yield
     finally:
-        for layer in layers:
-            del layer.forward
+        for module in computed:
+            del module.forward
 
 
-def _forward(layer: torch.nn.Linear) -> Callable[[Tensor], Tensor]:
-    rounded = layer.weight.detach().bfloat16()
+def _rounded(layer: torch.nn.Linear) -> Rounded:
+    trained = tuple(layer.parameters(recurse=False))
+    return Rounded(weight=layer.weight.detach().bfloat16(), trained=trained)
 
-    def forward(states: Tensor) -> Tensor:
-        rows = rows_of(states, rounded.dtype)
-        mapped = _RoundedLinear.apply(states, rows, rounded, layer.weight, layer.bias)
-        return cast(Tensor, mapped)
 
-    return forward
+def _alone(layer: Rounded) -> Callable[[Tensor], Tensor]:
+    return lambda states: linear(states, layer)
+
+
+def _together(layers: Iterable[Rounded]) -> Callable[[Tensor], Tensor]:
+    gate, up, down = layers
+    return lambda states: gated(states, gate, up, down)

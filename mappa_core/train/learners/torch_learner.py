@@ -26,6 +26,8 @@ from mappa_core.train.clipped_objective import loss_of
 from mappa_core.train.config import AlgorithmConfig, LearnerConfig
 from mappa_core.train.learners import memory, model, optimizer
 from mappa_core.train.learners.checkpoint_learner import CheckpointLearner, UpdateJob, UpdateResult
+from mappa_core.train.learners.embedding import sum_gradients
+from mappa_core.train.learners.fused_linear import gated_mlps
 from mappa_core.train.learners.passes import Passes
 from mappa_core.train.learners.rounded_linear import weights_rounded
 from mappa_core.train.learners.self_check import choose_reading
@@ -60,6 +62,7 @@ class TorchLearner(CheckpointLearner):
         self._parameters = model.trained_parameters(self._model)
         reading = choose_reading(model.inner(self._model), config)
         self._rounded = model.layers_to_round(self._model, reading.products)
+        self._gated = gated_mlps(self._model, lambda layer: layer in self._rounded)
         on_gpu = reading.base.device.type != "cpu"
         self.passes = Passes(
             self._parameters.values(),
@@ -67,7 +70,9 @@ class TorchLearner(CheckpointLearner):
             budget_tokens=config.micro_batch_tokens,
         )
         """What computes an update's micro-batches."""
-        self._reading = replace(reading, at_once=self.passes.at_once)
+        self._embedding = None if on_gpu else sum_gradients(model.inner(self._model), self.passes)
+        head = replace(reading.head, gradient=self._embedding)
+        self._reading = replace(reading, at_once=self.passes.at_once, head=head)
         # There is one model in memory, so callers wait for each other; and in one thread, because
         # the C library keeps what each thread has freed for that thread: three updates in three
         # threads held 15 GB where one thread holds 5.
@@ -107,17 +112,27 @@ class TorchLearner(CheckpointLearner):
 
     def _update(self, job: UpdateJob) -> UpdateResult:
         started = time.monotonic()
-        adamw = self._restore(job)
+        model.restore(self._model, self._base, job.policy, job.seed)
+        adamw: torch.optim.AdamW | None = None
+
+        def step() -> None:
+            nonlocal adamw
+            adamw = adamw or self._optimizer(job)
+            adamw.step()
+
         with memory.measured(model.inner(self._model).device, at_rest=self._at_rest) as peak:
             steps = optimizer_steps(
-                job, self._config, logprobs=self._read, backward=self._backward, step=adamw.step
+                job, self._config, logprobs=self._read, backward=self._backward, step=step
             )
-        adamw.zero_grad(set_to_none=True)
+        for parameter in self._parameters.values():
+            parameter.grad = None
         metrics = steps.metrics(job.samples, time.monotonic() - started) | peak.metrics()
-        metrics["learning_rate"] = adamw.param_groups[0]["lr"]
+        metrics["learning_rate"] = self._rate(job)
         metrics["read_padded"] = float(self._reading.way == "padded")
         if steps.skipped is not None:
-            adamw = self._restore(job)
+            model.restore(self._model, self._base, job.policy, job.seed)
+        if adamw is None or steps.skipped is not None:
+            adamw = self._optimizer(job)
         saved = checkpoints.write(
             Path(job.directory),
             model.config(self._model, job.policy.base_model),
@@ -143,9 +158,11 @@ class TorchLearner(CheckpointLearner):
 
         batches = micro_batched(minibatch, algorithm, self._reading.cut)
         tally = Tally()
-        with weights_rounded(self._rounded):
+        with weights_rounded(self._rounded, self._gated):
             for computed in self.passes.run(one, batches, lambda batch: batch.tree.size):
                 tally.merge(computed)
+        if self._embedding is not None:
+            self._embedding.finish()
         norm = torch.nn.utils.clip_grad_norm_(self._parameters.values(), self._config.gradient_clip)
         return finite_step(tally, float(norm))
 
@@ -156,9 +173,16 @@ class TorchLearner(CheckpointLearner):
         rows = read_rows(actions, self._reading.cut, read)
         return tuple(rows[i] for i in range(len(actions)))
 
-    def _restore(self, job: UpdateJob) -> torch.optim.AdamW:
-        """Put the policy's weights into the model; returns its optimiser, at the update's rate."""
-        policy = job.policy
-        model.restore(self._model, self._base, policy, job.seed)
-        rate = optimizer.learning_rate(self._config, policy.step, job.total_steps)
-        return optimizer.build(self._parameters, optimizer.state_before(policy), self._config, rate)
+    def _optimizer(self, job: UpdateJob) -> torch.optim.AdamW:
+        """Build the optimizer as the policy's checkpoint has it, at the update's rate.
+
+        Its moments are twice as large as what is trained: those of whole weights get the memory of
+        the activations, which have gone.
+        """
+        if self._config.weights == "full":
+            memory.release()
+        state = optimizer.state_before(job.policy)
+        return optimizer.build(self._parameters, state, self._config, self._rate(job))
+
+    def _rate(self, job: UpdateJob) -> float:
+        return optimizer.learning_rate(self._config, job.policy.step, job.total_steps)

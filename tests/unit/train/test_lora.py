@@ -7,7 +7,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from mappa_core.train.learners.families import tiny_config
-from mappa_core.train.learners.lora import Adapted, fuse, fuse_gated, lora_gated, lora_linear
+from mappa_core.train.learners.fused_linear import gated, linear
+from mappa_core.train.learners.lora import Adapted, fuse, fuse_gated
 
 SCALING = 0.5
 
@@ -21,7 +22,7 @@ def test_worked_by_hand() -> None:
     weight, bias = torch.tensor([[3.0, 4.0], [0.0, -1.0]]), torch.tensor([10.0, 20.0])
     down, up = torch.tensor([[1.0, 1.0]]), torch.tensor([[2.0], [-4.0]])
     # x W^T + b is (11 + 10, -2 + 20), x A^T is 3, and half of 3 B^T is (3, -6).
-    mapped = lora_linear(states, adapted(weight, bias, down, up))
+    mapped = linear(states, adapted(weight, bias, down, up))
     torch.testing.assert_close(mapped, torch.tensor([[24.0, 12.0]]))
 
 
@@ -45,14 +46,14 @@ def test_gradients_are_those_of_finite_differences(parts: dict[str, Tensor], bia
     bias = weight[:, 0] if biased else None
 
     def mapped(states: Tensor, down: Tensor, up: Tensor) -> Tensor:
-        return lora_linear(states, adapted(weight, bias, down, up))
+        return linear(states, adapted(weight, bias, down, up))
 
     assert torch.autograd.gradcheck(mapped, tuple(parts.values()))
 
 
 def test_the_first_layer_of_a_model_has_no_gradient_to_hand_down(parts: dict[str, Tensor]) -> None:
     states, weight = parts["states"].detach(), torch.zeros(4, 7, dtype=torch.float64)
-    lora_linear(states, adapted(weight, None, parts["down"], parts["up"])).sum().backward()
+    linear(states, adapted(weight, None, parts["down"], parts["up"])).sum().backward()
     assert parts["down"].grad is not None
     assert parts["up"].grad is not None
 
@@ -65,7 +66,7 @@ def test_layers_that_read_other_states_after_each_other_each_read_their_own(
     for states in (parts["states"], parts["states"] + 1, parts["states"].float()):
         expected = SCALING * states.double() @ layer.down.T @ layer.up.T
         for _ in range(2):
-            torch.testing.assert_close(lora_linear(states, layer), expected)
+            torch.testing.assert_close(linear(states, layer), expected)
 
 
 def test_a_bfloat16_base_gives_float32_gradients_near_the_exact_ones(
@@ -76,10 +77,10 @@ def test_a_bfloat16_base_gives_float32_gradients_near_the_exact_ones(
     upstream = torch.randn(2, 5, 4, generator=generator).bfloat16()
     rounded = {name: part.detach().float().requires_grad_() for name, part in parts.items()}
     states = rounded["states"]
-    mapped = lora_linear(states, adapted(weight, None, rounded["down"], rounded["up"]))
+    mapped = linear(states, adapted(weight, None, rounded["down"], rounded["up"]))
     assert mapped.dtype is torch.bfloat16
     layer = adapted(weight.double(), None, parts["down"], parts["up"])
-    exact = lora_linear(parts["states"], layer)
+    exact = linear(parts["states"], layer)
     torch.testing.assert_close(mapped.double(), exact, atol=0.1, rtol=0.02)
     mapped.backward(upstream)
     exact.backward(upstream.double())
@@ -103,7 +104,7 @@ def test_a_gated_mlps_gradients_are_those_of_finite_differences() -> None:
             adapted(weight.detach()[..., 0], weight.detach()[:, 0, 1], down, up)
             for weight, down, up in zip(fixed.values(), adapters[:3], adapters[3:], strict=True)
         ]
-        return lora_gated(states, *layers)
+        return gated(states, *layers)
 
     assert torch.autograd.gradcheck(mapped, tuple(given.values()))
 

@@ -27,6 +27,13 @@ def test_values_and_gradients_are_those_of_log_softmax(temperature: float) -> No
     )
 
 
+@pytest.fixture(params=[(1024, 2048), (2, 4)])
+def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they are, and so small that every test has several."""
+    for name, size in zip(("BLOCK_ROWS", "BLOCK_COLUMNS"), request.param, strict=True):
+        monkeypatch.setattr(module, name, size)
+
+
 @pytest.mark.parametrize("extra", [0, module.ROWS])
 def test_a_trained_output_embedding_gets_its_gradient(extra: int) -> None:
     hidden, weight = tensors(3 + extra)
@@ -131,7 +138,7 @@ def test_only_the_gradient_is_rounded_by_products_in_bfloat16() -> None:
     weight.requires_grad_()
     upstream = torch.tensor([1.0, -2.0, 0.5, 3.0, 0.25])
     exact = token_logprobs(hidden, weight, ROWS, TOKENS)
-    near = token_logprobs(hidden, weight, ROWS, TOKENS, rounded=weight.detach().bfloat16())
+    near = token_logprobs(hidden, weight, ROWS, TOKENS, products=torch.bfloat16)
     assert near.entropies is not None
     torch.testing.assert_close(near.entropies, exact.entropies, atol=0.02, rtol=0)
     assert near.logprobs.equal(exact.logprobs)
