@@ -43,6 +43,17 @@ def test_gradients_are_added_in_the_passes_order(parameter: torch.nn.Parameter) 
     assert float(parameter.grad) == 2.0
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_largest_come_first(parameter: torch.nn.Parameter, threads: int) -> None:
+    passes = Passes([parameter], threads=threads, budget_tokens=20)
+    begun: list[int] = []
+    given = [3, 30, 9, 4, 40, 9]
+    assert passes.run(lambda size: begun.append(size) or size, given, int) == sorted(given)[::-1]
+    assert sorted(begun) == sorted(given)
+    if threads == 1:
+        assert begun == [40, 30, 9, 9, 4, 3]
+
+
 def test_one_that_is_larger_than_its_share_runs_alone(parameter: torch.nn.Parameter) -> None:
     passes = Passes([parameter], threads=2, budget_tokens=20)
     torch.set_num_threads(2)

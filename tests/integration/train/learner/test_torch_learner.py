@@ -4,15 +4,17 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file
+from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from mappa_core.core.errors import ConfigError, DiskFull, LearnerError
@@ -21,8 +23,11 @@ from mappa_core.core.records.scores import ScoredAction
 from mappa_core.core.records.updates import TrainingSample, UpdateReport
 from mappa_core.train import checkpoints
 from mappa_core.train.config import AlgorithmConfig, GuardConfig, LoraConfig, MismatchConfig
-from mappa_core.train.learners import memory, rounded_linear, torch_learner
+from mappa_core.train.learners import memory, optimizer, rounded_linear, torch_learner
+from mappa_core.train.learners.embedding import EmbeddingGradient
+from mappa_core.train.learners.fused_linear import GatedMlp
 from mappa_core.train.learners.torch_learner import TorchLearner
+from mappa_core.train.metrics import StepTaken
 from tests.full_disk import largest_file
 from tests.integration.train.learner.conftest import MakeLearner
 from tests.integration.train.learner.samples import BASE, actions, samples
@@ -197,20 +202,57 @@ def test_epochs_and_minibatches_are_optimizer_steps(make_learner: MakeLearner) -
 def test_whole_weights_are_rounded_once_for_all_passes_of_a_step(
     make_learner: MakeLearner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rounded: list[int] = []
+    rounded: list[tuple[int, int]] = []
 
-    def counted(layers: Iterable[torch.nn.Linear]) -> AbstractContextManager[None]:
-        rounded.append(len(list(layers)))
-        return rounded_linear.weights_rounded(layers)
+    def counted(
+        layers: Collection[torch.nn.Linear], mlps: Collection[GatedMlp]
+    ) -> AbstractContextManager[None]:
+        rounded.append((len(layers), len(mlps)))
+        return rounded_linear.weights_rounded(layers, mlps)
 
     monkeypatch.setattr(torch_learner, "weights_rounded", counted)
-    for dtype, layers in (("bfloat16", 14), ("float32", 0)):
+    for dtype, layers, mlps in (("bfloat16", 14, 2), ("float32", 0, 0)):
         rounded.clear()
         learner = make_learner(
             weights="full", dtype=dtype, epochs=2, minibatches=2, micro_batch_tokens=8
         )
         assert update(learner).metrics["optimizer_steps"] == 4
-        assert rounded == [layers] * 4
+        assert rounded == [(layers, mlps)] * 4
+
+
+@pytest.mark.parametrize("weights", ["lora", "full"])
+def test_moments_come_when_activations_have_gone(
+    make_learner: MakeLearner, monkeypatch: pytest.MonkeyPatch, weights: str
+) -> None:
+    learner, seen = make_learner(weights=weights), list[str]()
+    backward, state_before = learner._backward, optimizer.state_before  # noqa: SLF001
+
+    def learnt(*given: Any) -> StepTaken:
+        seen.append("gradient")
+        return backward(*given)
+
+    def read(policy: PolicyVersion) -> dict[str, Tensor]:
+        seen.append("moments")
+        return state_before(policy)
+
+    monkeypatch.setattr(learner, "_backward", learnt)
+    monkeypatch.setattr(optimizer, "state_before", read)
+    given = batch(learner)
+    monkeypatch.setattr(memory, "release", lambda: seen.append("given back"))
+    learner.update(BASE, given, ALGORITHM, total_steps=4, seed=3)
+    after = ["given back", "moments"] if weights == "full" else ["moments"]
+    assert seen[: 1 + len(after)] == ["gradient", *after]
+
+
+def test_a_tied_embeddings_gradient_is_summed_in_place_where_it_is_trained(
+    make_learner: MakeLearner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished: list[EmbeddingGradient] = []
+    monkeypatch.setattr(EmbeddingGradient, "finish", lambda self: finished.append(self))
+    for weights, steps in (("full", 4), ("lora", 0)):
+        finished.clear()
+        update(make_learner(weights=weights, epochs=2, minibatches=2))
+        assert len(finished) == steps
 
 
 def test_freed_memory_is_kept_for_the_next_update_unless_it_is_more_than_ever(
