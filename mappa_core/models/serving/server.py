@@ -161,6 +161,10 @@ class Server(OwnServer):
             if directory is not None:
                 shutil.rmtree(directory, ignore_errors=True)
 
+    def is_started_with(self, arguments: Sequence[str], log: Path) -> bool:
+        """Tell whether this is what it is started with."""
+        return self._arguments == tuple(arguments) and self.log == log
+
     def abandon(self) -> None:
         """End the process of a server that was begun and never asked anything."""
         liveness, directory = self._given_up()
@@ -206,19 +210,24 @@ class ForkedServers:
     def __init__(self, fork_server: ForkServer, devices: Sequence[tuple[str, ...]] = ()) -> None:
         """Give each server its GPUs, by their names; none: those that this process sees."""
         self._fork_server, self._devices = fork_server, devices
-        self._begun: dict[tuple[int, tuple[str, ...], Path], Server] = {}
+        self._begun: dict[int, Server] = {}
 
     def begin(self, number: int, arguments: Sequence[str], log: Path) -> None:
         """Start the `number`-th server before it is opened; raises as `Server.begin`."""
         server = self.open(number, arguments, log)
         server.begin()
-        self._begun[number, tuple(arguments), log] = server
+        self._begun[number] = server
 
     def open(self, number: int, arguments: Sequence[str], log: Path) -> Server:
-        """Prepare the `number`-th server, from 0, or give the one that was begun like this."""
-        begun = self._begun.pop((number, tuple(arguments), log), None)
+        """Prepare the `number`-th server, from 0, or give the one that was begun like this.
+
+        One that was begun in another way is ended.
+        """
+        begun = self._begun.pop(number, None)
         if begun is not None:
-            return begun
+            if begun.is_started_with(arguments, log):
+                return begun
+            begun.abandon()
         gpus = self._devices[number] if self._devices else ()
         seen = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
         return Server(self._fork_server, arguments, log, variables=seen)

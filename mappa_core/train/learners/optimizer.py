@@ -26,13 +26,14 @@ def build(
     It goes on from `state`, the `<moment>.<parameter>` tensors of `state_of`; empty for a fresh
     start.
     """
+    on_cpu = all(parameter.device.type == "cpu" for parameter in parameters.values())
     optimizer = torch.optim.AdamW(
         parameters.values(),
         lr=rate,
         betas=learner.betas,
         weight_decay=learner.weight_decay,
-        # In one pass over each tensor: the others make two more as large as the largest.
-        fused=all(parameter.device.type == "cpu" for parameter in parameters.values()),
+        # In one pass over each tensor; torch's own choice for a CPU makes two more as large.
+        fused=True if on_cpu else None,
     )
     for name, parameter in parameters.items() if state else ():
         moments = {moment: state[f"{moment}.{name}"] for moment in MOMENTS}

@@ -243,9 +243,11 @@ def test_a_server_that_was_begun_is_the_one_that_is_opened(script: Path, tmp_pat
     log = tmp_path / "server.log"
     with a_fork_server(script, tmp_path / "vllm.log") as fork_server:
         servers = ForkedServers(fork_server)
-        for name in ("first", "second"):
-            servers.begin(0 if name == "first" else 1, (str(tmp_path / name),), log)
-        pids, unopened = read_pids(tmp_path / "first"), read_pids(tmp_path / "second")
+        for number, name in enumerate(("first", "second", "third")):
+            servers.begin(number, (str(tmp_path / name),), log)
+        pids, others, unopened = (
+            read_pids(tmp_path / name) for name in ("first", "second", "third")
+        )
         opened = servers.open(0, [str(tmp_path / "first")], log)
         begun = opened.begin()
         assert opened.begin() is begun, "it runs already"
@@ -253,6 +255,7 @@ def test_a_server_that_was_begun_is_the_one_that_is_opened(script: Path, tmp_pat
             _ = servers.open(0, (str(tmp_path / "first"),), log).address
         with pytest.raises(EngineError, match="not running"):
             _ = servers.open(1, ("something", "else"), log).address
+        wait_until_gone(others)
 
         servers.close()
         wait_until_gone(unopened)
