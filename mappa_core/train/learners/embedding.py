@@ -3,9 +3,8 @@
     logits     products with all of its rows: their gradient is added block of rows by block
     look-ups   of single rows: their gradient is kept, and added when all passes have ended
 
-autograd makes a tensor as large as the embedding for each use in each pass, and adds them up. Of a
-small model, whose embedding is a fifth of its weights, that took an eighth of an update's time.
-Sums come in the order of the passes, so an update repeats to the bit.
+autograd makes a tensor as large as the embedding for each use in each pass, and adds them up. Sums
+come in the order of the passes, so an update repeats to the bit.
 """
 
 from collections import defaultdict
@@ -28,6 +27,10 @@ class EmbeddingGradient:
         self._looked_up: defaultdict[int, list[tuple[Tensor, Tensor]]] = defaultdict(list)
         # autograd asks for the gradient of what depends on something that has one.
         self._anchor = torch.zeros((), requires_grad=True)
+
+    def begin(self) -> None:
+        """Forget what passes that failed have left."""
+        self._looked_up.clear()
 
     def rows(self, token_ids: Tensor) -> Tensor:
         """Look up rows, (..., D) of (...) int64."""

@@ -9,7 +9,7 @@ for the way back, half of what it would keep otherwise.
 
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, Self, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, Self, cast
 
 import torch
 from torch import Tensor
@@ -48,9 +48,6 @@ class Layer(Protocol):
     def of_rows(self, of_mapped: Tensor, kept: Tensor | None, onto: Tensor | None = None) -> Tensor:
         """Give the gradient of the rows, (N, I); added in place to `onto`, if there is one."""
         ...
-
-
-L = TypeVar("L", bound=Layer)
 
 
 class _Linear(torch.autograd.Function):

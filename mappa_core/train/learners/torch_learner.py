@@ -147,6 +147,8 @@ class TorchLearner(CheckpointLearner):
         """Leave the minibatch's clipped gradient in the parameters' `.grad`."""
         for parameter in self._parameters.values():
             parameter.grad = None
+        if self._embedding is not None:
+            self._embedding.begin()
 
         def one(batch: Batch) -> Tally:
             tokens = self._reading.read(batch.tree, batch.temperature)

@@ -244,6 +244,18 @@ def test_moments_come_when_activations_have_gone(
     assert seen[: 1 + len(after)] == ["gradient", *after]
 
 
+def test_an_update_that_failed_leaves_nothing_to_the_next(
+    make_learner: MakeLearner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = make_learner(weights="full")
+    expected = update(learner).checkpoint.sha256
+    with monkeypatch.context() as failing:
+        failing.setattr(EmbeddingGradient, "finish", lambda _: pytest.fail("cut short"))
+        with pytest.raises(pytest.fail.Exception, match="cut short"):
+            update(learner)
+    assert update(learner).checkpoint.sha256 == expected
+
+
 def test_a_tied_embeddings_gradient_is_summed_in_place_where_it_is_trained(
     make_learner: MakeLearner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
