@@ -192,6 +192,8 @@ def test_no_server_outlives_a_killed_parent(real_model: Path, tmp_path: Path) ->
         (engine,) = filter(is_engine, family)
         tasks = Path(f"/proc/{engine.pid}/task").glob("*/comm")
         assert [task.read_text() for task in tasks].count("gloo_tcp_loop\n") == 1
+        # The run itself, its store and its sandboxes come first.
+        assert engine.nice() == psutil.Process(parent.pid).nice() + 10
         parent.send_signal(signal.SIGKILL)
         gone, alive = psutil.wait_procs(family, timeout=15)
     assert not alive

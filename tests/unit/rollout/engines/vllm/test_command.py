@@ -63,6 +63,12 @@ def test_weights_are_transferred_where_that_is_asked_for() -> None:
     assert pickles == ["ipc"]
 
 
+def test_threads_spin_for_microseconds_or_as_they_are_told() -> None:
+    assert environment({}, device="cpu")["GOMP_SPINCOUNT"] == "2000"
+    assert "GOMP_SPINCOUNT" not in environment({}, device="cuda")
+    assert environment({"GOMP_SPINCOUNT": "0"}, device="cpu")["GOMP_SPINCOUNT"] == "0"
+
+
 def test_a_cpu_samples_in_float32_where_it_is_told_and_reads_prompts_whole() -> None:
     config = EngineConfig(dtype="float32", max_model_length=8192, kv_cache_gib=0.5)
     arguments = command.arguments("model", config, device="cpu", servers=3)
