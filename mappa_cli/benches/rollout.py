@@ -2,12 +2,13 @@
 
 rollout     engine behind its servers, sandbox, coach, store and Prefect
 vLLM        its own Python API on all requests of an agent at once, when all else has ended
+float32     the same in float32, where the engine is in another type
 """
 
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from mappa_cli.benches.metering import Meter, metered, on_training
@@ -18,12 +19,13 @@ from mappa_core.app.services import Services
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.records.episodes import Completion, GenerationRequest
 from mappa_core.core.settings import Settings
+from mappa_core.models.device import resolve_device, resolve_dtype
 from mappa_core.rollout.engines.base import EngineSetup
 
 if TYPE_CHECKING:
     from mappa_core.rollout.engines.vllm.plain import PlainBatch
 
-AIM = 0.93
+AIM, TYPE_AIM = 0.93, 1.6
 Generation: TypeAlias = tuple[GenerationRequest, Completion]
 
 
@@ -60,7 +62,14 @@ async def _measured(config: TrainConfig, settings: Settings) -> BenchReport:
     # Servers, sandbox and coach have ended: the cores are vLLM's alone.
     requests = [[request for request, _ in batch] for batch in played.batches]
     plain = await asyncio.to_thread(sample_plainly, setup, requests)
-    return BenchReport(bench="rollout", figures=compared(played, plain))
+    figures = compared(played, plain)
+    dtype = str(resolve_dtype(setup.config.dtype, resolve_device(setup.config.device)))
+    if dtype == "torch.float32":
+        absent = ("how much faster than float32 vLLM is: the engine is in float32 here",)
+        return BenchReport(bench="rollout", figures=figures, absent=absent)
+    exact = replace(setup, config=setup.config.model_copy(update={"dtype": "float32"}))
+    in_float32 = await asyncio.to_thread(sample_plainly, exact, requests)
+    return BenchReport(bench="rollout", figures=(*figures, *faster(plain, in_float32, dtype)))
 
 
 async def _played(port: Services, meter: Meter, config: TrainConfig) -> tuple[Played, EngineSetup]:
@@ -88,7 +97,7 @@ def compared(played: Played, plain: Sequence["PlainBatch"]) -> tuple[Figure, ...
     ours = [completion.token_ids for batch in played.batches for _, completion in batch]
     theirs = [tokens for batch in plain for tokens in batch.tokens]
     whole = sum(map(len, ours)) / played.seconds
-    bare = sum(map(len, theirs)) / sum(batch.seconds for batch in plain)
+    bare = _rate(plain)
     same = sum(one == other for one, other in zip(ours, theirs, strict=True)) / len(ours)
     return (
         Figure(name="episodes", value=played.episodes, unit="episodes"),
@@ -98,3 +107,24 @@ def compared(played: Played, plain: Sequence["PlainBatch"]) -> tuple[Figure, ...
         Figure(name="requests that both answer with the same tokens", value=same, unit="share"),
         aimed("whole over vLLM's own", whole / bare, "ratio", at_least=AIM),
     )
+
+
+def faster(
+    plain: Sequence["PlainBatch"], in_float32: Sequence["PlainBatch"], dtype: str
+) -> tuple[Figure, ...]:
+    """Compare plain vLLM in the engine's type with itself in float32."""
+    return (
+        Figure(name="vLLM's own Python API, in float32", value=_rate(in_float32), unit="tokens/s"),
+        aimed(
+            f"vLLM's own in {dtype.removeprefix('torch.')} over float32",
+            _rate(plain) / _rate(in_float32),
+            "ratio",
+            at_least=TYPE_AIM,
+        ),
+    )
+
+
+def _rate(batches: Sequence["PlainBatch"]) -> float:
+    """Tokens sampled in a second."""
+    tokens = sum(len(answer) for batch in batches for answer in batch.tokens)
+    return tokens / sum(batch.seconds for batch in batches)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from mappa_cli.benches import NAMES, run_bench
 from mappa_cli.commands.options import Json, Overrides
 from mappa_cli.printing.console import make_table, open_console
 from mappa_core.core.settings import Settings
@@ -20,17 +21,12 @@ SMALL = 1e-3
 def bench(
     name: Annotated[
         str,
-        typer.Argument(
-            help="rollout, orchestration, cluster, many-episodes, learner, store, coach, sandbox, "
-            "audit, audit-worlds, estimators, families or quickstart."
-        ),
+        typer.Argument(help=f"{', '.join(NAMES[:-1])} or {NAMES[-1]}."),
     ],
     overrides: Overrides = None,
     as_json: Json = False,
 ) -> None:
     """Measure, as ratios within one run on this machine."""
-    from mappa_cli.benches import run_bench
-
     report = run_bench(name, overrides or (), Settings())
     if as_json:
         typer.echo(json.dumps(asdict(report)))

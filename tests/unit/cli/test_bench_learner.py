@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from mappa_cli.benches.learner import TRL_SCRIPT, bench_learner
+from mappa_cli.benches.learner import TRL_SCRIPT, Measured, bench_learner, ratios
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
 
@@ -13,6 +13,7 @@ from mappa_core.core.settings import Settings
         ("sequence=3", "bench learner has no option sequence: choose from trl_python, sequences"),
         ("settings=lora,fulll", "no setting fulll: choose from lora, full, shared"),
         ("micro_batches=1,two", "micro_batches=1,two is no number"),
+        ("turns=two", "turns=two is no number"),
         ("trl_python=/nowhere/python", "trl_python=/nowhere/python is no interpreter"),
     ],
 )
@@ -25,3 +26,20 @@ def test_a_wrong_option_is_refused_before_anything_is_measured(
 
 def test_the_script_that_measures_trl_is_where_the_bench_looks() -> None:
     assert "GRPOTrainer" in TRL_SCRIPT.read_text()
+
+
+def test_ratios_are_of_all_turns_together() -> None:
+    def measured(speed: float, gib: float) -> Measured:
+        return Measured(
+            tokens_per_second=speed, tokens_per_cpu_second=speed / 2, extra_bytes=gib * 2**30
+        )
+
+    # 1,200 tokens take ours 4 and 6 s, TRL 8 and 12 s.
+    turns = [(measured(300, 1.0), measured(150, 2.0)), (measured(200, 1.5), measured(100, 3.0))]
+    figures = {each.name: each for each in ratios("lora", turns)}
+    speed = figures["lora: tokens/s over TRL's best"]
+    assert (speed.value, speed.met) == (pytest.approx(2.0), True)
+    assert figures["lora: tokens/CPU s over that TRL's"].value == pytest.approx(2.0)
+    assert figures["lora: peak extra memory over that TRL's"].value == pytest.approx(0.5)
+    uneven = ratios("lora", [turns[0], (measured(60, 1.0), measured(150, 2.0))])
+    assert uneven[1].value == pytest.approx((2 / (1 / 300 + 1 / 60)) / 150)

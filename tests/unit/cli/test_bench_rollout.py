@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mappa_cli.benches.rollout import Generation, Played, compared
+from mappa_cli.benches.rollout import Generation, Played, compared, faster
 from mappa_core.core.records.episodes import Completion, FinishReason, GenerationRequest, Sampling
 from mappa_core.rollout.engines.vllm import plain_script
 from mappa_core.rollout.engines.vllm.plain import PlainBatch
@@ -43,6 +43,18 @@ def test_the_ratio_is_of_tokens_over_each_ones_own_time() -> None:
     assert (ratio.value, ratio.aim, ratio.met) == (pytest.approx(0.8), ">= 0.93", False)
     same = figures["requests that both answer with the same tokens"]
     assert same.value == pytest.approx(2 / 3)
+
+
+def test_a_type_is_compared_by_what_each_sampled_in_its_own_time() -> None:
+    plain = (
+        PlainBatch(seconds=1.0, tokens=((1, 2), (3,))),
+        PlainBatch(seconds=1.0, tokens=((4,),)),
+    )
+    in_float32 = (PlainBatch(seconds=4.0, tokens=((1, 2, 3, 4), (5,))),)
+    own, ratio = faster(plain, in_float32, "torch.bfloat16")
+    assert (own.value, own.unit) == (1.25, "tokens/s")
+    assert ratio.name == "vLLM's own in bfloat16 over float32"
+    assert (ratio.value, ratio.aim, ratio.met) == (pytest.approx(1.6), ">= 1.6", True)
 
 
 def test_an_answer_that_is_missing_is_no_comparison() -> None:
