@@ -170,21 +170,22 @@ def main() -> None:
 
     if current_platform.is_cpu():
         _fork_cpu_engines()
-        _let_others_first()
+        _lower_priority()
     arguments = serve_requests(*sys.argv[1:])
     if arguments is not None:
         sys.argv = ["vllm", *arguments]
         entry.main()
 
 
-def _let_others_first() -> None:
+def _lower_priority() -> None:
     """Lower the priority of every server to come, so that whoever shares their cores waits less.
 
     A server has work for all cores at any time, and a run's own process, its store and sandboxes
     hand it the next: the sooner they are done, the more of it there is at once.
     """
     os.nice(_NICENESS)
-    # Where Linux groups processes by session, a priority counts within the group alone.
+    # Where Linux groups processes by session, a priority counts within the group alone. A group
+    # whose priority cannot be changed, or none, costs speed and nothing else.
     with contextlib.suppress(OSError):
         Path("/proc/self/autogroup").write_text(str(_NICENESS))
 
