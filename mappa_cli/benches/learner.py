@@ -116,10 +116,7 @@ def bench_learner(overrides: Sequence[str], settings: Settings) -> BenchReport:
 
 def _options(overrides: Sequence[str]) -> Options:
     options = Options(**bench_options("learner", overrides, **asdict(Options())))
-    for name in ("sequences", "micro_batches", "micro_batch_tokens", "turns"):
-        value = getattr(options, name)
-        if value and not all(each.isdecimal() for each in value.split(",")):
-            raise ConfigError(f"{name}={value} is no number: write it as {name}=32")
+    _check_numbers(options)
     for setting in options.settings.split(","):
         if setting not in BUDGETS:
             settings = ", ".join(BUDGETS)
@@ -130,6 +127,18 @@ def _options(overrides: Sequence[str]) -> Options:
     if python and not TRL_SCRIPT.exists():
         raise ConfigError("TRL is measured from a checkout of MAPPA, which has infra/bench")
     return options
+
+
+def _check_numbers(options: Options) -> None:
+    numbers = {"sequences": options.sequences, "turns": options.turns}
+    if options.micro_batch_tokens:
+        numbers["micro_batch_tokens"] = options.micro_batch_tokens
+    for name, value in numbers.items():
+        if not value.isdecimal() or not int(value):
+            raise ConfigError(f"{name}={value} is no number above 0: write it as {name}=32")
+    sizes = options.micro_batches
+    if not all(each.isdecimal() and int(each) for each in sizes.split(",")):
+        raise ConfigError(f"micro_batches={sizes} names no sizes: write them as micro_batches=1,2")
 
 
 def _rows(count: int, *, shared: bool) -> list[Row]:
@@ -186,9 +195,10 @@ def _compared(setting: str, rows: Sequence[Row], model: str, options: Options) -
 
 
 def _again(setting: str, name: str, turns: Sequence[tuple[Measured, Measured]]) -> Iterator[Figure]:
-    for ours, theirs in turns:
-        yield from _plain(setting, "MAPPA, again", ours)
-        yield from _plain(setting, f"TRL, {name}, again", theirs)
+    """Figures of the turns after the first."""
+    for turn, (ours, theirs) in enumerate(turns, start=2):
+        yield from _plain(setting, f"MAPPA, turn {turn}", ours)
+        yield from _plain(setting, f"TRL, {name}, turn {turn}", theirs)
 
 
 def _plain(setting: str, learner: str, measured: Measured) -> list[Figure]:

@@ -12,8 +12,14 @@ from mappa_core.core.settings import Settings
     [
         ("sequence=3", "bench learner has no option sequence: choose from trl_python, sequences"),
         ("settings=lora,fulll", "no setting fulll: choose from lora, full, shared"),
-        ("micro_batches=1,two", "micro_batches=1,two is no number"),
-        ("turns=two", "turns=two is no number"),
+        ("micro_batches=1,two", "micro_batches=1,two names no sizes"),
+        ("micro_batches=", "micro_batches= names no sizes"),
+        ("turns=two", "turns=two is no number above 0"),
+        ("turns=0", "turns=0 is no number above 0"),
+        ("turns=1,2", "turns=1,2 is no number above 0"),
+        ("turns=", "turns= is no number above 0"),
+        ("sequences=", "sequences= is no number above 0"),
+        ("micro_batch_tokens=many", "micro_batch_tokens=many is no number above 0"),
         ("trl_python=/nowhere/python", "trl_python=/nowhere/python is no interpreter"),
     ],
 )
