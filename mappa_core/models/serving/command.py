@@ -51,8 +51,6 @@ def cpu_arguments(longest: int, kv_cache_gib: float, sequences: int) -> tuple[st
         "--no-enable-chunked-prefill",
         *("--max-num-batched-tokens", str(max(_PREFILL_TOKENS, longest))),
         *("--max-num-seqs", str(sequences)),
-        # The default of 128 tokens is longer than most prefixes that prompts share.
-        *("--block-size", "32"),
         *("--kv-cache-memory-bytes", str(int(kv_cache_gib * 2**30))),
         # Compiling takes longer than a short run gains from it.
         "--enforce-eager",

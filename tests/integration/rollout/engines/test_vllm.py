@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -104,9 +105,16 @@ def adapted(model: Path, adapter: Path) -> torch.nn.Module:
 def test_vllm_by_its_own_python_api_samples_what_its_servers_do(
     real_model: Path, tmp_path: Path
 ) -> None:
-    """So that the bench of rollouts compares the same work."""
+    """So that the bench of rollouts compares the same work.
+
+    Its norms are torch's, and its blocks have 32 tokens: none of those that prompts share here
+    after the third is whole in both.
+    """
     alone = policy("solver", 0, None)
-    requests = [replace(request(alone), seed=seed) for seed in range(6)]
+    requests = [
+        replace(request(alone), seed=seed, prompt_token_ids=(*PROMPT * 7, 100 + seed))
+        for seed in range(6)
+    ]
 
     async def served() -> tuple[EngineSetup, list[Completion]]:
         engine = make_engine(real_model, tmp_path)
@@ -195,6 +203,11 @@ def test_no_server_outlives_a_killed_parent(real_model: Path, tmp_path: Path) ->
         (engine,) = filter(is_engine, family)
         tasks = Path(f"/proc/{engine.pid}/task").glob("*/comm")
         assert [task.read_text() for task in tasks].count("gloo_tcp_loop\n") == 1
+        log = (tmp_path / "logs" / "vllm-solver.log").read_text()
+        amx = torch.cpu.get_capabilities().get("amx_tile", False)
+        small = platform.machine() == "x86_64" and not amx
+        assert f"'block_size': {16 if small else 32}," in log
+        assert "rms_norm=['mappa'], fused_add_rms_norm=['mappa']" in log
         # The run itself, its store and its sandboxes come first.
         assert engine.nice() == min(19, psutil.Process(parent.pid).nice() + 10)
         group = Path(f"/proc/{engine.pid}/autogroup")
