@@ -45,16 +45,20 @@ def test_the_ratio_is_of_tokens_over_each_ones_own_time() -> None:
     assert same.value == pytest.approx(2 / 3)
 
 
-def test_a_type_is_compared_by_what_each_sampled_in_its_own_time() -> None:
+def test_engines_are_compared_by_what_each_sampled_in_its_own_time() -> None:
     plain = (
         PlainBatch(seconds=1.0, tokens=((1, 2), (3,))),
         PlainBatch(seconds=1.0, tokens=((4,),)),
     )
+    engine = (PlainBatch(seconds=2.0, tokens=((1, 2, 3), (3, 4))),)
     in_float32 = (PlainBatch(seconds=4.0, tokens=((1, 2, 3, 4), (5,))),)
-    own, ratio = faster(plain, in_float32, "torch.bfloat16")
-    assert (own.value, own.unit) == (1.25, "tokens/s")
-    assert ratio.name == "vLLM's own in bfloat16 over float32"
-    assert (ratio.value, ratio.aim, ratio.met) == (pytest.approx(1.6), ">= 1.6", True)
+    alone, exact, types, ratio = faster(plain, engine, in_float32, "torch.bfloat16")
+    assert (alone.value, alone.unit) == (2.5, "tokens/s")
+    assert (exact.value, exact.unit) == (1.25, "tokens/s")
+    assert types.name == "vLLM's own in bfloat16 over float32"
+    assert (types.value, types.aim) == (pytest.approx(1.6), None)
+    assert ratio.name == "our engine over vLLM's own in float32"
+    assert (ratio.value, ratio.aim, ratio.met) == (pytest.approx(2.0), ">= 1.6", True)
 
 
 def test_an_answer_that_is_missing_is_no_comparison() -> None:
