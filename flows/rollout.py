@@ -6,7 +6,7 @@ rollout ─┬─ episode ─▶ coach_score        scoring runs beside the epis
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import ParamSpec, TypeVar
 from uuid import UUID
 
@@ -34,7 +34,7 @@ from mappa_core.core.records.tools import ToolRequest, ToolResult
 from mappa_core.rollout.actions import DirectRunner, limits_of, sampling_of
 from mappa_core.rollout.episode import EpisodeRecords, new_episode, play_episode
 from mappa_core.rollout.problems.drawing import problems_of_iteration
-from mappa_core.rollout.protocols import ActionRunner, ProblemSource
+from mappa_core.rollout.protocols import ActionRunner, AheadEngine, Engine, ProblemSource
 from mappa_core.rollout.teams.base import duties_of
 from mappa_core.tracking.traces import Traces
 from mappa_core.train.update import policy_at
@@ -44,6 +44,29 @@ T = TypeVar("T")
 
 RETRIES, RETRY_SECONDS = 2, 2
 """Of a task that calls outside; repeated, it does only what the store lacks."""
+
+
+class Loads:
+    """Loads policies; a request waits for its agent's, and not for those of others."""
+
+    def __init__(self, engine: Engine, policies: Iterable[PolicyVersion]) -> None:
+        self._engine = engine
+        self._left = {policy.agent: policy for policy in policies}
+        self._served = {agent: asyncio.Event() for agent in self._left}
+
+    def work(self) -> list[Coroutine[object, object, None]]:
+        """List what is left to do, for whoever awaits it."""
+        left, self._left = self._left, {}
+        return [self._load(policy) for policy in left.values()]
+
+    async def served(self, agent: str) -> None:
+        """Return when the agent's policy is loaded."""
+        if agent in self._served:
+            await self._served[agent].wait()
+
+    async def _load(self, policy: PolicyVersion) -> None:
+        await self._engine.load(policy)
+        self._served[policy.agent].set()
 
 
 class ActionTasks:
@@ -121,7 +144,11 @@ async def rollout(
     port = services()
     run = await asyncio.to_thread(port.store.runs.get_run, str(run_id))
     episodes = planned(port.problems, run_id, phase, iteration, config)
-    runner = _runner(port, phase, await serve(port, run_id, policy_step, episodes), config)
+    policies = await _policies(port, run_id, policy_step)
+    loads = await _loads(port, run_id, policies, episodes)
+    if not loads_ahead(port.engine):
+        await together(loads.work())
+    runner = _runner(port, phase, policies, loads, config)
     plan = await _score_plan(port, run_id, iteration, config) if phase == "train" else None
     port.progress.on_phase_started(phase, iteration, len(episodes))
     traces = Traces(
@@ -144,7 +171,8 @@ async def rollout(
         if traces.has(played):
             await in_thread(traces.show, played, entries)
 
-    await together(one(number, episode) for number, episode in enumerate(episodes))
+    playing_all = (one(number, episode) for number, episode in enumerate(episodes))
+    await together((*loads.work(), *playing_all))
     if missing := await asyncio.to_thread(traces.check, episodes):
         port.progress.on_waiting(missing)
     return len(episodes)
@@ -177,7 +205,11 @@ def repeated(work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
 
 
 def _runner(
-    port: Services, phase: Phase, policies: Mapping[str, PolicyVersion], config: TrainConfig
+    port: Services,
+    phase: Phase,
+    policies: Mapping[str, PolicyVersion],
+    loads: Loads,
+    config: TrainConfig,
 ) -> ActionRunner:
     runner = DirectRunner(
         engine=port.engine,
@@ -194,6 +226,7 @@ def _runner(
         toolbox=port.toolbox,
         files=port.files,
         limited=limited,
+        served=loads.served,
     )
     return ActionTasks(runner) if config.rollout.granularity == "action" else runner
 
@@ -216,22 +249,41 @@ async def _score_plan(
 
 async def serve(
     port: Services, run_id: UUID, policy_step: int, episodes: Sequence[Episode]
-) -> Mapping[str, PolicyVersion]:
-    """Load every agent's policy after `policy_step` updates for `episodes`; returns them by name.
+) -> None:
+    """Load every agent's policy after `policy_step` updates for `episodes`."""
+    policies = await _policies(port, run_id, policy_step)
+    await together((await _loads(port, run_id, policies, episodes)).work())
 
-    Where those have all been played nothing is loaded: a resumed run may have retired the weights.
-    """
-    policies = {
-        agent.name: await asyncio.to_thread(policy_at, port.store, run_id, agent.name, policy_step)
+
+async def _policies(port: Services, run_id: UUID, step: int) -> Mapping[str, PolicyVersion]:
+    """Look up every agent's policy after `step` updates; by name."""
+    return {
+        agent.name: await asyncio.to_thread(policy_at, port.store, run_id, agent.name, step)
         for agent in port.team.agents
     }
+
+
+async def _loads(
+    port: Services,
+    run_id: UUID,
+    policies: Mapping[str, PolicyVersion],
+    episodes: Sequence[Episode],
+) -> Loads:
+    """Say what to load for `episodes`.
+
+    Where those have all been played it is nothing: a resumed run may have retired the weights.
+    """
     first = episodes[0]
     figures = await asyncio.to_thread(
         port.store.figures.get_iteration_figures, run_id, first.phase, first.iteration
     )
-    if figures.episodes < len(episodes):
-        await together(port.engine.load(policy) for policy in policies.values())
-    return policies
+    left = figures.episodes < len(episodes)
+    return Loads(port.engine, policies.values() if left else ())
+
+
+def loads_ahead(engine: Engine) -> bool:
+    """Tell whether the engine takes one agent's weights while others learn or play."""
+    return isinstance(engine, AheadEngine) and engine.loads_ahead
 
 
 async def solve_ahead(port: Services, run_id: UUID, iteration: int, config: TrainConfig) -> None:

@@ -30,7 +30,7 @@ from flows.evaluate import evaluate_held_out
 from flows.limits import global_limits
 from flows.pages import show_end, shown
 from flows.recording import Recording
-from flows.rollout import planned, rollout, serve, solve_ahead
+from flows.rollout import loads_ahead, planned, rollout, serve, solve_ahead
 from flows.runs import open_run
 from flows.update import update_task
 from mappa_core.app.checks import check_caps, check_correction, check_reading, check_run, kinds_of
@@ -47,7 +47,7 @@ from mappa_core.core.settings import Settings
 from mappa_core.evaluate.comparison import Comparison
 from mappa_core.evaluate.evaluation import evaluation
 from mappa_core.evaluate.registration import register_policies
-from mappa_core.rollout.protocols import AheadEngine, Engine, SleepingEngine
+from mappa_core.rollout.protocols import Engine, SleepingEngine
 from mappa_core.tracking.iteration import iteration_metrics, iteration_table
 from mappa_core.train.retention import best_steps
 from mappa_core.train.update import policy_at
@@ -95,7 +95,8 @@ async def train(
                 port.coach.resume_budget(spent)
             watch, recording = Watch(port, run, config), Recording(port, run.id)
             first = config.start.step + 1
-            async with beside() as begin:
+            # A load that is cut short costs its server a restart.
+            async with beside(waits=True) as begin_load, beside() as begin:
                 begin(solve_ahead(port, run.id, first, config))
                 async with recording.watched("held_out", 0):
                     before = await evaluate_held_out(run.id, 0, config)
@@ -103,17 +104,17 @@ async def train(
                     begin(solve_ahead(port, run.id, iteration + 1, config))
                     async with recording.watched("train", iteration):
                         recorded = recording.chosen(config, "train")
-                        await _iterate(port, run, iteration, recorded, watch)
+                        await _iterate(port, run, iteration, recorded, watch, begin_load)
                     config = await asked(port, run, iteration, config)
                     if every and iteration % every == 0 and iteration < last:
                         recorded = recording.chosen(config, "held_out")
                         await evaluate_held_out(run.id, iteration, recorded)
-            if not config.registers_every:
-                best = await asyncio.to_thread(
-                    best_steps, port.store, run.id, config.rollout.async_level
-                )
-                await register(run, last, best)
-            after = await evaluate_held_out(run.id, last, recording.chosen(config, "held_out"))
+                if not config.registers_every:
+                    best = await asyncio.to_thread(
+                        best_steps, port.store, run.id, config.rollout.async_level
+                    )
+                    await register(run, last, best)
+                after = await evaluate_held_out(run.id, last, recording.chosen(config, "held_out"))
             seed, resamples = config.seed, config.evaluation.bootstrap
             found = evaluation(run.name, before, after, resamples=resamples, seed=seed)
             await show_end(port, run, last, found.success)
@@ -121,7 +122,12 @@ async def train(
 
 
 async def _iterate(
-    port: Services, run: Run, iteration: int, config: TrainConfig, watch: Watch
+    port: Services,
+    run: Run,
+    iteration: int,
+    config: TrainConfig,
+    watch: Watch,
+    begin_load: Begin,
 ) -> None:
     """Do one round: play, score, learn, register, show."""
     started = time.perf_counter()
@@ -131,20 +137,18 @@ async def _iterate(
         port.store.figures.get_iteration_figures, run.id, "train", iteration
     )
     _check_unscored(figures, config.coach.unscored_limit)
-    # A load that is cut short costs its server a restart.
-    async with beside(waits=True) as begin:
-        async with _asleep(port.engine):
-            updates = await _learn(port, run, iteration, config, begin)
-        if config.registers_every:
-            await register(run, iteration, {})
-        await watch.after(iteration)
-        seconds = time.perf_counter() - started
-        port.progress.on_iteration_ended(figures, seconds)
-        await _show_iteration(port, run, figures, updates, seconds)
+    async with _asleep(port.engine):
+        updates = await _learn(port, run, iteration, config, begin_load)
+    if config.registers_every:
+        await register(run, iteration, {})
+    await watch.after(iteration)
+    seconds = time.perf_counter() - started
+    port.progress.on_iteration_ended(figures, seconds)
+    await _show_iteration(port, run, figures, updates, seconds)
 
 
 async def _learn(
-    port: Services, run: Run, iteration: int, config: TrainConfig, begin: Begin
+    port: Services, run: Run, iteration: int, config: TrainConfig, begin_load: Begin
 ) -> list[Update]:
     """Update every agent, in the team's order; one step off, play the next iteration meanwhile."""
     following, step = iteration + 1, config.policy_step(iteration + 1)
@@ -153,12 +157,12 @@ async def _learn(
         # Before any update: reading a model sets torch's defaults for the whole process meanwhile.
         episodes = planned(port.problems, run.id, "train", following, config)
         await serve(port, run.id, step, episodes)
-    ahead = not one_off and isinstance(port.engine, AheadEngine) and port.engine.loads_ahead
+    ahead = not one_off and loads_ahead(port.engine)
 
     async def learnt(agent: str) -> Update:
         update = await update_task(run.id, agent, iteration, config)
         if ahead:
-            begin(_load_ahead(port, run, agent, iteration))
+            begin_load(_load_ahead(port, run, agent, iteration))
         return update
 
     updates = all_ended(
@@ -175,7 +179,7 @@ async def _learn(
 
 
 async def _load_ahead(port: Services, run: Run, agent: str, step: int) -> None:
-    """Have an agent's new weights served while the next one learns; `serve` waits for it."""
+    """Have an agent's new weights served while others learn or play; its requests wait for it."""
     later = await asyncio.to_thread(port.store.policies.get_policy_version, run.id, agent, step + 1)
     if later is not None:
         # A resumed run may have retired these.

@@ -6,7 +6,7 @@ call    ──▶ Toolbox ──┼─▶ ToolResult     the files stay as they 
 refused ──────────────┘
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -97,7 +97,7 @@ class DirectRunner(ToolRunner):
     engine: Engine
     tokenizer: "ChatTokenizer"
     policies: Mapping[str, PolicyVersion]
-    """By agent; they are loaded."""
+    """By agent."""
     sampling: Sampling
     seed: int
     """Of the run."""
@@ -109,12 +109,16 @@ class DirectRunner(ToolRunner):
     """The same of agents that have a limit of their own."""
     longest: int = 2**31
     """Tokens of a prompt and its answer, at most."""
+    served: Callable[[str], Awaitable[None]] | None = None
+    """Returns when an agent's policy is loaded; None where all are."""
 
     async def generate(self, episode: Episode, observation: Observation) -> Action:
         """Sample the next action of an episode; see `ActionRunner`."""
         policy, seed = self.policies[observation.agent], generation_seed(self.seed, episode)
         tokens = self.agent_tokens.get(observation.agent, self.sampling.max_tokens)
         sampling = replace(self.sampling, max_tokens=tokens)
+        if self.served is not None:
+            await self.served(observation.agent)
         async with self.limited("mappa-engine"):
             prompt = self.tokenizer.render(observation.messages)
             thought = self.tokenizer.opened_thought(observation.messages)

@@ -66,11 +66,14 @@ class SleepingEngine(Protocol):
 
 @runtime_checkable
 class AheadEngine(Protocol):
-    """An engine that says whether it takes new weights while agents learn, beside `Engine`."""
+    """An engine that says whether it takes new weights beside other work, beside `Engine`."""
 
     @property
     def loads_ahead(self) -> bool:
-        """Whether `load` may be called meanwhile: not of what sleeps, or reads models here."""
+        """Whether `load` may be called while agents learn, or others of its agents sample.
+
+        Not of what sleeps, or reads models here.
+        """
         ...
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -135,3 +136,45 @@ def test_new_weights_are_served_while_the_next_agent_learns(
 
     asyncio.run(run())
     assert learner.was_ahead
+
+
+class Late(TransformersEngine):
+    """Has the second agent's new weights when the first one plays with its own, if ever."""
+
+    loads_ahead = True
+    agents: tuple[str, ...]
+    played: asyncio.Event
+    was_beside = False
+
+    async def load(self, policy: PolicyVersion) -> None:
+        if policy.agent == self.agents[1] and policy.step == 1:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.played.wait(), 20)
+            self.was_beside = self.played.is_set()
+        await super().load(policy)
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        completion = await super().generate(request)
+        if request.policy.agent == self.agents[0] and request.policy.step == 1:
+            self.played.set()
+        return completion
+
+
+def test_agents_play_while_the_last_one_s_new_weights_are_loaded(
+    make_services: MakeServices, toy_config: TrainConfig, tiny_model: Path
+) -> None:
+    rollout = toy_config.rollout.model_copy(update={"iterations": 2, "episodes_per_problem": 2})
+    config = toy_config.model_copy(update={"rollout": rollout})
+    engine = Late(tiny_model, config.engine, ChatTokenizer(tiny_model).end_token_ids)
+    team = Monologue(agents=(SPEAKER, replace(SPEAKER, name="listener")))
+    services = replace(make_services(config), engine=engine, team=team)
+    engine.agents = tuple(agent.name for agent in team.agents)
+
+    async def run() -> None:
+        engine.played = asyncio.Event()
+        await engine.start()
+        with use(services):
+            await train(config)
+
+    asyncio.run(run())
+    assert engine.was_beside
