@@ -40,7 +40,7 @@ from mappa_core.app.fitting import Despite
 from mappa_core.app.services import Services, open_services, services
 from mappa_core.coach.protocols import BudgetedCoach
 from mappa_core.core.concurrency import all_ended, beside, result_of
-from mappa_core.core.errors import CoachError, EngineError
+from mappa_core.core.errors import CoachError, OutsideError
 from mappa_core.core.records.runs import IterationFigures, Run
 from mappa_core.core.records.updates import Update
 from mappa_core.core.settings import Settings
@@ -180,14 +180,14 @@ async def _learn(
 
 async def _load_ahead(port: Services, run: Run, agent: str, step: int) -> None:
     """Have an agent's new weights served while others learn or play; its requests wait for it."""
-    later = await asyncio.to_thread(port.store.policies.get_policy_version, run.id, agent, step + 1)
-    if later is not None:
-        # A resumed run may have retired these.
-        return
-    policy = await asyncio.to_thread(policy_at, port.store, run.id, agent, step)
     # What fails here fails again where it is needed, and is told there.
-    with suppress(EngineError):
-        await port.engine.load(policy)
+    with suppress(OutsideError):
+        policies = port.store.policies
+        later = await asyncio.to_thread(policies.get_policy_version, run.id, agent, step + 1)
+        # A resumed run may have retired these.
+        if later is None:
+            policy = await asyncio.to_thread(policy_at, port.store, run.id, agent, step)
+            await port.engine.load(policy)
 
 
 @task(

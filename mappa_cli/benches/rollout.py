@@ -2,7 +2,7 @@
 
 rollout     engine behind its servers, sandbox, coach, store and Prefect
 vLLM        its own Python API on all requests of an agent at once, when all else has ended
-engine      our servers by themselves, as vLLM
+engine      ours without the rest of a rollout, on the same requests as vLLM
 float32     vLLM's own in float32, where the engine is in another type
 """
 
@@ -31,7 +31,7 @@ Generation: TypeAlias = tuple[GenerationRequest, Completion]
 
 
 def bench_rollout(overrides: Sequence[str], settings: Settings) -> BenchReport:
-    """Play a rollout to warm up and one to measure, then give its requests to plain vLLM.
+    """Play a rollout to warm up and one to measure, then give its requests to engines alone.
 
     Raises:
         ConfigError: The engine is not vLLM.

@@ -10,7 +10,9 @@ from pathlib import Path
 from flows.train import train
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import use
+from mappa_core.core.errors import ClusterError
 from mappa_core.core.records.episodes import Completion, GenerationRequest, PolicyVersion
+from mappa_core.core.records.runs import RunStatus
 from mappa_core.core.records.updates import TrainingSample, UpdateReport
 from mappa_core.models.tokenizer import ChatTokenizer
 from mappa_core.rollout.engines.transformers.engine import TransformersEngine
@@ -139,21 +141,27 @@ def test_new_weights_are_served_while_the_next_agent_learns(
 
 
 class Late(TransformersEngine):
-    """Has the second agent's new weights when the first one plays with its own, if ever."""
+    """Has the second agent's new weights a while after the first one has played with its own."""
 
     loads_ahead = True
     agents: tuple[str, ...]
     played: asyncio.Event
     was_beside = False
+    is_loaded = False
+    was_asked_early = False
 
     async def load(self, policy: PolicyVersion) -> None:
         if policy.agent == self.agents[1] and policy.step == 1:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.played.wait(), 20)
             self.was_beside = self.played.is_set()
+            await asyncio.sleep(1)
+            self.is_loaded = True
         await super().load(policy)
 
     async def generate(self, request: GenerationRequest) -> Completion:
+        if request.policy.agent == self.agents[1] and request.policy.step == 1:
+            self.was_asked_early |= not self.is_loaded
         completion = await super().generate(request)
         if request.policy.agent == self.agents[0] and request.policy.step == 1:
             self.played.set()
@@ -178,3 +186,36 @@ def test_agents_play_while_the_last_one_s_new_weights_are_loaded(
 
     asyncio.run(run())
     assert engine.was_beside
+    assert engine.is_loaded
+    assert not engine.was_asked_early
+
+
+class Away(TransformersEngine):
+    """Fails at the first load of new weights."""
+
+    loads_ahead = True
+    failures = 0
+
+    async def load(self, policy: PolicyVersion) -> None:
+        if policy.step == 1 and not self.failures:
+            self.failures += 1
+            raise ClusterError("away")
+        await super().load(policy)
+
+
+def test_weights_that_were_not_had_ahead_are_loaded_where_they_are_needed(
+    make_services: MakeServices, toy_config: TrainConfig, tiny_model: Path
+) -> None:
+    rollout = toy_config.rollout.model_copy(update={"iterations": 2, "episodes_per_problem": 2})
+    config = toy_config.model_copy(update={"rollout": rollout})
+    engine = Away(tiny_model, config.engine, ChatTokenizer(tiny_model).end_token_ids)
+    services = replace(make_services(config), engine=engine)
+
+    async def run() -> None:
+        await engine.start()
+        with use(services):
+            await train(config)
+
+    asyncio.run(run())
+    assert engine.failures == 1
+    assert services.store.runs.list_runs()[0].status is RunStatus.COMPLETED
