@@ -8,7 +8,7 @@ gives the result O_p and the log-sum-exp L_p of its scores:
 (FlashAttention, arXiv 2205.14135, section 3.1). In the backward pass a part's weights are
 exp(S_p - L), and of the rest of its row a key needs only rowsum(dO * O) (algorithm 4). So a call
 that is given L and O of the whole computes the part's share of the gradients, and shares add up.
-Nothing of N x N is held or made twice.
+Nothing of N x N is held or made twice. A part may be another pass's (`SharedRoot`).
 
 Calls are those below torch's `scaled_dot_product_attention`, which does not return L. They are in
 float32 whatever the layers' type: on Zen 5 their bfloat16 is no faster.
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from mappa_core.train.shared_root import RootOfLayer
 from mappa_core.train.tree_plans import PartsPlan
 
 _FORWARD: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001
@@ -71,7 +72,23 @@ class _BlockCall:
         return torch.zeros_like(self.attends, dtype=dtype).masked_fill_(~self.attends, -torch.inf)
 
 
-def attend_parts(states: Three, tree: PartsPlan, scaling: float | None, copied: int) -> Tensor:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _How:
+    """How a call of `attend_parts` attends; its arguments."""
+
+    tree: PartsPlan
+    scaling: float
+    copied: int
+    root: RootOfLayer | None
+
+
+def attend_parts(
+    states: Three,
+    tree: PartsPlan,
+    scaling: float | None,
+    copied: int,
+    root: RootOfLayer | None = None,
+) -> Tensor:
     """Compute attention of every node to itself and its ancestors.
 
     Args:
@@ -80,17 +97,19 @@ def attend_parts(states: Three, tree: PartsPlan, scaling: float | None, copied: 
         tree: The parts.
         scaling: Factor on the products; None for 1 / sqrt(D).
         copied: Elements of keys copied for one call, at most.
+        root: What is shared with another pass; None for nothing.
 
     Returns:
         (1, H, N, D_v), of the value's type.
     """
-    scaling = states[0].shape[-1] ** -0.5 if scaling is None else scaling
+    factor: float = states[0].shape[-1] ** -0.5 if scaling is None else scaling
     width = states[2].shape[-1]
     wide = max(states[0].shape[-1], width)
     # The calls take one width; zeros change neither products nor results.
     filled = (functional.pad(each, (0, wide - each.shape[-1])) for each in states)
     by_node = (each[0].transpose(0, 1) for each in filled)
-    mixed = cast(Tensor, _Parts.apply(*by_node, tree, scaling, copied))
+    how = _How(tree=tree, scaling=factor, copied=copied, root=root)
+    mixed = cast(Tensor, _Parts.apply(*by_node, how))
     return mixed.transpose(0, 1)[None, ..., :width]
 
 
@@ -101,15 +120,19 @@ class _Parts(torch.autograd.Function):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        tree: PartsPlan,
-        scaling: float,
-        copied: int,
+        how: _How,
     ) -> Tensor:
-        states = _exact(query, key, value)
-        mixed = states[0].new_zeros(states[0].shape)
-        sums = mixed.new_full(mixed.shape[:-1], -torch.inf)
-        for part in _slices(tree):
-            found = _FORWARD(*part.of(states), is_causal=part.causal, scale=scaling)
+        states, scaling = _exact(query, key, value), how.scaling
+        above = None if how.root is None else how.root.keys(*states[1:])
+        if above is None:
+            mixed = states[0].new_zeros(states[0].shape)
+            sums = mixed.new_full(mixed.shape[:-1], -torch.inf)
+        else:
+            found = _FORWARD(*map(_by_head, (states[0], *above)), scale=scaling)
+            mixed, sums = _by_node(found[0]).contiguous(), found[1][0].T.contiguous()
+        for part in _slices(how.tree, read=above is not None):
+            by_head = map(_by_head, part.of(states))
+            found = _FORWARD(*by_head, is_causal=part.causal, scale=scaling)
             result, found_sums = _by_node(found[0]), found[1][0].T
             if part.first:
                 mixed[part.rows], sums[part.rows] = result, found_sums
@@ -117,7 +140,7 @@ class _Parts(torch.autograd.Function):
                 mixed[part.rows], sums[part.rows] = _joined(
                     mixed[part.rows], sums[part.rows], result, found_sums
                 )
-        for call in _block_calls(tree, copied // (key.shape[1] * key.shape[-1])):
+        for call in _block_calls(how.tree, how.copied // (key.shape[1] * key.shape[-1])):
             parts = call.queries(states[0]), call.keys(states[1]), call.keys(states[2])
             result, found_sums = _FORWARD(*parts, attn_mask=call.bias(mixed.dtype), scale=scaling)
             both, both_sums = _joined(
@@ -129,37 +152,51 @@ class _Parts(torch.autograd.Function):
             mixed.index_copy_(0, call.rows, both)
             sums.index_copy_(0, call.rows, both_sums)
         mixed = mixed.to(value.dtype)
-        ctx.save_for_backward(query, key, value, mixed, sums)
-        ctx.tree, ctx.scaling, ctx.copied = tree, scaling, copied
+        ctx.save_for_backward(query, key, value, mixed, sums, *(above or ()))
+        ctx.how = how
         return mixed
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        query, key, value, mixed, sums = ctx.saved_tensors
-        states = _exact(query, key, value)
+        query, key, value, mixed, sums, *above = ctx.saved_tensors
+        states, how = _exact(query, key, value), cast(_How, ctx.how)
         whole = gradients[0].to(sums.dtype), mixed.to(sums.dtype), sums
         of_states = (
             states[0].new_zeros(query.shape),
             *(states[0].new_zeros(each.shape) for each in (key, value)),
         )
-        for part in _slices(ctx.tree):
-            gradient, result = (_by_head(each[part.rows]) for each in whole[:2])
-            shares = _BACKWARD(
-                gradient,
-                *part.of(states),
-                result,
-                sums[part.rows].T[None],
-                0.0,
-                part.causal,
-                scale=ctx.scaling,
-            )
+        if how.root is not None and above:
+            keys, values = above
+            shares = _shares(whole, (states[0], keys, values), scaling=how.scaling)
+            of_query, of_key, of_value = map(_by_node, shares)
+            of_states[0].add_(of_query)
+            how.root.give_gradients(of_key, of_value)
+        for part in _slices(how.tree):
+            of_rows = whole[0][part.rows], whole[1][part.rows], whole[2][part.rows]
+            shares = _shares(of_rows, part.of(states), scaling=how.scaling, causal=part.causal)
             places = (part.rows, part.keys, part.keys)
             for total, share, at in zip(of_states, shares, places, strict=True):
                 total[at] += _by_node(share)
-        for call in _block_calls(ctx.tree, ctx.copied // (key.shape[1] * key.shape[-1])):
-            _add_blocks(of_states, states, whole, call, ctx.scaling)
+        for call in _block_calls(how.tree, how.copied // (key.shape[1] * key.shape[-1])):
+            _add_blocks(of_states, states, whole, call, how.scaling)
+        if how.root is not None and not above:
+            how.root.add_gradients(of_states[1], of_states[2])
         given = zip(of_states, (query, key, value), strict=True)
-        return *(total.to(each.dtype) for total, each in given), None, None, None
+        return *(total.to(each.dtype) for total, each in given), None
+
+
+def _shares(whole: Three, states: Three, *, scaling: float, causal: bool = False) -> Three:
+    """Give a part's shares of the gradients, (1, H, R, D); `whole` as in `_add_blocks`."""
+    gradient, result, sums = whole
+    return _BACKWARD(
+        _by_head(gradient),
+        *map(_by_head, states),
+        _by_head(result),
+        sums.T[None],
+        0.0,
+        causal,
+        scale=scaling,
+    )
 
 
 def _add_blocks(
@@ -221,16 +258,19 @@ class _Slices:
     """Whether nothing was read for these rows before."""
 
     def of(self, states: Three) -> Three:
-        """Give the call's query, key and value, (1, H, R, D)."""
+        """Give the call's query, key and value."""
         query, key, value = states
-        return _by_head(query[self.rows]), _by_head(key[self.keys]), _by_head(value[self.keys])
+        return query[self.rows], key[self.keys], value[self.keys]
 
 
-def _slices(tree: PartsPlan) -> Iterator[_Slices]:
-    """List the calls for long chains, those of a chain before those of what is below it."""
+def _slices(tree: PartsPlan, *, read: bool = False) -> Iterator[_Slices]:
+    """List the calls for long chains, those of a chain before those of what is below it.
+
+    `read` tells whether all rows have read something before.
+    """
     reached = 0
     for chain in tree.chains:
-        own, first = slice(chain.start, chain.end), chain.start >= reached
+        own, first = slice(chain.start, chain.end), chain.start >= reached and not read
         yield _Slices(rows=own, keys=own, causal=True, first=first)
         if chain.below > chain.end:
             below = slice(chain.end, chain.below)

@@ -1,8 +1,8 @@
 """Puts training samples into tensors: a minibatch in micro-batches of one prefix tree each."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -10,7 +10,11 @@ from torch import Tensor
 from mappa_core.core.records.episodes import chosen
 from mappa_core.core.records.updates import TrainingSample
 from mappa_core.train.config import AlgorithmConfig
-from mappa_core.train.prefix_tree import Cut, PrefixTree, build
+from mappa_core.train.prefix_tree import Cut, PrefixTree, build, root_of
+from mappa_core.train.shared_root import SharedRoot
+
+SHORTEST_ROOT = 32
+"""Tokens from which on two passes share a root; fewer would not be worth their waiting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,15 @@ class Batch:
     """All tokens were sampled at."""
     sampled: Tensor | None = None
     """bool, of all tokens that the tree reads; None where all of them were sampled."""
+    root: SharedRoot | None = None
+    """What is shared with the batch beside this one; None for nothing."""
+    beside: int = 0
+    """Distinct tokens of that batch."""
+
+    @property
+    def size(self) -> int:
+        """Count distinct tokens; of two that share a root, those of the larger one."""
+        return max(self.tree.size, self.beside)
 
 
 def token_weights(
@@ -69,11 +82,16 @@ def has_gradient(sample: TrainingSample, algorithm: AlgorithmConfig) -> bool:
 
 
 def micro_batched(
-    samples: Sequence[TrainingSample], algorithm: AlgorithmConfig, cut: Cut
+    samples: Sequence[TrainingSample],
+    algorithm: AlgorithmConfig,
+    cut: Cut,
+    largest_of_two: int = 0,
 ) -> list[Batch]:
     """Cut a minibatch into micro-batches of one tree each.
 
-    A sample without a gradient takes its share of the mean, but is not computed.
+    A sample without a gradient takes its share of the mean, but is not computed. Two batches share
+    the root of their trees where neither tree is larger than `largest_of_two`: the one that takes
+    it comes first, and the one that gives it next.
 
     Raises:
         ValueError: A KL pull is on and a sample does not bring the base policy's log-probs.
@@ -91,21 +109,47 @@ def micro_batched(
     parts = cut(
         [sample.prompt_token_ids for sample, _ in live], [sample.token_ids for sample, _ in live]
     )
-    return [_batch([live[i][0] for i in part], [live[i][1] for i in part]) for part in parts]
+    if not largest_of_two:
+        return [_batch([live[i] for i in part]) for part in parts]
+    batches: list[Batch] = []
+    for start in range(0, len(parts), 2):
+        two = [[live[i] for i in part] for part in parts[start : start + 2]]
+        batches += _sharing(two, largest_of_two) or [_batch(part) for part in two]
+    return batches
 
 
-def _batch(samples: Sequence[TrainingSample], weights: Sequence[Tensor]) -> Batch:
+_Live: TypeAlias = Sequence[tuple[TrainingSample, Tensor]]
+"""Samples with a gradient, and their tokens' shares of the mean."""
+
+
+def _sharing(two: Sequence[_Live], largest: int) -> list[Batch]:
+    """Make batches of two parts that share a root; none where they do not, or there is one."""
+    nodes = root_of([sample.prompt_token_ids for part in two for sample, _ in part])
+    if len(two) == 1 or nodes < SHORTEST_ROOT:
+        return []
+    root = SharedRoot(nodes)
+    giver, taker = _batch(two[0], root), _batch(two[1], root, takes=True)
+    sizes = giver.tree.size, taker.tree.size
+    if max(sizes) > largest:
+        return []
+    return [replace(taker, beside=sizes[0]), replace(giver, beside=sizes[1])]
+
+
+def _batch(part: _Live, root: SharedRoot | None = None, *, takes: bool = False) -> Batch:
+    samples, weights = [sample for sample, _ in part], [weight for _, weight in part]
+    above = root.nodes if root is not None and takes else 0
     return Batch(
-        tree=build([s.prompt_token_ids for s in samples], [s.token_ids for s in samples]),
+        tree=build([s.prompt_token_ids for s in samples], [s.token_ids for s in samples], above),
         real_tokens=sum(len(s.prompt_token_ids) + len(s.token_ids) for s in samples),
         lengths=torch.tensor([len(weight) for weight in weights], dtype=torch.int64),
         sampler_logprobs=_flat(samples, [s.old_logprobs for s in samples]),
         trainer_logprobs=_flat_if_all(samples, [s.trainer_logprobs for s in samples]),
         advantages=_flat(samples, [s.advantages for s in samples]),
-        weights=torch.cat(list(weights)).float(),
+        weights=torch.cat(weights).float(),
         reference_logprobs=_flat_if_all(samples, [s.reference_logprobs for s in samples]),
         temperature=shared_temperature([s.temperature for s in samples]),
         sampled=_sampled(samples),
+        root=root,
     )
 
 

@@ -16,7 +16,7 @@ sequences unfolded, one a row, padded on the right.
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TypeAlias
 
 import torch
@@ -49,6 +49,8 @@ class PrefixTree:
     """(E,) int64: the token that was sampled there."""
     reads: Tensor
     """(sum of T,) int64: edge of every response token, sequence after sequence."""
+    root: int = 0
+    """Tokens above the first node, which all sequences begin with and another tree has."""
 
     @property
     def size(self) -> int:
@@ -57,8 +59,8 @@ class PrefixTree:
 
     def to(self, device: torch.device) -> "PrefixTree":
         """Copy the tree, its tensors on `device`."""
-        tensors = {one.name: getattr(self, one.name).to(device) for one in fields(self)}
-        return PrefixTree(**tensors)
+        tensors = (one.name for one in fields(self) if one.name != "root")
+        return replace(self, **{name: getattr(self, name).to(device) for name in tensors})
 
 
 def ancestor_mask(ends: Tensor) -> Tensor:
@@ -101,8 +103,10 @@ def unfold(tree: PrefixTree) -> PaddedRows:
     return PaddedRows(token_ids=token_ids, real=real, rows=rows, columns=tree.depths)
 
 
-def build(prompts: Sequence[Tokens], responses: Sequence[Tokens]) -> PrefixTree:
+def build(prompts: Sequence[Tokens], responses: Sequence[Tokens], root: int = 0) -> PrefixTree:
     """Build the tree of B sequences, of B prompts and B responses of T >= 1 tokens each.
+
+    Their first `root` tokens, at most `root_of` them, are left to another tree.
 
     Raises:
         ValueError: A prompt or a response is empty.
@@ -118,26 +122,36 @@ def build(prompts: Sequence[Tokens], responses: Sequence[Tokens]) -> PrefixTree:
     for path, prompt, response in zip(paths, prompts, responses, strict=True):
         pairs = zip(path[len(prompt) - 1 :], response, strict=True)
         reads.extend(edges.setdefault(pair, len(edges)) for pair in pairs)
-    nodes = torch.tensor([node for node, _ in edges], dtype=torch.int64)
+    nodes = torch.tensor([node - root for node, _ in edges], dtype=torch.int64)
     predictors, edge_predictors = torch.unique(nodes, sorted=True, return_inverse=True)
     return PrefixTree(
-        token_ids=torch.tensor(token_ids),
-        depths=torch.tensor(depths),
-        ends=torch.tensor(ends),
+        token_ids=torch.tensor(token_ids[root:]),
+        depths=torch.tensor(depths[root:]),
+        ends=torch.tensor(ends[root:]) - root,
         predictors=predictors,
         edge_predictors=edge_predictors,
         edge_tokens=torch.tensor([token for _, token in edges], dtype=torch.int64),
         reads=torch.tensor(reads, dtype=torch.int64),
+        root=root,
     )
 
 
+def root_of(prompts: Sequence[Tokens]) -> int:
+    """Count the tokens that all prompts begin with, but for one that predicts a response's."""
+    if not prompts:
+        return 0
+    # In sorted order the first and the last share least.
+    ordered = [tuple(prompt) for prompt in prompts]
+    return min(_shared(min(ordered), max(ordered)), min(map(len, ordered)) - 1)
+
+
 def micro_batches(
-    prompts: Sequence[Tokens], responses: Sequence[Tokens], budget_tokens: int
+    prompts: Sequence[Tokens], responses: Sequence[Tokens], budget_tokens: int, root: int = 0
 ) -> list[list[int]]:
     """Split the indices of the sequences so that each part's tree stays within the budget.
 
     Sequences that share most lie next to each other. A sequence longer than the budget is a part
-    of its own.
+    of its own. Of two parts, the second leaves the first `root` tokens to the first one's tree.
     """
     inputs = [(*p, *r[:-1]) for p, r in zip(prompts, responses, strict=True)]
     parts: list[list[int]] = []
@@ -147,6 +161,7 @@ def micro_batches(
         if not parts or fresh > room:
             parts.append([])
             room, fresh = budget_tokens, len(inputs[index])
+            fresh -= root if len(parts) % 2 == 0 else 0
         parts[-1].append(index)
         room -= fresh
         previous = inputs[index]

@@ -12,6 +12,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from mappa_core.train.attention_parts import attend_parts
+from mappa_core.train.shared_root import RootOfLayer
 from mappa_core.train.tree_plans import AttentionPlan, BlockPlan, ChainPlan, PartsPlan, Scores
 
 COPIED = 2**26
@@ -25,6 +26,7 @@ def attend(
     tree: AttentionPlan,
     scores: Scores,
     copied: int = COPIED,
+    root: RootOfLayer | None = None,
 ) -> Tensor:
     """Compute attention of every node to itself and the ancestors that it sees.
 
@@ -35,6 +37,7 @@ def attend(
         tree: The spans or parts, where `scores` are plain, or the blocks.
         scores: How products become weights.
         copied: Elements of keys copied for one call, at most.
+        root: What is shared with another pass, where the tree is planned in parts.
 
     Returns:
         (1, H, N, D_v).
@@ -42,7 +45,7 @@ def attend(
     if isinstance(tree, ChainPlan):
         return _attend_chains(query, key, value, tree, scores.scaling)
     if isinstance(tree, PartsPlan):
-        return attend_parts((query, key, value), tree, scores.scaling, copied)
+        return attend_parts((query, key, value), tree, scores.scaling, copied, root)
     return _attend_blocks(query, key, value, tree, scores, copied)
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from mappa_core.train.prefix_tree import ancestor_mask
+from mappa_core.train.shared_root import SharedRoot
 
 BLOCK = 64
 """Queries per block: small enough to leave cousins out, large enough to keep the cores busy."""
@@ -98,6 +99,10 @@ class TreePlans:
     """(N,) int64: subtree ends in depth-first order."""
     depths: Tensor
     """(N,) int64."""
+    root: SharedRoot | None = None
+    """Nodes that another pass computes for this one, or this one for it; in parts alone."""
+    takes: bool = False
+    """Whether this pass is the one that does not compute them."""
     made: dict[tuple[Sees | None, bool], AttentionPlan] = field(
         default_factory=dict[tuple[Sees | None, bool], AttentionPlan]
     )

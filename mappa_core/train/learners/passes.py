@@ -20,6 +20,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from mappa_core.train.shared_root import OtherPassFailed
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -44,12 +46,17 @@ class Passes:
                 them runs alone, on all cores.
         """
         self.at_once = AT_ONCE if threads else 1
-        self._threads, self._budget = threads, budget_tokens
+        self._threads, self._share = threads, budget_tokens // self.at_once
         self._order = _Order()
         if threads >= AT_ONCE:
             self._workers = ThreadPoolExecutor(self.at_once, thread_name_prefix="pass")
             for parameter in parameters:
                 self._order.follow(parameter)
+
+    @property
+    def share_tokens(self) -> int:
+        """Give the tokens of the largest pass that has another beside it; 0 where none has."""
+        return self._share if self._threads >= AT_ONCE else 0
 
     @property
     def number(self) -> int:
@@ -66,11 +73,11 @@ class Passes:
     def run(self, work: Callable[[T], R], parts: Sequence[T], size: Callable[[T], int]) -> list[R]:
         """Give what `work` makes of each part, of `size` tokens, those of the largest first.
 
-        Raises what one of them raised, when all have ended.
+        Two of one size that follow each other in `parts` are begun one after the other, the first
+        of them first. Raises what one of them raised, when all have ended.
         """
-        share = self._budget // self.at_once
         parts = sorted(parts, key=size, reverse=True)
-        alone = [part for part in parts if size(part) > share]
+        alone = [part for part in parts if size(part) > self._share]
         beside = parts[len(alone) :]
         if self._threads < AT_ONCE or len(beside) == 1:
             return [work(part) for part in (*alone, *beside)]
@@ -87,6 +94,11 @@ class Passes:
         wait(begun)
         # torch keeps the number by thread, and gives new threads the last one that was set.
         torch.set_num_threads(self._threads)
+        failures = [error for each in begun if (error := each.exception()) is not None]
+        # One that fails for another's failure says nothing.
+        failures.sort(key=lambda error: isinstance(error, OtherPassFailed))
+        if failures:
+            raise failures[0]
         return [each.result() for each in begun]
 
 

@@ -20,11 +20,14 @@ from mappa_core.train.learners.head import OutputHead, decoder_of
 from mappa_core.train.prefix_tree import (
     PrefixTree,
     Tokens,
+    build,
     evenly,
     micro_batches,
     padded_micro_batches,
+    root_of,
     unfold,
 )
+from mappa_core.train.shared_root import RootOfLayer, SharedRoot
 from mappa_core.train.token_logprobs import TokenLogprobs
 from mappa_core.train.tree_attention import attend
 from mappa_core.train.tree_plans import Scores, Sees, TreePlans
@@ -49,7 +52,12 @@ def _tree_attention(
     scores = Scores(
         scaling=layer.get("scaling"), softcap=layer.get("softcap"), sinks=layer.get("s_aux")
     )
-    mixed = attend(query, key, value, tree.of(attention_mask, scores), scores)
+    root = (
+        None
+        if tree.root is None
+        else RootOfLayer(shared=tree.root, layer=_module, takes=tree.takes)
+    )
+    mixed = attend(query, key, value, tree.of(attention_mask, scores), scores, root=root)
     return mixed.transpose(1, 2).contiguous(), None
 
 
@@ -87,6 +95,8 @@ class Reading:
     """Type of the products of its layers."""
     at_once: int = 1
     """Passes that run at once and share the budget."""
+    shares_root: bool = False
+    """Whether of two passes at once the first computes the root for both."""
 
     @property
     def name(self) -> str:
@@ -99,14 +109,27 @@ class Reading:
         scaling = getattr(self.base.config.get_text_config(), "rope_parameters", None) or {}
         return scaling.get("rope_type") in BY_LENGTH
 
-    def read(self, tree: PrefixTree, temperature: float) -> TokenLogprobs:
+    @property
+    def sees_all(self) -> bool:
+        """Whether every layer reads the tree by plain attention to all ancestors."""
+        if self.way == "padded":
+            return False
+        tree = build([[0]], [[0, 0]]).to(self.base.device)
+        with torch.no_grad(), autocast(self.base, self.products):
+            plans = self._tree(tree)[1]
+        return plans.made.keys() == {(None, True)}
+
+    def read(
+        self, tree: PrefixTree, temperature: float, root: SharedRoot | None = None
+    ) -> TokenLogprobs:
         """Read log-probability and entropy of all response tokens of a tree, (sum of T,) each.
 
-        Both are of softmax(logits / temperature), which the tokens were sampled from.
+        Both are of softmax(logits / temperature), which the tokens were sampled from. `root` is
+        what another pass computes for this one, where the tree has a root, or this one for it.
         """
         tree = tree.to(self.base.device)
         with autocast(self.base, self.products):
-            states = (self._padded if self.way == "padded" else self._tree)(tree)
+            states = self._padded(tree) if self.way == "padded" else self._tree(tree, root)[0]
         edges = self.head.read(
             states.index_select(0, tree.predictors),
             tree.edge_predictors,
@@ -121,21 +144,27 @@ class Reading:
     def cut(self, prompts: Sequence[Tokens], responses: Sequence[Tokens]) -> list[list[int]]:
         """Split the indices of sequences into micro-batches, so many that all passes get some."""
         budget = 1 if self.turns_by_length else self.budget_tokens
-        cut = padded_micro_batches if self.way == "padded" else micro_batches
-        return evenly(
-            lambda tokens: cut(prompts, responses, tokens), budget // self.at_once, self.at_once
-        )
+        root = root_of(prompts) if self.shares_root else 0
 
-    def _tree(self, tree: PrefixTree) -> Tensor:
-        """Compute the nodes' hidden states in one row, (N, D)."""
-        return decoder_of(self.base)(
+        def cut(tokens: int) -> list[list[int]]:
+            if self.way == "padded":
+                return padded_micro_batches(prompts, responses, tokens)
+            return micro_batches(prompts, responses, tokens, root)
+
+        return evenly(cut, budget // self.at_once, self.at_once)
+
+    def _tree(self, tree: PrefixTree, root: SharedRoot | None = None) -> tuple[Tensor, TreePlans]:
+        """Compute the nodes' hidden states in one row, (N, D); also how layers read them."""
+        plans = TreePlans(ends=tree.ends, depths=tree.depths, root=root, takes=tree.root > 0)
+        states = decoder_of(self.base)(
             input_ids=tree.token_ids[None],
             # A mask of ones, or positions that step back would be taken for packed sequences.
             attention_mask=torch.ones_like(tree.token_ids[None]),
             position_ids=tree.depths[None],
             use_cache=False,
-            tree=TreePlans(ends=tree.ends, depths=tree.depths),
+            tree=plans,
         ).last_hidden_state[0]
+        return states, plans
 
     def _padded(self, tree: PrefixTree) -> Tensor:
         """Compute them sequence by sequence, (N, D)."""

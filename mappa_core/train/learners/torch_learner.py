@@ -34,6 +34,7 @@ from mappa_core.train.learners.self_check import choose_reading
 from mappa_core.train.learners.steps import Rows, finite_step, optimizer_steps, read_rows
 from mappa_core.train.metrics import StepTaken, Tally
 from mappa_core.train.prefix_tree import PrefixTree
+from mappa_core.train.shared_root import shared
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -71,8 +72,15 @@ class TorchLearner(CheckpointLearner):
         )
         """What computes an update's micro-batches."""
         self._embedding = None if on_gpu else sum_gradients(model.inner(self._model), self.passes)
-        head = replace(reading.head, gradient=self._embedding)
-        self._reading = replace(reading, at_once=self.passes.at_once, head=head)
+        self._reading = replace(
+            reading,
+            head=replace(reading.head, gradient=self._embedding),
+            at_once=self.passes.at_once,
+            # Layers that are computed again on the way back would ask for their states again.
+            shares_root=self.passes.share_tokens > 0
+            and not config.gradient_checkpointing
+            and reading.sees_all,
+        )
         # There is one model in memory, so callers wait for each other; and in one thread, because
         # the C library keeps what each thread has freed for that thread: three updates in three
         # threads held 15 GB where one thread holds 5.
@@ -151,17 +159,19 @@ class TorchLearner(CheckpointLearner):
             self._embedding.begin()
 
         def one(batch: Batch) -> Tally:
-            tokens = self._reading.read(batch.tree, batch.temperature)
-            part = loss_of(batch, tokens, algorithm)
-            part.loss.backward()
+            with shared(batch.root):
+                tokens = self._reading.read(batch.tree, batch.temperature, batch.root)
+                part = loss_of(batch, tokens, algorithm)
+                part.loss.backward()
             computed = Tally()
             computed.add(batch, part)
             return computed
 
-        batches = micro_batched(minibatch, algorithm, self._reading.cut)
+        largest = self.passes.share_tokens if self._reading.shares_root else 0
+        batches = micro_batched(minibatch, algorithm, self._reading.cut, largest)
         tally = Tally()
         with weights_rounded(self._rounded, self._gated):
-            for computed in self.passes.run(one, batches, lambda batch: batch.tree.size):
+            for computed in self.passes.run(one, batches, lambda batch: batch.size):
                 tally.merge(computed)
         if self._embedding is not None:
             self._embedding.finish()

@@ -11,6 +11,7 @@ from mappa_core.train.prefix_tree import (
     evenly,
     micro_batches,
     padded_micro_batches,
+    root_of,
     unfold,
 )
 
@@ -76,6 +77,22 @@ def test_micro_batches_hold_each_sequence_once_and_the_budget(
         tree = build([prompts[i] for i in part], [responses[i] for i in part])
         longest = max(len(prompts[i]) + len(responses[i]) - 1 for i in part)
         assert tree.size <= max(budget, longest)
+
+
+@given(PAIRS, st.integers(1, 20))
+def test_the_second_of_two_parts_leaves_the_root_to_the_first(
+    pairs: list[tuple[tuple[int, ...], tuple[int, ...]]], budget: int
+) -> None:
+    prompts, responses = [(9, 9, *p) for p, _ in pairs], [r for _, r in pairs]
+    root = root_of(prompts)
+    assert root >= 2
+    parts = micro_batches(prompts, responses, budget, root)
+    assert sorted(i for part in parts for i in part) == list(range(len(pairs)))
+    for number, part in enumerate(parts):
+        above = root if number % 2 else 0
+        tree = build([prompts[i] for i in part], [responses[i] for i in part], above)
+        longest = max(len(prompts[i]) + len(responses[i]) - 1 for i in part)
+        assert tree.size <= max(budget, longest - above)
 
 
 @given(PAIRS, st.integers(1, 60), st.sampled_from([micro_batches, padded_micro_batches]))

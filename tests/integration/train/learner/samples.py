@@ -19,10 +19,12 @@ BASE = PolicyVersion(
 )
 
 
-def actions(count: int = 12, *, problems: int = 3, seed: int = 0) -> list[ScoredAction]:
+def actions(
+    count: int = 12, *, problems: int = 3, seed: int = 0, shares: int = 12
+) -> list[ScoredAction]:
     """Actions of a few problems whose prompts share a long beginning."""
     rng = random.Random(seed)
-    shared = tuple(rng.randrange(3, 259) for _ in range(12))
+    shared = tuple(rng.randrange(3, 259) for _ in range(shares))
     prompts = [
         (*shared, *(rng.randrange(3, 259) for _ in range(1 + problem)))
         for problem in range(problems)

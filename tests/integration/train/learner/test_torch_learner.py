@@ -22,14 +22,20 @@ from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.scores import ScoredAction
 from mappa_core.core.records.updates import TrainingSample, UpdateReport
 from mappa_core.train import checkpoints
+from mappa_core.train.batches import SHORTEST_ROOT, Batch
+from mappa_core.train.clipped_objective import StepLoss, loss_of
 from mappa_core.train.config import AlgorithmConfig, GuardConfig, LoraConfig, MismatchConfig
 from mappa_core.train.learners import memory, optimizer, rounded_linear, torch_learner
 from mappa_core.train.learners.embedding import EmbeddingGradient
+from mappa_core.train.learners.families import tiny_model
 from mappa_core.train.learners.fused_linear import GatedMlp
+from mappa_core.train.learners.self_check import choose_reading
 from mappa_core.train.learners.torch_learner import TorchLearner
 from mappa_core.train.metrics import StepTaken
+from mappa_core.train.shared_root import SharedRoot
+from mappa_core.train.token_logprobs import TokenLogprobs
 from tests.full_disk import largest_file
-from tests.integration.train.learner.conftest import MakeLearner
+from tests.integration.train.learner.conftest import SMALL, MakeLearner
 from tests.integration.train.learner.samples import BASE, actions, samples
 
 ALGORITHM = AlgorithmConfig(loss_over="samples")
@@ -37,13 +43,18 @@ FROM_SAMPLER = AlgorithmConfig(loss_over="samples", mismatch=MismatchConfig(impo
 FILES = {"adapter_config.json", "adapter_model.safetensors", "optimizer.safetensors"}
 
 
-def batch(learner: TorchLearner, policy: PolicyVersion = BASE) -> list[TrainingSample]:
-    given = actions(6)
+def batch(
+    learner: TorchLearner, policy: PolicyVersion = BASE, shares: int = 12
+) -> list[TrainingSample]:
+    given = actions(6, shares=shares)
     return samples(given, learner.logprobs(policy, given), [1.0, -1.0, 0.5, -0.5, 0.0, 2.0])
 
 
-def update(learner: TorchLearner, policy: PolicyVersion = BASE, seed: int = 3) -> UpdateReport:
-    return learner.update(policy, batch(learner, policy), ALGORITHM, total_steps=4, seed=seed)
+def update(
+    learner: TorchLearner, policy: PolicyVersion = BASE, seed: int = 3, shares: int = 12
+) -> UpdateReport:
+    given = batch(learner, policy, shares)
+    return learner.update(policy, given, ALGORITHM, total_steps=4, seed=seed)
 
 
 def file_bytes(report: UpdateReport) -> dict[str, bytes]:
@@ -96,12 +107,28 @@ def test_micro_batches_change_memory_not_the_result(make_learner: MakeLearner) -
         torch.testing.assert_close(cut[name], tensor, atol=1e-5, rtol=1e-3)
 
 
+@pytest.mark.parametrize(("shares", "roots"), [(12, 0), (SHORTEST_ROOT, 6)])
 @pytest.mark.parametrize("weights", ["lora", "full"])
 def test_passes_at_once_are_those_one_after_another_and_repeat_to_the_bit(
-    make_learner: MakeLearner, weights: str
+    make_learner: MakeLearner,
+    monkeypatch: pytest.MonkeyPatch,
+    weights: str,
+    shares: int,
+    roots: int,
 ) -> None:
+    made, init = list[int](), SharedRoot.__init__
+
+    def counted(root: SharedRoot, nodes: int) -> None:
+        made.append(nodes)
+        init(root, nodes)
+
+    monkeypatch.setattr(SharedRoot, "__init__", counted)
     alone, beside = (make_learner(threads=n, weights=weights, epochs=2) for n in (1, 2))
-    expected, *found = (update(learner) for learner in (alone, beside, beside, beside))
+    expected = update(alone, shares=shares)
+    assert not made
+    found = [update(beside, shares=shares) for _ in range(3)]
+    # One for two passes, in each of two epochs of three updates.
+    assert made == [shares] * roots
     assert len({report.checkpoint.sha256 for report in found}) == 1
     assert found[0].metrics["grad_norm"] == pytest.approx(expected.metrics["grad_norm"], rel=1e-4)
     (name,) = (file for file in file_bytes(expected) if file.startswith(("adapter_model", "model")))
@@ -242,6 +269,37 @@ def test_moments_come_when_activations_have_gone(
     learner.update(BASE, given, ALGORITHM, total_steps=4, seed=3)
     after = ["given back", "moments"] if weights == "full" else ["moments"]
     assert seen[: 1 + len(after)] == ["gradient", *after]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_pass_that_fails_is_told_and_not_the_one_that_waits_for_it(
+    make_learner: MakeLearner, monkeypatch: pytest.MonkeyPatch, first: bool
+) -> None:
+    learner = make_learner(threads=2)
+    expected = update(learner, shares=SHORTEST_ROOT).checkpoint.sha256
+
+    def fails(batch: Batch, tokens: TokenLogprobs, algorithm: AlgorithmConfig) -> StepLoss:
+        if (batch.tree.root > 0) is first:
+            raise ArithmeticError("cut short")
+        return loss_of(batch, tokens, algorithm)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(torch_learner, "loss_of", fails)
+        with pytest.raises(ArithmeticError, match="cut short"):
+            update(learner, shares=SHORTEST_ROOT)
+    assert update(learner, shares=SHORTEST_ROOT).checkpoint.sha256 == expected
+
+
+def test_passes_share_no_root_where_a_layer_sees_less_or_is_computed_twice(
+    make_learner: MakeLearner,
+) -> None:
+    whole, windowed = (
+        choose_reading(tiny_model(family), SMALL).sees_all for family in ("llama", "gemma2")
+    )
+    assert whole
+    assert not windowed
+    twice = make_learner(threads=2, gradient_checkpointing=True)
+    assert update(twice, shares=SHORTEST_ROOT).metrics["grad_norm"] > 0
 
 
 def test_an_update_that_failed_leaves_nothing_to_the_next(
