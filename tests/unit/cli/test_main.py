@@ -144,6 +144,32 @@ def test_a_dry_run_prints_the_resolved_configuration(
     assert not home.exists()
 
 
+def test_a_command_s_process_ends_in_order_and_takes_nothing_apart() -> None:
+    program = """if True:
+        import atexit, sys, threading, time
+        from mappa_cli.main import command
+        class Large:
+            def __del__(self):
+                print("taken apart")
+        large = Large()
+        large.itself = large
+        def late():
+            time.sleep(0.2)
+            print("its thread")
+        threading.Thread(target=late).start()
+        atexit.register(print, "at exit")
+        sys.argv = ["mappa", "train", *sys.argv[1:]]
+        command()
+    """
+    for override, code in (("--dry-run", 0), ("nonsense", 2)):
+        ran = subprocess.run(
+            [sys.executable, "-c", program, override], capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == code
+        assert ran.stdout.splitlines()[-2:] == ["its thread", "at exit"]
+        assert ran.stderr.startswith("mappa: ") == bool(code)
+
+
 def test_the_module_runs_without_its_script(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
