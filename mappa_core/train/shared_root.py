@@ -11,7 +11,7 @@ what one tree of all sequences would.
 """
 
 import threading
-from collections.abc import Generator, Hashable
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -44,15 +44,15 @@ class SharedRoot:
         """Hold nothing yet; `nodes` is R."""
         self.nodes = nodes
         self._changed = threading.Condition()
-        self._states: dict[Hashable, Two] = {}
-        self._gradients: dict[Hashable, Two] = {}
+        self._states: dict[int, Two] = {}
+        self._gradients: dict[int, Two] = {}
         self._abandoned = False
 
-    def give(self, layer: Hashable, states: Two) -> None:
+    def give(self, layer: int, states: Two) -> None:
         """Hand a layer's keys and values to the taker."""
         self._put(self._states, layer, states)
 
-    def take(self, layer: Hashable) -> Two:
+    def take(self, layer: int) -> Two:
         """Wait for a layer's keys and values.
 
         Raises:
@@ -60,11 +60,11 @@ class SharedRoot:
         """
         return self._wait(self._states, layer)
 
-    def give_back(self, layer: Hashable, gradients: Two) -> None:
+    def give_back(self, layer: int, gradients: Two) -> None:
         """Hand the gradients of a layer's keys and values to the giver."""
         self._put(self._gradients, layer, gradients)
 
-    def take_back(self, layer: Hashable) -> Two:
+    def take_back(self, layer: int) -> Two:
         """Wait for the gradients of a layer's keys and values.
 
         Raises:
@@ -78,12 +78,12 @@ class SharedRoot:
             self._abandoned = True
             self._changed.notify_all()
 
-    def _put(self, there: dict[Hashable, Two], layer: Hashable, two: Two) -> None:
+    def _put(self, there: dict[int, Two], layer: int, two: Two) -> None:
         with self._changed:
             there[layer] = two
             self._changed.notify_all()
 
-    def _wait(self, there: dict[Hashable, Two], layer: Hashable) -> Two:
+    def _wait(self, there: dict[int, Two], layer: int) -> Two:
         with self._changed:
             self._changed.wait_for(lambda: layer in there or self._abandoned)
             if layer not in there:
@@ -96,7 +96,8 @@ class RootOfLayer:
     """One layer's part of it, for one of the two passes."""
 
     shared: SharedRoot
-    layer: Hashable
+    layer: int
+    """Its number; the same in both passes."""
     takes: bool
     """Whether this pass is the taker."""
 

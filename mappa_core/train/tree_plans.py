@@ -8,8 +8,9 @@ A token attends to its ancestors only, and those are few: the dense N x N produc
 compute what the mask throws away. Depth-first order keeps relatives together.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TypeAlias
 
 import torch
@@ -103,6 +104,8 @@ class TreePlans:
     """Nodes that another pass computes for this one, or this one for it; in parts alone."""
     takes: bool = False
     """Whether this pass is the one that does not compute them."""
+    calls: Iterator[int] = field(default_factory=count)
+    """Numbers the calls of a pass's layers, which are the same in both passes."""
     made: dict[tuple[Sees | None, bool], AttentionPlan] = field(
         default_factory=dict[tuple[Sees | None, bool], AttentionPlan]
     )

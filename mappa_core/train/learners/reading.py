@@ -55,7 +55,7 @@ def _tree_attention(
     root = (
         None
         if tree.root is None
-        else RootOfLayer(shared=tree.root, layer=_module, takes=tree.takes)
+        else RootOfLayer(shared=tree.root, layer=next(tree.calls), takes=tree.takes)
     )
     mixed = attend(query, key, value, tree.of(attention_mask, scores), scores, root=root)
     return mixed.transpose(1, 2).contiguous(), None
