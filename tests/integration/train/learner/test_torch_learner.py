@@ -22,16 +22,17 @@ from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.scores import ScoredAction
 from mappa_core.core.records.updates import TrainingSample, UpdateReport
 from mappa_core.train import checkpoints
-from mappa_core.train.batches import SHORTEST_ROOT, Batch
-from mappa_core.train.clipped_objective import StepLoss, loss_of
+from mappa_core.train.batches import SHORTEST_ROOT
 from mappa_core.train.config import AlgorithmConfig, GuardConfig, LoraConfig, MismatchConfig
 from mappa_core.train.learners import memory, optimizer, rounded_linear, torch_learner
 from mappa_core.train.learners.embedding import EmbeddingGradient
 from mappa_core.train.learners.families import tiny_model
 from mappa_core.train.learners.fused_linear import GatedMlp
+from mappa_core.train.learners.reading import Reading
 from mappa_core.train.learners.self_check import choose_reading
 from mappa_core.train.learners.torch_learner import TorchLearner
 from mappa_core.train.metrics import StepTaken
+from mappa_core.train.prefix_tree import PrefixTree
 from mappa_core.train.shared_root import SharedRoot
 from mappa_core.train.token_logprobs import TokenLogprobs
 from tests.full_disk import largest_file
@@ -278,13 +279,17 @@ def test_a_pass_that_fails_is_told_and_not_the_one_that_waits_for_it(
     learner = make_learner(threads=2)
     expected = update(learner, shares=SHORTEST_ROOT).checkpoint.sha256
 
-    def fails(batch: Batch, tokens: TokenLogprobs, algorithm: AlgorithmConfig) -> StepLoss:
-        if (batch.tree.root > 0) is first:
+    read = Reading.read
+
+    def fails(
+        reading: Reading, tree: PrefixTree, temperature: float, root: SharedRoot | None = None
+    ) -> TokenLogprobs:
+        if root is not None and (tree.root > 0) is first:
             raise ArithmeticError("cut short")
-        return loss_of(batch, tokens, algorithm)
+        return read(reading, tree, temperature, root)
 
     with monkeypatch.context() as failing:
-        failing.setattr(torch_learner, "loss_of", fails)
+        failing.setattr(Reading, "read", fails)
         with pytest.raises(ArithmeticError, match="cut short"):
             update(learner, shares=SHORTEST_ROOT)
     assert update(learner, shares=SHORTEST_ROOT).checkpoint.sha256 == expected
