@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import causal_mask_function
 
+from mappa_core.train.batches import SHORTEST_ROOT
 from mappa_core.train.learners.head import OutputHead, decoder_of
 from mappa_core.train.prefix_tree import (
     PrefixTree,
@@ -145,6 +146,8 @@ class Reading:
         """Split the indices of sequences into micro-batches, so many that all passes get some."""
         budget = 1 if self.turns_by_length else self.budget_tokens
         root = root_of(prompts) if self.shares_root else 0
+        if root < SHORTEST_ROOT:
+            root = 0
 
         def cut(tokens: int) -> list[list[int]]:
             if self.way == "padded":

@@ -295,6 +295,15 @@ def test_a_pass_that_fails_is_told_and_not_the_one_that_waits_for_it(
     assert update(learner, shares=SHORTEST_ROOT).checkpoint.sha256 == expected
 
 
+@pytest.mark.parametrize(("shares", "alike"), [(SHORTEST_ROOT - 1, True), (SHORTEST_ROOT, False)])
+def test_parts_leave_room_for_a_root_that_is_not_shared(shares: int, alike: bool) -> None:
+    prompts = [(*range(shares), 500 + i) for i in range(6)]
+    responses = [(7, 8)] * 6
+    whole = replace(choose_reading(tiny_model("llama"), SMALL), at_once=2, budget_tokens=80)
+    sharing = replace(whole, shares_root=True)
+    assert (sharing.cut(prompts, responses) == whole.cut(prompts, responses)) == alike
+
+
 def test_passes_share_no_root_where_a_layer_sees_less_or_is_computed_twice(
     make_learner: MakeLearner,
 ) -> None:
