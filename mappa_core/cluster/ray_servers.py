@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import ray
 from ray.exceptions import RayActorError, RayError
@@ -25,9 +25,6 @@ from mappa_core.core.errors import EngineError
 from mappa_core.models.serving.client import ServerDied
 from mappa_core.models.serving.fork_server import SCRIPT
 from mappa_core.models.serving.server import OwnServer
-
-if TYPE_CHECKING:
-    import torch
 
 T = TypeVar("T")
 
@@ -105,19 +102,6 @@ class RayServer(OwnServer):
         """Have its node fetch the files, where they are in a storage."""
         host = self._present()
         return Path(await _asked(host.readable.remote(str(checkpoint), self._storage)))
-
-    async def make_servable(
-        self, base: Path | str, checkpoint: Path, target: Path, dtype: "torch.dtype"
-    ) -> None:
-        """Have it made on its node: no weights come through this process."""
-        given = (str(base), str(checkpoint), str(target), dtype, self._storage)
-        await _asked(self._present().make_servable.remote(*given))
-
-    async def drop(self, target: Path) -> None:
-        """Have it removed there; with a dead actor nothing is."""
-        if self._host is not None:
-            with suppress(RayError):
-                await self._host.drop.remote(str(target))
 
     def _present(self) -> Actor:
         if self._host is None:

@@ -5,19 +5,14 @@ It imports nothing of Ray: the actor's class is made where it is asked for.
 
 import os
 import select
-import shutil
 import socket
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mappa_core.cluster.storage import Storage
 from mappa_core.core.settings import Settings
 from mappa_core.models.serving.command import environment
 from mappa_core.models.serving.fork_server import SCRIPT, ForkServer
-
-if TYPE_CHECKING:
-    import torch
 
 UNSERVED = ("optimizer.safetensors",)
 """Files of a checkpoint that no server reads."""
@@ -73,29 +68,6 @@ class ServerHost:
         if storage is None:
             return checkpoint
         return str(storage.on_node(Path(checkpoint), Settings().home, without=UNSERVED))
-
-    def make_servable(
-        self,
-        base: str,
-        checkpoint: str,
-        target: str,
-        dtype: "torch.dtype",
-        storage: Storage | None,
-    ) -> None:
-        """Make `target` a model directory of this node with a checkpoint's weights.
-
-        Raises:
-            ClusterError: They cannot be fetched.
-            ValueError: They do not fit the base model, or are damaged.
-            OSError: A file is missing, or the disk is full.
-        """
-        from mappa_core.models.weights import servable
-
-        servable(base, Path(self.readable(checkpoint, storage)), Path(target), dtype)
-
-    def drop(self, target: str) -> None:
-        """Remove what `make_servable` made."""
-        shutil.rmtree(target, ignore_errors=True)
 
     def pid(self) -> int:
         """Name the process of this actor."""

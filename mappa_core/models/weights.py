@@ -8,18 +8,19 @@ import contextlib
 import json
 import logging
 import math
-import shutil
-import tempfile
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from mappa_core.models import tensor_files
 from mappa_core.models.layout import ADAPTER, WHOLE_MODEL, layout_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 WHOLE_FILES = "model*.safetensors"
 _PEFT_PREFIX = "base_model.model."
@@ -57,13 +58,18 @@ class LowRankUpdate:
         return replace(self, down=self.down.to(device), up=self.up.to(device))
 
 
-def load_base(path: Path | str, dtype: torch.dtype, device: torch.device | str) -> PreTrainedModel:
+def load_base(
+    path: Path | str, dtype: torch.dtype, device: torch.device | str
+) -> "PreTrainedModel":
     """The causal language model at `path`, in evaluation mode.
 
     Raises:
         OSError: A file is missing.
         ValueError: One is damaged, or no model that transformers knows.
     """
+    # A server, which only reads tensors, has no use for it.
+    from transformers import AutoModelForCausalLM
+
     with no_progress_bars(), tensor_files.plain_errors(path):
         model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
     return model.to(device).eval()  # pyright: ignore[reportArgumentType]
@@ -119,7 +125,7 @@ def is_whole_model(checkpoint: Path) -> bool:
 
 
 class ServedWeights:
-    """Reads what `servable` would write, tensor by tensor: whole weights, or base and adapter."""
+    """Reads what a server serves, tensor by tensor: whole weights, or base and merged adapter."""
 
     def __init__(self, base: Path | str, checkpoint: Path | None, dtype: torch.dtype) -> None:
         """Describe them; `checkpoint` None for the base as it is. Only an adapter is read.
@@ -158,57 +164,6 @@ class ServedWeights:
         updates = dict(self._updates)
         for path in self._files:
             yield from _merged(path, updates, self.dtype)
-
-
-def servable(base: Path | str, checkpoint: Path, target: Path, dtype: torch.dtype) -> None:
-    """Make `target` a model directory with a checkpoint's weights and nothing else.
-
-    An adapter is merged into `base` for a server that holds it as `dtype`; whole weights are linked
-    to, without the other files of their directory.
-
-    Raises:
-        ValueError: An adapter does not fit the base model.
-        OSError: A file is missing, or the disk is full.
-    """
-    if not is_whole_model(checkpoint):
-        merge_adapter(base, checkpoint, target, dtype)
-        return
-    # A process that was killed may have left it.
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
-    for name in (WHOLE_MODEL.config, WHOLE_MODEL.weights):
-        (target / name).symlink_to((checkpoint / name).resolve(strict=True))
-
-
-def merge_adapter(base: Path | str, adapter: Path | str, target: Path, dtype: torch.dtype) -> None:
-    """Write the model at `base` with `adapter` merged in to the directory `target`.
-
-    Merged weights are written as `dtype`: in the type of a bfloat16 base most of a small update
-    would be rounded away, although a float32 server could serve it. The others stay as they are.
-    Shard by shard, so that it takes the memory of one file; the directory appears complete or
-    not at all, and replaces an earlier one.
-
-    Raises:
-        ValueError: The adapter does not fit the base model, or a file is damaged.
-        OSError: A file is missing, or the disk is full.
-    """
-    updates = read_adapter(Path(adapter))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    try:
-        for file in Path(base).glob("*.json"):
-            shutil.copy(file, scratch)
-        for shard in sorted(Path(base).glob("*.safetensors")):
-            with tensor_files.opened(shard) as file:
-                metadata = file.metadata()
-            merged = dict(_merged(shard, updates, dtype))
-            tensor_files.write(scratch / shard.name, merged, metadata)
-        if updates:
-            raise ValueError(f"{adapter} changes weights that {base} lacks: {min(updates)}")
-        shutil.rmtree(target, ignore_errors=True)
-        scratch.rename(target)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _merged(

@@ -191,9 +191,10 @@ class EngineConfig(Section):
     )
     weight_sync: Literal["reload", "ipc", "nccl"] = Field(
         default="reload",
-        description="How merged or whole weights reach vLLM: read from a file, or sent through "
-        "GPU memory by its own weight transfer, within one GPU (ipc) or from another (nccl); both "
-        "are experimental: no GPU has run them yet.",
+        description="How merged or whole weights reach vLLM: its servers read a checkpoint and "
+        "merge an adapter themselves, or are sent them through GPU memory by vLLM's own weight "
+        "transfer, within one GPU (ipc) or from another (nccl); both are experimental: no GPU has "
+        "run them yet.",
     )
     max_model_length: Positive = Field(
         default=1024, description="Prompt plus sampled tokens, at most."

@@ -18,6 +18,9 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 KEPT_SECONDS = 60.0
 """How long one that is kept may take to answer: it imports vLLM first."""
 
+TURN = "mappa_turn"
+"""In vLLM's `--additional-config`: servers that have the same number compute a step in turns."""
+
 SCRIPT = Path(__file__).with_name("fork_server_script.py")
 _prestarted: ContextVar["ForkServer | None"] = ContextVar("fork_server", default=None)
 

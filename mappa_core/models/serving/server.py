@@ -13,14 +13,11 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from mappa_core.core.errors import EngineError
 from mappa_core.models.serving.client import VllmClient
 from mappa_core.models.serving.fork_server import NOTHING, ForkServer
-
-if TYPE_CHECKING:
-    import torch
 
 _STOP_SECONDS = 15.0
 _POLL_SECONDS = 0.25
@@ -56,25 +53,6 @@ class OwnServer(VllmClient, ABC):
             ClusterError: It cannot have them.
         """
         return checkpoint.resolve()
-
-    async def make_servable(
-        self, base: Path | str, checkpoint: Path, target: Path, dtype: "torch.dtype"
-    ) -> None:
-        """Make `target` a model directory with a checkpoint's weights, where the server is.
-
-        Raises:
-            ServerDied: What it is on died meanwhile.
-            ClusterError: It cannot have the checkpoint.
-            ValueError: The checkpoint does not fit the base model, or is damaged.
-            OSError: A file is missing, or the disk is full.
-        """
-        from mappa_core.models.weights import servable
-
-        await asyncio.to_thread(servable, base, checkpoint, target, dtype)
-
-    async def drop(self, target: Path) -> None:
-        """Remove what `make_servable` made."""
-        shutil.rmtree(target, ignore_errors=True)
 
 
 class Server(OwnServer):

@@ -27,7 +27,7 @@ class EngineSetup:
     end_token_ids: tuple[int, ...]
     """Tokens that end a turn."""
     work_directory: Path
-    """Merged weights lie here while they are loaded."""
+    """The adapter lies here by which servers of `engine.urls` are tried."""
     log_directory: Path
     whole_weights: bool = False
     """Whether agents train all weights, not adapters."""

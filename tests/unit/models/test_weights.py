@@ -15,11 +15,8 @@ from mappa_core.models.weights import (
     LowRankUpdate,
     ServedWeights,
     load_base,
-    merge_adapter,
     read_adapter,
-    servable,
 )
-from tests.full_disk import largest_file
 from tests.tiny_model import save_adapter, save_tiny_model
 
 
@@ -36,36 +33,44 @@ def test_an_update_is_scale_times_up_times_down() -> None:
     assert merged.tolist() == [[11.5, 23.0], [32.0, 44.0]]
 
 
+def served(base: Path, checkpoint: Path | None, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    return dict(ServedWeights(base, checkpoint, dtype).tensors())
+
+
 def test_merged_weights_are_those_of_peft(base: Path, tmp_path: Path) -> None:
     adapter = save_adapter(base, tmp_path / "adapter")
-    merge_adapter(base, adapter, tmp_path / "merged", torch.float32)
     ids = torch.tensor([[1, 50, 60, 70, 2]])
     adapted = PeftModel.from_pretrained(load_base(base, torch.float32, "cpu"), str(adapter))
+    plain = load_base(base, torch.float32, "cpu")
     with torch.inference_mode():
         wanted = adapted.merge_and_unload()(ids).logits
-        merged = load_base(tmp_path / "merged", torch.float32, "cpu")(ids).logits
-        unchanged = load_base(base, torch.float32, "cpu")(ids).logits
+        unchanged = plain(ids).logits
+        plain.load_state_dict(served(base, adapter, torch.float32), strict=False)
+        merged = plain(ids).logits
     torch.testing.assert_close(merged, wanted, rtol=0, atol=1e-5)
     assert (merged - unchanged).abs().max() > 0.1
 
 
-def test_weights_to_send_are_those_that_would_be_written(base: Path, tmp_path: Path) -> None:
+def test_whole_weights_are_those_of_the_checkpoint_without_what_lies_beside_them(
+    base: Path, tmp_path: Path
+) -> None:
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    (whole / "config.json").write_text("{}")
+    written = {name: each + 1 for name, each in load_file(base / "model.safetensors").items()}
+    save_file(written, whole / "model.safetensors")
+    save_file({"moment": torch.zeros(2)}, whole / "optimizer.safetensors")
+    sent = served(base, whole, torch.float32)
+    assert sent.keys() == written.keys()
+    assert all(torch.equal(sent[name], written[name]) for name in written)
+
+
+def test_weights_say_their_shapes_and_what_is_missing(base: Path, tmp_path: Path) -> None:
     adapter = save_adapter(base, tmp_path / "adapter")
-    merge_adapter(base, adapter, tmp_path / "merged", torch.float32)
-    (tmp_path / "whole").mkdir()
-    for name in ("config.json", "model.safetensors"):
-        (tmp_path / "merged" / name).rename(tmp_path / "whole" / name)
-    # What lies beside whole weights in a checkpoint is not theirs.
-    save_file({"moment": torch.zeros(2)}, tmp_path / "whole" / "optimizer.safetensors")
-    written = load_file(tmp_path / "whole" / "model.safetensors")
-    for checkpoint in (adapter, tmp_path / "whole"):
+    for checkpoint in (adapter, None):
         weights = ServedWeights(base, checkpoint, torch.float32)
-        sent = dict(weights.tensors())
-        assert [(name, tuple(tensor.shape)) for name, tensor in sent.items()] == [*weights.shapes()]
-        assert sent.keys() == written.keys()
-        assert all(torch.equal(sent[name], written[name]) for name in written)
-    untouched = dict(ServedWeights(base, None, torch.float32).tensors())
-    assert not all(torch.equal(untouched[name], written[name]) for name in written)
+        shapes = [(name, tuple(tensor.shape)) for name, tensor in weights.tensors()]
+        assert shapes == [*weights.shapes()]
     with pytest.raises(FileNotFoundError, match="no model"):
         ServedWeights(tmp_path / "nowhere", adapter, torch.float32)
     with pytest.raises(FileNotFoundError, match="nowhere"):
@@ -80,67 +85,38 @@ def test_an_update_is_served_whole_over_a_base_that_lies_in_bfloat16(
     rounded = {name: tensor.bfloat16() for name, tensor in whole.items()}
     save_file(rounded, base / "model.safetensors")
     for dtype in (torch.float32, torch.bfloat16):
-        servable(base, adapter, tmp_path / "served", dtype)
-        written = load_file(tmp_path / "served" / "model.safetensors")
-        sent = dict(ServedWeights(base, adapter, dtype).tensors())
+        sent = served(base, adapter, dtype)
         for name, update in read_adapter(adapter).items():
             learnt = rounded[name].float() + update.scale * (update.up @ update.down)
-            torch.testing.assert_close(written[name], learnt.to(dtype), rtol=0, atol=1e-7)
-            assert torch.equal(sent[name], written[name])
+            torch.testing.assert_close(sent[name], learnt.to(dtype), rtol=0, atol=1e-7)
 
 
 def test_sharded_models_are_merged_file_by_file(base: Path, tmp_path: Path) -> None:
     adapter = save_adapter(base, tmp_path / "adapter")
-    merge_adapter(base, adapter, tmp_path / "whole", torch.float32)
+    whole = served(base, adapter, torch.float32)
     names = sorted(tensors := load_file(base / "model.safetensors"))
     for number, part in enumerate((names[:7], names[7:])):
         save_file({name: tensors[name] for name in part}, base / f"model-{number}.safetensors")
     (base / "model.safetensors").unlink()
-    merge_adapter(base, adapter, tmp_path / "sharded", torch.float32)
-    parts = [load_file(file) for file in sorted((tmp_path / "sharded").glob("*.safetensors"))]
-    assert [len(part) for part in parts] == [7, len(names) - 7]
-    whole = load_file(tmp_path / "whole" / "model.safetensors")
-    assert all(torch.equal(whole[name], part[name]) for part in parts for name in part)
+    sharded = served(base, adapter, torch.float32)
+    assert sharded.keys() == whole.keys()
+    assert all(torch.equal(whole[name], sharded[name]) for name in whole)
 
 
-def test_merging_replaces_an_earlier_result_and_leaves_nothing_beside(
-    base: Path, tmp_path: Path
-) -> None:
-    target = tmp_path / "work" / "merged"
-    for seed in (1, 2):
-        adapter = save_adapter(base, tmp_path / f"adapter-{seed}", seed=seed)
-        merge_adapter(base, adapter, target, torch.float32)
-    merge_adapter(base, adapter, tmp_path / "fresh", torch.float32)
-    assert list(target.parent.iterdir()) == [target]
-    assert sha256_file(target / "model.safetensors") == sha256_file(
-        tmp_path / "fresh" / "model.safetensors"
-    )
-
-
-def test_an_adapter_of_another_model_is_refused_and_nothing_is_left(
-    base: Path, tmp_path: Path
-) -> None:
+def test_an_adapter_of_another_model_is_refused(base: Path, tmp_path: Path) -> None:
     adapter = save_adapter(base, tmp_path / "adapter")
     tensors = load_file(adapter / "adapter_model.safetensors")
     renamed = {name.replace("layers.1", "layers.9"): tensor for name, tensor in tensors.items()}
     save_file(renamed, adapter / "adapter_model.safetensors")
-    with pytest.raises(ValueError, match=r"changes weights that .* lacks: model\.layers\.9"):
-        merge_adapter(base, adapter, tmp_path / "work" / "merged", torch.float32)
-    assert list((tmp_path / "work").iterdir()) == []
+    with pytest.raises(ValueError, match=r"changes model\.layers\.9.* has no such weight"):
+        ServedWeights(base, adapter, torch.float32)
 
 
-def test_a_damaged_model_and_a_full_disk_are_errors_of_pythons_own(
-    base: Path, tmp_path: Path
-) -> None:
-    adapter = save_adapter(base, tmp_path / "adapter")
-    with largest_file(10_000), pytest.raises(OSError, match=r"too large: .*model\.safetensors"):
-        merge_adapter(base, adapter, tmp_path / "work" / "merged", torch.float32)
-    assert list((tmp_path / "work").iterdir()) == []
+def test_a_damaged_model_is_an_error_of_pythons_own(base: Path) -> None:
     os.truncate(base / "model.safetensors", 10_000)
     for read in (
         lambda: load_base(base, torch.float32, "cpu"),
-        lambda: merge_adapter(base, adapter, tmp_path / "merged", torch.float32),
-        lambda: dict(ServedWeights(base, None, torch.float32).tensors()),
+        lambda: served(base, None, torch.float32),
     ):
         with pytest.raises(ValueError, match=r"base.* is damaged: .*not fully covered"):
             read()
@@ -158,15 +134,12 @@ def test_an_adapter_of_any_rank_fits_and_one_of_another_shape_is_refused(
         parts["lora_B"]: tensors[parts["lora_B"]][:, :3],
     }
     save_file(tensors | {name: each.contiguous() for name, each in lower.items()}, file)
-    merge_adapter(base, adapter, tmp_path / "merged", torch.float32)
-    assert len(dict(ServedWeights(base, adapter, torch.float32).tensors())) > 1
+    assert len(served(base, adapter, torch.float32)) > 1
 
     narrow = tensors[parts["lora_A"]][:, :5].contiguous()
     save_file(tensors | {parts["lora_A"]: narrow}, file)
     with pytest.raises(ValueError, match=r"changes model\.layers\..* of shape \(\d+, 5\)"):
         ServedWeights(base, adapter, torch.float32)
-    with pytest.raises(ValueError, match=r"an update of shape \(\d+, 5\) for"):
-        merge_adapter(base, adapter, tmp_path / "merged", torch.float32)
 
 
 def test_rank_stabilised_adapters_scale_by_the_root_of_the_rank(base: Path, tmp_path: Path) -> None:
@@ -199,21 +172,6 @@ def test_sha256_is_of_the_bytes(tmp_path: Path) -> None:
 def test_a_named_device_is_taken_as_it_is() -> None:
     assert resolve_device("cpu") == "cpu"
     assert resolve_device("auto") == ("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def test_whole_weights_are_served_without_what_lies_beside_them(base: Path, tmp_path: Path) -> None:
-    save_file({"step": torch.zeros(1)}, base / "optimizer.safetensors")
-    (tmp_path / "served").mkdir()
-    (tmp_path / "served" / "config.json").write_text("of a process that was killed")
-    servable("unused", base, tmp_path / "served", torch.float32)
-    assert {file.name for file in (tmp_path / "served").iterdir()} == {
-        "config.json",
-        "model.safetensors",
-    }
-    ids = torch.tensor([[1, 50, 60]])
-    with torch.inference_mode():
-        served = load_base(tmp_path / "served", torch.float32, "cpu")(ids).logits
-        assert torch.equal(served, load_base(base, torch.float32, "cpu")(ids).logits)
 
 
 def test_a_type_is_native_where_the_processor_says_so() -> None:

@@ -1,11 +1,13 @@
 """The command lines of an engine's vLLM servers, with the reason for each flag."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from mappa_core.models.device import resolve_dtype
 from mappa_core.models.serving.command import cpu_arguments
+from mappa_core.models.serving.fork_server import TURN
 from mappa_core.rollout.config import EngineConfig
 from mappa_core.rollout.engines.base import EngineSetup, serves_whole_models
 
@@ -16,6 +18,8 @@ SEQUENCES = 64
 """At once on a CPU server, at most."""
 STREAM_TOKENS = 32
 """In one part of an answer: often enough to see that it comes, and not a message for each."""
+WORKER = "mappa_core.models.serving.checkpoint_worker.CheckpointWorker"
+"""Its name alone: a run needs nothing that it imports."""
 _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 
 
@@ -35,7 +39,9 @@ def openings(setup: EngineSetup, device: str) -> list[Opening]:
     for number in range(len(setup.devices) or len(names) * setup.replicas):
         replica, kind = divmod(number, len(names))
         name = f"{names[kind]}-{replica}" if setup.replicas > 1 else names[kind]
-        found.append(Opening(number, flags, setup.log_directory / f"vllm-{name}.log"))
+        own = turn_arguments(replica) if shares_cores(names, device) else ()
+        log = setup.log_directory / f"vllm-{name}.log"
+        found.append(Opening(number, (*flags, *own), log))
     return found
 
 
@@ -43,6 +49,11 @@ def kinds(setup: EngineSetup, device: str) -> tuple[str, ...]:
     """Name the servers of one replica: one for each agent, or one for all agents' adapters."""
     merged = serves_whole_models(setup.config, device, whole_weights=setup.whole_weights)
     return setup.agents if merged else ("adapters",)
+
+
+def shares_cores(names: Sequence[str], device: str) -> bool:
+    """Tell whether the servers of one replica compute on the same few cores."""
+    return device == "cpu" and len(names) > 1
 
 
 def server_flags(setup: EngineSetup, device: str) -> tuple[str, ...]:
@@ -91,6 +102,8 @@ def arguments(
         # included, as the trainer computes them.
         *("--generation-config", "vllm", "--logprobs-mode", "processed_logprobs"),
         "--enable-prefix-caching",
+        # It reads checkpoints itself.
+        *("--worker-extension-cls", WORKER),
         # Prompts come and answers go as tokens.
         "--skip-tokenizer-init",
         *("--stream-interval", str(STREAM_TOKENS)),
@@ -106,6 +119,11 @@ def arguments(
     spread = ("--tensor-parallel-size", str(config.tensor_parallel))
     sync = () if config.weight_sync == "reload" else transfer_arguments(config.weight_sync)
     return (*common, *share, *spread, *asleep, *sync)
+
+
+def turn_arguments(turn: int) -> tuple[str, ...]:
+    """What has servers of one machine compute in turns with all others of the number `turn`."""
+    return ("--additional-config", json.dumps({TURN: turn}))
 
 
 def transfer_arguments(backend: str) -> tuple[str, ...]:

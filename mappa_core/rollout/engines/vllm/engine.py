@@ -20,7 +20,7 @@ from mappa_core.rollout.engines.vllm.replicas import Balance
 from mappa_core.rollout.engines.vllm.waves import WaveScheduler
 from mappa_core.rollout.engines.vllm.weight_loaders import (
     AdapterLoader,
-    FileLoader,
+    CheckpointLoader,
     TransferLoader,
     WeightLoader,
 )
@@ -51,7 +51,7 @@ class VllmEngine:
         self._sleeps = setup.sleeps and device != "cpu"
         self._servers = tuple(map(managed, command.openings(setup, device)))
         self._turns = turns(gpus, on_gpu=device != "cpu")
-        self._waves = WaveScheduler() if device == "cpu" and len(names) > 1 else None
+        self._waves = WaveScheduler() if command.shares_cores(names, device) else None
         # Replicas of one agent's server, or of the one server that all agents share.
         of_kind = [self._servers[kind :: len(names)] for kind in range(len(names))]
         balances = [Balance(setup.replicas) for _ in names]
@@ -145,9 +145,9 @@ async def start_all(turns: Sequence[Sequence[Startable]]) -> None:
 
 def _whole_model_loader(setup: EngineSetup, device: str) -> WeightLoader:
     """How whole weights reach the servers, which hold them in the type of the device."""
-    dtype = resolve_dtype(setup.config.dtype, device)
     if setup.config.weight_sync == "reload":
-        return FileLoader(setup.model, setup.work_directory, dtype)
+        return CheckpointLoader()
+    dtype = resolve_dtype(setup.config.dtype, device)
     return TransferLoader(setup.model, setup.config.weight_sync, dtype)
 
 

@@ -1,10 +1,9 @@
 """Ways to give each agent its own weights from vLLM.
 
-    FileLoader, TransferLoader    one server per agent, its LoRA merged into full weights that
-                                  replace the old ones, read from a file or sent through a GPU's
-                                  memory (`transfer`)
-    AdapterLoader                 one server for all agents, each agent's LoRA beside the shared
-                                  base
+    CheckpointLoader    one server per agent, which reads a checkpoint itself: its LoRA merged
+                        into full weights that replace the old ones
+    TransferLoader      the same weights, sent through a GPU's memory (`transfer`)
+    AdapterLoader       one server for all agents, each agent's LoRA beside the shared base
 
 Through an adapter a CPU reads a prompt ten times slower than through merged weights; a GPU does
 not mind, and has memory for one base model rather than three.
@@ -16,7 +15,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
-from uuid import uuid4
 
 import httpx
 import torch
@@ -57,30 +55,24 @@ class WeightLoader(ABC):
         return BASE
 
 
-class FileLoader(WeightLoader):
-    """Replaces full weights in place, from a file."""
-
-    def __init__(self, model: Path | str, directory: Path, dtype: torch.dtype) -> None:
-        self._model, self._dtype = model, dtype
-        self._directory = directory
+class CheckpointLoader(WeightLoader):
+    """Has a server replace its full weights by those of a checkpoint, which it reads."""
 
     async def load(
         self, server: OwnServer, policy: PolicyVersion, old: PolicyVersion | None
     ) -> None:
-        """Merge, let the server read the result, drop it again."""
-        if policy.adapter_uri is None:
-            if old is not None and old.adapter_uri is not None:
-                await _reload(server, Path(self._model))
-            return
-        # Replicas read the same weights, each when it may.
-        merged = self._directory / f"{policy.id}-{uuid4().hex[:8]}"
-        try:
+        """Name the checkpoint; the server merges an adapter."""
+        checkpoint = ""
+        if policy.adapter_uri is not None:
             with _readable(policy):
-                checkpoint = Path(policy.adapter_uri)
-                await server.make_servable(self._model, checkpoint, merged, self._dtype)
-            await _reload(server, merged)
-        finally:
-            await server.drop(merged)
+                checkpoint = str(await server.readable(Path(policy.adapter_uri)))
+        elif old is None or old.adapter_uri is None:
+            return
+        order = {"method": "serve_checkpoint", "kwargs": {"checkpoint": checkpoint}}
+        reply = await server.post("/collective_rpc", order)
+        for refusal in filter(None, reply.json()["results"]):
+            raise WeightsUnchanged(_unreadable(policy, refusal))
+        await _drop_cache(server)
 
 
 class TransferLoader(WeightLoader):
@@ -150,15 +142,11 @@ def _readable(policy: PolicyVersion) -> Generator[None]:
     try:
         yield
     except (OSError, ValueError, ClusterError) as error:
-        raise WeightsUnchanged(
-            f"cannot serve {policy.agent}'s weights {policy.adapter_uri}: {error}"
-        ) from error
+        raise WeightsUnchanged(_unreadable(policy, str(error))) from error
 
 
-async def _reload(server: OwnServer, weights: Path) -> None:
-    order = {"method": "reload_weights", "kwargs": {"weights_path": str(weights)}}
-    await server.post("/collective_rpc", order)
-    await _drop_cache(server)
+def _unreadable(policy: PolicyVersion, why: str) -> str:
+    return f"cannot serve {policy.agent}'s weights {policy.adapter_uri}: {why}"
 
 
 async def _drop_cache(server: OwnServer) -> None:

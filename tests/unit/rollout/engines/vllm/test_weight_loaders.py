@@ -1,53 +1,67 @@
-"""Where merged weights lie until a server has read them."""
+"""What a server is asked when it is to read a checkpoint itself, and what its refusal comes to."""
 
 import asyncio
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import torch
+import pytest
 
+from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.models.serving.client import Reply
 from mappa_core.models.serving.server import OwnServer
-from mappa_core.rollout.engines.vllm.weight_loaders import FileLoader
+from mappa_core.rollout.engines.vllm.weight_loaders import CheckpointLoader, WeightsUnchanged
 from tests.builders import make_policy, make_run
 
+BASE = make_policy(make_run(), "solver")
+TRAINED = replace(BASE, step=1, adapter_uri="/checkpoints/1")
 
-class _Replica(OwnServer):
-    """Reads what it is told to while another one still merges, and notes whether it was there."""
 
-    def __init__(self, log: Path, both: asyncio.Barrier) -> None:
-        super().__init__(log)
-        self._both = both
-        self.found: list[bool] = []
+class _Server(OwnServer):
+    """Writes down what it is asked; one of its workers may refuse."""
+
+    def __init__(self, refusal: str = "") -> None:
+        super().__init__(Path("log"))
+        self.asked: list[tuple[str, Mapping[str, object]]] = []
+        self._refusal = refusal
 
     async def start(self, seconds: float) -> None: ...
 
     async def stop(self) -> None: ...
 
-    async def make_servable(
-        self, base: Path | str, checkpoint: Path, target: Path, dtype: torch.dtype
-    ) -> None:
-        await self._both.wait()
-        target.mkdir(parents=True)
-
     async def post(self, path: str, body: Mapping[str, object]) -> Reply:
-        if path == "/collective_rpc":
-            kwargs = body["kwargs"]
-            assert isinstance(kwargs, dict)
-            self.found.append(Path(str(kwargs["weights_path"])).is_dir())
-            await self._both.wait()
-        return Reply(status=200, body=b'{"success": true}')
+        self.asked.append((path, body))
+        said = {"results": ["", self._refusal]} if path == "/collective_rpc" else {"success": True}
+        return Reply(status=200, body=json.dumps(said).encode())
 
 
-def test_replicas_that_load_one_policy_at_once_have_a_copy_each(tmp_path: Path) -> None:
-    async def scenario() -> list[bool]:
-        both = asyncio.Barrier(2)
-        replicas = [_Replica(tmp_path / f"{i}.log", both) for i in range(2)]
-        loader = FileLoader("model", tmp_path / "merged", torch.float32)
-        policy = replace(make_policy(make_run(), "solver", 1), adapter_uri=str(tmp_path / "1"))
-        await asyncio.gather(*(loader.load(replica, policy, None) for replica in replicas))
-        return [was for replica in replicas for was in replica.found]
+def _read(checkpoint: str) -> tuple[str, Mapping[str, object]]:
+    return "/collective_rpc", {
+        "method": "serve_checkpoint",
+        "kwargs": {"checkpoint": checkpoint},
+    }
 
-    assert asyncio.run(scenario()) == [True, True]
-    assert not list((tmp_path / "merged").iterdir())
+
+@pytest.mark.parametrize(
+    ("policy", "old", "read"),
+    [
+        (BASE, None, []),
+        (TRAINED, BASE, [_read("/checkpoints/1")]),
+        (BASE, TRAINED, [_read("")]),
+    ],
+)
+def test_a_server_reads_what_it_has_not_and_forgets_what_it_cached(
+    policy: PolicyVersion, old: PolicyVersion | None, read: list[tuple[str, Mapping[str, object]]]
+) -> None:
+    server = _Server()
+    asyncio.run(CheckpointLoader().load(server, policy, old))
+    assert server.asked == [each for one in read for each in (one, ("/reset_prefix_cache", {}))]
+
+
+def test_what_no_worker_can_read_leaves_the_old_weights() -> None:
+    server = _Server("it is damaged")
+    told = "cannot serve solver's weights /checkpoints/1: it is damaged"
+    with pytest.raises(WeightsUnchanged, match=told):
+        asyncio.run(CheckpointLoader().load(server, TRAINED, BASE))
+    assert server.asked == [_read("/checkpoints/1")]
