@@ -14,7 +14,7 @@ That pair shows each side that the other lives. The kernel closes the requester'
 dies, SIGKILL included; then, or when the server ends by itself, the server's whole process group is
 ended, and then the other end closes. This process itself ends when no more requests can come.
 
-A script of its own: of this project it imports what its servers' workers are to do besides.
+A script of its own: of this project it imports only what its servers need, and when they do.
 """
 
 import contextlib
@@ -50,8 +50,6 @@ _LATER = (
 )
 """What every server and its engine on a CPU would import once they are forked."""
 _PROJECT = str(Path(__file__).resolve().parents[3])
-_TURN = "mappa_turn"
-"""In vLLM's `--additional-config`: `fork_server.TURN`."""
 _needed = {name: value for name, value in os.environ.items() if name != "PATH"}
 """Of the environment as it was given, to which libraries add, what has to be in a server's."""
 
@@ -317,12 +315,14 @@ def _compute_in_turns() -> None:
     """
     from vllm.v1.engine import core
 
+    from mappa_core.models.serving.fork_server import TURN
+
     own: Any = core.EngineCoreProc
     step = own._process_engine_step  # noqa: SLF001
     locks = os.memfd_create("turns")
 
     def in_turn(self: Any) -> bool:  # noqa: ANN401
-        number = self.vllm_config.additional_config.get(_TURN)
+        number = self.vllm_config.additional_config.get(TURN)
         if number is None:
             return step(self)
         # The kernel takes both back from a server that is killed.

@@ -12,6 +12,7 @@ import json, os, signal, sys, time
 from types import SimpleNamespace
 from vllm.v1.engine import core
 from mappa_core.models.serving import fork_server_script
+from mappa_core.models.serving.fork_server import TURN
 
 def step(self):
     began = time.monotonic()
@@ -28,7 +29,7 @@ start = time.monotonic() + 0.5
 for name, turn in enumerate(sys.argv[1:]):
     if os.fork() == 0:
         time.sleep(start + 0.02 * (name > 0) - time.monotonic())
-        given = {} if turn == "-" else {fork_server_script._TURN: int(turn)}
+        given = {} if turn == "-" else {TURN: int(turn)}
         server = SimpleNamespace(
             name=name, looked=0, killed=name == 0,
             vllm_config=SimpleNamespace(additional_config=given),

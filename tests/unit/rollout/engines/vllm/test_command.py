@@ -1,10 +1,16 @@
 """What a server is told, and what it is not."""
 
+import json
+from pathlib import Path
+from typing import Literal
+
 import pytest
 
 from mappa_core.models.device import cpu_has_bfloat16
 from mappa_core.models.serving.command import environment
+from mappa_core.models.serving.fork_server import TURN
 from mappa_core.rollout.config import EngineConfig
+from mappa_core.rollout.engines.base import EngineSetup
 from mappa_core.rollout.engines.vllm import command
 
 
@@ -116,3 +122,27 @@ def test_the_adapter_rank_is_rounded_up_to_one_that_vllm_knows() -> None:
 def test_a_cpu_samples_in_bfloat16_where_it_has_units_for_it() -> None:
     chosen = command.arguments("model", EngineConfig(), device="cpu", servers=3)
     assert flag(chosen, "--dtype") == ("bfloat16" if cpu_has_bfloat16() else "float32")
+
+
+@pytest.mark.parametrize(
+    ("device", "serving", "turns"),
+    [("cpu", "merged", [0, 0, 1, 1]), ("cpu", "adapters", None), ("cuda", "merged", None)],
+)
+def test_servers_of_one_replica_take_turns_on_a_cpu(
+    device: str, serving: Literal["merged", "adapters"], turns: list[int] | None
+) -> None:
+    setup = EngineSetup(
+        config=EngineConfig(serving=serving),
+        model="m",
+        agents=("a", "b"),
+        end_token_ids=(),
+        work_directory=Path("work"),
+        log_directory=Path("logs"),
+        replicas=2,
+    )
+    told = [each.arguments for each in command.openings(setup, device)]
+    if turns is None:
+        assert all("--additional-config" not in arguments for arguments in told)
+        return
+    given = [json.loads(flag(arguments, "--additional-config")) for arguments in told]
+    assert given == [{TURN: turn} for turn in turns]
