@@ -70,8 +70,11 @@ class CheckpointLoader(WeightLoader):
             return
         order = {"method": "serve_checkpoint", "kwargs": {"checkpoint": checkpoint}}
         reply = await server.post("/collective_rpc", order)
-        for refusal in filter(None, reply.json()["results"]):
-            raise WeightsUnchanged(_unreadable(policy, refusal))
+        refusals = reply.json()["results"]
+        if any(refusals):
+            # Where one worker could read it, the server has the old weights no more.
+            error = WeightsUnchanged if all(refusals) else EngineError
+            raise error(_unreadable(policy, next(filter(None, refusals))))
         await _drop_cache(server)
 
 

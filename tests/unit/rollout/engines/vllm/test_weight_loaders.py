@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mappa_core.core.errors import EngineError
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.models.serving.client import Reply
 from mappa_core.models.serving.server import OwnServer
@@ -19,12 +20,12 @@ TRAINED = replace(BASE, step=1, adapter_uri="/checkpoints/1")
 
 
 class _Server(OwnServer):
-    """Writes down what it is asked; one of its workers may refuse."""
+    """Writes down what it is asked; its workers may refuse."""
 
-    def __init__(self, refusal: str = "") -> None:
+    def __init__(self, *refusals: str) -> None:
         super().__init__(Path("log"))
         self.asked: list[tuple[str, Mapping[str, object]]] = []
-        self._refusal = refusal
+        self._refusals = refusals or ("", "")
 
     async def start(self, seconds: float) -> None: ...
 
@@ -32,7 +33,8 @@ class _Server(OwnServer):
 
     async def post(self, path: str, body: Mapping[str, object]) -> Reply:
         self.asked.append((path, body))
-        said = {"results": ["", self._refusal]} if path == "/collective_rpc" else {"success": True}
+        rpc = path == "/collective_rpc"
+        said = {"results": self._refusals} if rpc else {"success": True}
         return Reply(status=200, body=json.dumps(said).encode())
 
 
@@ -60,8 +62,14 @@ def test_a_server_reads_what_it_has_not_and_forgets_what_it_cached(
 
 
 def test_what_no_worker_can_read_leaves_the_old_weights() -> None:
-    server = _Server("it is damaged")
+    server = _Server("it is damaged", "it is damaged")
     told = "cannot serve solver's weights /checkpoints/1: it is damaged"
     with pytest.raises(WeightsUnchanged, match=told):
         asyncio.run(CheckpointLoader().load(server, TRAINED, BASE))
     assert server.asked == [_read("/checkpoints/1")]
+
+
+def test_what_only_some_workers_can_read_leaves_no_known_weights() -> None:
+    with pytest.raises(EngineError, match="it is damaged") as told:
+        asyncio.run(CheckpointLoader().load(_Server("", "it is damaged"), TRAINED, BASE))
+    assert not isinstance(told.value, WeightsUnchanged)
