@@ -1,4 +1,4 @@
-# make train   set everything up and train the quickstart team
+# make train   set everything up and train the quickstart team; make train UV=uv installs by uv
 # make coach-model  fetch a 1.5B model that can be its coach
 # make test    the default test suite
 # make check   lint, types, import contracts, tests
@@ -7,12 +7,16 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+# Packages are compiled once all are there, by all cores; some bring files that no Python 3 compiles.
+UV ?=
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq install --no-compile
+INSTALL := $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(PIP))
+COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 
-# Plain `make` says what there is.
+# Plain `make` says what there is: the lines above.
 .PHONY: help setup train coach-model test test-slow test-nightly test-wheel test-docker check lint types imports format up down clean
 help:
-	@sed -n 's/^# //p' Makefile
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
 setup: $(VENV)/.cpu
 
@@ -23,13 +27,15 @@ $(BIN)/python:
 # torch comes first and with what it needs: on some indexes its build brings CUDA libraries.
 $(VENV)/.cpu: $(BIN)/python requirements/cpu.lock pyproject.toml
 	@echo "installing the packages of requirements/cpu.lock into $(VENV) (a few minutes, once)"
-	$(PIP) install "$$(grep '^torch==' requirements/cpu.lock)"
-	$(PIP) install --no-deps -r requirements/cpu.lock
-	$(PIP) install --no-deps --no-build-isolation -e .
+	$(INSTALL) "$$(grep '^torch==' requirements/cpu.lock)"
+	$(INSTALL) --no-deps -r requirements/cpu.lock
+	$(INSTALL) --no-deps --no-build-isolation -e .
+	$(COMPILE)
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.cpu requirements/dev.lock
-	$(PIP) install --no-deps -r requirements/dev.lock
+	$(INSTALL) --no-deps -r requirements/dev.lock
+	$(COMPILE)
 	@touch $@
 
 train: setup
