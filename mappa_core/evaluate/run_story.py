@@ -19,35 +19,27 @@ EXAMPLES = 3
 
 def read_story(store: Store, run: Run) -> RunStory:
     """Read everything the page shows."""
-    summaries = store.episodes.list_episodes(run.id)
-    trained = sorted({each.iteration for each in summaries if each.phase == "train"})
-    measured = sorted({each.iteration for each in summaries if each.phase == "held_out"})
-    iterations = tuple(
-        store.figures.get_iteration_figures(run.id, "train", iteration) for iteration in trained
-    )
-    held_out = {
-        step: store.figures.get_iteration_figures(run.id, "held_out", step).success_rate
-        for step in measured
-    }
-    newest = max(trained, default=0)
+    figures = store.figures.list_iteration_figures(run.id)
+    trained = tuple(each for each in figures if each.phase == "train")
+    held_out = {each.iteration: each.success_rate for each in figures if each.phase == "held_out"}
+    newest = trained[-1].iteration if trained else 0
     chosen = _extremes(store.scores.list_score_ranges(run.id, newest), EXAMPLES)
     return RunStory(
         run=run,
-        iterations=iterations,
+        iterations=trained,
         held_out={step: rate for step, rate in held_out.items() if rate is not None},
         kl=_kl(store, run),
         cost_usd=store.figures.get_coach_costs(run.id),
         examples=tuple(_examples(store, chosen)),
-        evaluation=_evaluation(run, summaries),
+        evaluation=_evaluation(run, store.episodes.list_episodes(run.id, "held_out")),
     )
 
 
-def _evaluation(run: Run, summaries: Sequence[EpisodeSummary]) -> Evaluation | None:
+def _evaluation(run: Run, held_out: Sequence[EpisodeSummary]) -> Evaluation | None:
     """The first step whose held-out episodes are all played against the last one."""
     played: dict[int, list[EpisodeSummary]] = {}
-    for each in summaries:
-        if each.phase == "held_out":
-            played.setdefault(each.iteration, []).append(each)
+    for each in held_out:
+        played.setdefault(each.iteration, []).append(each)
     # One that was cut short measured other problems, or fewer episodes of them.
     counts = {step: Counter(each.problem_id for each in found) for step, found in played.items()}
     most = max(counts.values(), key=Counter.total, default=None)

@@ -26,7 +26,7 @@ from mappa_core.store.database import Database, Repository, transaction
 from mappa_core.store.group_commit import GroupCommit
 from mappa_core.store.insert import Rows, insert, merged
 from mappa_core.store.lookup import find_one, id_is
-from mappa_core.store.mapping import Values, record_of, row_of
+from mappa_core.store.mapping import Values, record_of, records_of, row_of
 from mappa_core.store.scores import TRAINS, score_rows
 from mappa_core.store.tables import (
     ACTION,
@@ -141,7 +141,7 @@ class Episodes(Repository):
             .group_by(columns.id, PROBLEM.c.id, OUTCOME.c.episode_id)
             .order_by(columns.phase, columns.iteration, columns.problem_id, columns.rollout_index)
         )
-        return tuple(record_of(EpisodeSummary, row) for row in connection.execute(query).mappings())
+        return records_of(EpisodeSummary, connection.execute(query))
 
     @transaction
     def episodes_by_action(

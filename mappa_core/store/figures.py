@@ -1,18 +1,22 @@
 """Sums over many episodes, computed by Postgres: an iteration's numbers, what coaches cost."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, func, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, func, select
 
 from mappa_core.core.records.episodes import Phase, StopReason
 from mappa_core.core.records.runs import AgentFigures, IterationFigures
 from mappa_core.core.records.scores import Spending
 from mappa_core.store.database import Repository, transaction
-from mappa_core.store.mapping import record_of
+from mappa_core.store.mapping import Row, record_of
 from mappa_core.store.scores import TRAINS
 from mappa_core.store.tables import ACTION, COACH_SCORE, EPISODE, OUTCOME, TOOL_RESULT
+
+_Iteration: TypeAlias = tuple[Phase, int]
+_ITERATION = (EPISODE.c.phase, EPISODE.c.iteration)
+_NOTHING: Row = {"episodes": 0, "failed": 0, "successes": 0}
 
 
 class Figures(Repository):
@@ -31,20 +35,16 @@ class Figures(Repository):
         within = and_(
             columns.run_id == run_id, columns.phase == phase, columns.iteration == iteration
         )
-        counts = connection.execute(_episode_counts(within)).mappings().one()
-        agents = connection.execute(_agent_counts(within)).mappings().all()
-        seconds = {
-            activity: sum(row[f"{activity}_seconds"] for row in agents)
-            for activity in ("engine", "sandbox", "coach")
-        }
-        return record_of(
-            IterationFigures,
-            counts,
-            phase=phase,
-            iteration=iteration,
-            agents=tuple(record_of(AgentFigures, row) for row in agents),
-            seconds_by_activity=seconds,
-        )
+        found = _iteration_figures(connection, within)
+        return found.get((phase, iteration)) or _figures((phase, iteration), _NOTHING, ())
+
+    @transaction
+    def list_iteration_figures(
+        self, connection: Connection, run_id: UUID
+    ) -> tuple[IterationFigures, ...]:
+        """The numbers of all iterations of a run that have closed episodes, by phase and number."""
+        found = _iteration_figures(connection, EPISODE.c.run_id == run_id)
+        return tuple(found[key] for key in sorted(found) if found[key].episodes)
 
     @transaction
     def get_coach_spending(self, connection: Connection, run_id: UUID) -> Spending:
@@ -81,10 +81,44 @@ class Figures(Repository):
         return {row.iteration: row.cost_usd for row in connection.execute(query)}
 
 
-def _episode_counts(within: ColumnElement[bool]) -> Select[tuple[int, int, int]]:
+def _iteration_figures(
+    connection: Connection, within: ColumnElement[bool]
+) -> dict[_Iteration, IterationFigures]:
+    """The numbers of each iteration that has such episodes, closed or not."""
+    agents: dict[_Iteration, list[RowMapping]] = {}
+    for row in connection.execute(_agent_counts(within)).mappings():
+        agents.setdefault((row["phase"], row["iteration"]), []).append(row)
+    counts = {
+        (row["phase"], row["iteration"]): row
+        for row in connection.execute(_episode_counts(within)).mappings()
+    }
+    return {
+        key: _figures(key, counts.get(key, _NOTHING), agents.get(key, ()))
+        for key in agents.keys() | counts.keys()
+    }
+
+
+def _figures(key: _Iteration, counts: Row, agents: Sequence[Row]) -> IterationFigures:
+    phase, iteration = key
+    seconds = {
+        activity: sum(row[f"{activity}_seconds"] for row in agents)
+        for activity in ("engine", "sandbox", "coach")
+    }
+    return record_of(
+        IterationFigures,
+        counts,
+        phase=phase,
+        iteration=iteration,
+        agents=tuple(record_of(AgentFigures, row) for row in agents),
+        seconds_by_activity=seconds,
+    )
+
+
+def _episode_counts(within: ColumnElement[bool]) -> Select[Any]:
     everything = func.count()
     return (
         select(
+            *_ITERATION,
             everything.label("episodes"),
             everything.filter(EPISODE.c.stop_reason == StopReason.FAILED.value).label("failed"),
             everything.filter(OUTCOME.c.success).label("successes"),
@@ -92,12 +126,14 @@ def _episode_counts(within: ColumnElement[bool]) -> Select[tuple[int, int, int]]
         .select_from(EPISODE)
         .outerjoin(OUTCOME)
         .where(within, EPISODE.c.stop_reason.is_not(None))
+        .group_by(*_ITERATION)
     )
 
 
 def _agent_counts(within: ColumnElement[bool]) -> Select[Any]:
     return (
         select(
+            *_ITERATION,
             ACTION.c.agent,
             func.count().label("actions"),
             func.count(COACH_SCORE.c.unscored_reason).label("unscored"),
@@ -113,6 +149,6 @@ def _agent_counts(within: ColumnElement[bool]) -> Select[Any]:
         .outerjoin(TOOL_RESULT, TOOL_RESULT.c.action_id == ACTION.c.id)
         .outerjoin(COACH_SCORE, TRAINS)
         .where(within)
-        .group_by(ACTION.c.agent)
+        .group_by(*_ITERATION, ACTION.c.agent)
         .order_by(func.min(ACTION.c.turn_index), ACTION.c.agent)
     )

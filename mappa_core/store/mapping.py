@@ -12,7 +12,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from sqlalchemy import RowMapping, Table
+from sqlalchemy import Result, RowMapping, Table
 
 Values: TypeAlias = dict[str, Any]
 """Column names and what goes in; it never leaves the store."""
@@ -51,6 +51,20 @@ def record_of(kind: type[T], row: Row, **named: object) -> T:
         if name not in named and name in row:
             values[name] = converted(convert, row[name])
     return kind(**values)
+
+
+def records_of(kind: type[T], rows: Result[Any]) -> tuple[T, ...]:
+    """The record of each row, whose columns are found once: for many rows.
+
+    Args:
+        kind: A dataclass.
+        rows: Columns that are no field of it are left out.
+    """
+    places = {name: place for place, name in enumerate(rows.keys())}
+    fields = [(name, places[name], read) for name, read in _read(kind).items() if name in places]
+    return tuple(
+        kind(**{name: converted(read, row[place]) for name, place, read in fields}) for row in rows
+    )
 
 
 @cache

@@ -9,7 +9,7 @@ from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.updates import Checkpoint
 from mappa_core.store.database import Repository, transaction
 from mappa_core.store.insert import insert
-from mappa_core.store.mapping import record_of, row_of
+from mappa_core.store.mapping import record_of, records_of, row_of
 from mappa_core.store.tables import CHECKPOINT, POLICY_VERSION
 
 
@@ -27,8 +27,7 @@ class Policies(Repository):
     ) -> tuple[PolicyVersion, ...]:
         """All policy versions of a run, by step and agent."""
         query = select(POLICY_VERSION).filter_by(run_id=run_id).order_by("step", "agent")
-        rows = connection.execute(query).mappings()
-        return tuple(record_of(PolicyVersion, row) for row in rows)
+        return records_of(PolicyVersion, connection.execute(query))
 
     @transaction
     def get_policy_version(

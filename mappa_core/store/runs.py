@@ -14,7 +14,7 @@ from mappa_core.store.claims import TAKEN, Claim
 from mappa_core.store.database import Repository, transaction
 from mappa_core.store.insert import insert
 from mappa_core.store.lookup import find_one
-from mappa_core.store.mapping import record_of, row_of
+from mappa_core.store.mapping import record_of, records_of, row_of
 from mappa_core.store.tables import PROBLEM, RUN, RUN_PROBLEM
 
 
@@ -109,7 +109,7 @@ class Runs(Repository):
     def list_runs(self, connection: Connection, limit: int = 50) -> tuple[Run, ...]:
         """The latest runs, newest first."""
         query = select(RUN).order_by(RUN.c.started_at.desc(), RUN.c.id).limit(limit)
-        return tuple(record_of(Run, row) for row in connection.execute(query).mappings())
+        return records_of(Run, connection.execute(query))
 
     def claim_run(self, run_id: UUID) -> Claim:
         """Keep other processes off a run until the block, or this process, ends.

@@ -20,7 +20,7 @@ from mappa_core.core.records.scores import (
 )
 from mappa_core.store.database import Repository, transaction
 from mappa_core.store.insert import Rows, insert
-from mappa_core.store.mapping import Row, Values, record_of, row_of
+from mappa_core.store.mapping import Row, Values, record_of, records_of, row_of
 from mappa_core.store.tables import ACTION, COACH, COACH_SCORE, EPISODE, POLICY_VERSION
 
 TRAINS = and_(COACH_SCORE.c.action_id == ACTION.c.id, COACH_SCORE.c.trained)
@@ -97,7 +97,7 @@ class Scores(Repository):
             )
             .order_by(EPISODE.c.problem_id, EPISODE.c.rollout_index, columns.turn_index)
         )
-        return tuple(record_of(ScoredAction, row) for row in connection.execute(query).mappings())
+        return records_of(ScoredAction, connection.execute(query))
 
     @transaction
     def list_score_ranges(
@@ -119,7 +119,7 @@ class Scores(Repository):
             .group_by(ACTION.c.id, EPISODE.c.id)
             .order_by(EPISODE.c.problem_id, EPISODE.c.rollout_index, ACTION.c.turn_index)
         )
-        return tuple(record_of(ScoreRange, row) for row in connection.execute(query).mappings())
+        return records_of(ScoreRange, connection.execute(query))
 
 
 def score_rows(entries: Iterable[ScoreEntry]) -> Rows:

@@ -474,6 +474,23 @@ class TestFigures:
         # 6 actions of 0.5 s, 3 tool calls of 0.25 s, 3 scores of 0.125 s and one of 1 s.
         assert figures.seconds_by_activity == {"engine": 3.0, "sandbox": 0.75, "coach": 1.375}
 
+    def test_all_iterations_are_those_read_one_by_one(
+        self, store: Store, run: Run, play: Callable[..., Episode]
+    ) -> None:
+        first = play(0, iteration=1)
+        play(0, iteration=10)
+        play(0, iteration=2)
+        play(1, reason=StopReason.FAILED, outcome=None, iteration=2)
+        play(0, phase="held_out", iteration=2)
+        play(0, reason=None, iteration=3)
+        store.scores.add_scores([make_score(first, 0, 4.0)])
+        found = store.figures.list_iteration_figures(run.id)
+        iterations = [(each.phase, each.iteration) for each in found]
+        assert iterations == [("held_out", 2), ("train", 1), ("train", 2), ("train", 10)]
+        get = store.figures.get_iteration_figures
+        assert found == tuple(get(run.id, each.phase, each.iteration) for each in found)
+        assert store.figures.list_iteration_figures(ids.content_id("run", "another")) == ()
+
     def test_of_nothing_is_nothing(self, store: Store, run: Run) -> None:
         figures = store.figures.get_iteration_figures(run.id, "held_out", 0)
         assert (figures.episodes, figures.agents, figures.success_rate) == (0, (), None)
