@@ -52,7 +52,14 @@ async def beside(
     tasks: list[asyncio.Task[None]] = []
 
     def start(work: Coroutine[object, object, None]) -> None:
-        tasks.append(asyncio.create_task(work))
+        task = asyncio.create_task(work)
+        tasks.append(task)
+        task.add_done_callback(forget)
+
+    def forget(task: asyncio.Task[None]) -> None:
+        # It would keep alive what it was started in: for Prefect, a flow's run and its client.
+        if not task.cancelled() and task.exception() is None:
+            tasks.remove(task)
 
     try:
         yield start

@@ -1,9 +1,11 @@
 """Nothing that was begun outlives the caller that waits for it."""
 
 import asyncio
+import gc
 from collections.abc import Coroutine, Sequence
 from functools import partial
 from threading import Event
+from weakref import ref
 
 import pytest
 
@@ -66,6 +68,24 @@ def test_what_nobody_waits_for_has_ended_with_the_block() -> None:
         return work.under_way
 
     assert asyncio.run(body()) == 0
+
+
+def test_what_has_ended_is_not_kept_until_the_block_ends() -> None:
+    begun: list[ref[asyncio.Task[None]]] = []
+
+    async def work() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        begun.append(ref(task))
+
+    async def body() -> None:
+        async with beside() as begin:
+            begin(work())
+            await asyncio.sleep(0.01)
+            gc.collect()
+            assert [each() for each in begun] == [None]
+
+    asyncio.run(body())
 
 
 def test_an_error_beside_a_block_is_raised_at_its_end_unless_the_block_failed() -> None:
