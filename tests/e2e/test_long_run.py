@@ -26,7 +26,7 @@ WARM = 40
 """Iterations until libraries, caches and pools have their size."""
 BLOCKS = 16
 """Of iterations, each its median: neighbours are alike, blocks hardly."""
-GROWTH_BYTES = 64 * 2**10
+GROWTH_BYTES = 48 * 2**10
 """Of memory in an iteration, at most: while a flow runs, Prefect keeps what became of its tasks."""
 
 
