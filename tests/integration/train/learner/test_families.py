@@ -14,9 +14,9 @@ from mappa_core.core.records.scores import ScoredAction
 from mappa_core.core.records.updates import TrainingSample
 from mappa_core.train.config import AlgorithmConfig, LearnerConfig, LoraConfig, MismatchConfig
 from mappa_core.train.learners import model
-from mappa_core.train.learners.families import FAMILIES, tiny_model
+from mappa_core.train.learners.families import FAMILIES, read_family, tiny_model
 from mappa_core.train.learners.reading import ATTENTION, Reading
-from mappa_core.train.learners.self_check import choose_reading
+from mappa_core.train.learners.self_check import LARGEST, choose_reading
 from mappa_core.train.learners.torch_learner import TorchLearner
 from mappa_core.train.prefix_tree import build
 from tests.integration.train.learner.samples import BASE, action, samples
@@ -65,6 +65,13 @@ def test_every_family_is_read_as_it_reads_itself(family: str) -> None:
         expected = torch.cat([one_by_one(plain, one) for one in given()])
         # float32 rounds otherwise with other CPUs' kernels: 6e-6 of a log-prob was seen.
         torch.testing.assert_close(read(reading, given()), expected, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["llama", "mamba"])
+def test_the_bench_finds_a_family_read_as_exactly(family: str) -> None:
+    found = read_family(family)
+    assert found.way == ("padded" if family in PADDED else "tree")
+    assert found.gap <= LARGEST
 
 
 TREES = ("llama", "mistral", "gemma2", "gpt_oss", "granite", "cohere2", "phi", "deepseek_v3")
