@@ -57,7 +57,7 @@ async def beside(
         task.add_done_callback(forget)
 
     def forget(task: asyncio.Task[None]) -> None:
-        # It would keep alive what it was started in: for Prefect, a flow's run and its client.
+        # A task that has ended keeps the context in which it was started.
         if not task.cancelled() and task.exception() is None:
             tasks.remove(task)
 

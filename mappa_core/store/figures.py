@@ -14,8 +14,8 @@ from mappa_core.store.mapping import Row, record_of
 from mappa_core.store.scores import TRAINS
 from mappa_core.store.tables import ACTION, COACH_SCORE, EPISODE, OUTCOME, TOOL_RESULT
 
-_Iteration: TypeAlias = tuple[Phase, int]
-_ITERATION = (EPISODE.c.phase, EPISODE.c.iteration)
+_IterationKey: TypeAlias = tuple[Phase, int]
+_KEY_COLUMNS = (EPISODE.c.phase, EPISODE.c.iteration)
 _NOTHING: Row = {"episodes": 0, "failed": 0, "successes": 0}
 
 
@@ -83,9 +83,9 @@ class Figures(Repository):
 
 def _iteration_figures(
     connection: Connection, within: ColumnElement[bool]
-) -> dict[_Iteration, IterationFigures]:
+) -> dict[_IterationKey, IterationFigures]:
     """The numbers of each iteration that has such episodes, closed or not."""
-    agents: dict[_Iteration, list[RowMapping]] = {}
+    agents: dict[_IterationKey, list[RowMapping]] = {}
     for row in connection.execute(_agent_counts(within)).mappings():
         agents.setdefault((row["phase"], row["iteration"]), []).append(row)
     counts = {
@@ -98,7 +98,7 @@ def _iteration_figures(
     }
 
 
-def _figures(key: _Iteration, counts: Row, agents: Sequence[Row]) -> IterationFigures:
+def _figures(key: _IterationKey, counts: Row, agents: Sequence[Row]) -> IterationFigures:
     phase, iteration = key
     seconds = {
         activity: sum(row[f"{activity}_seconds"] for row in agents)
@@ -118,7 +118,7 @@ def _episode_counts(within: ColumnElement[bool]) -> Select[Any]:
     everything = func.count()
     return (
         select(
-            *_ITERATION,
+            *_KEY_COLUMNS,
             everything.label("episodes"),
             everything.filter(EPISODE.c.stop_reason == StopReason.FAILED.value).label("failed"),
             everything.filter(OUTCOME.c.success).label("successes"),
@@ -126,14 +126,14 @@ def _episode_counts(within: ColumnElement[bool]) -> Select[Any]:
         .select_from(EPISODE)
         .outerjoin(OUTCOME)
         .where(within, EPISODE.c.stop_reason.is_not(None))
-        .group_by(*_ITERATION)
+        .group_by(*_KEY_COLUMNS)
     )
 
 
 def _agent_counts(within: ColumnElement[bool]) -> Select[Any]:
     return (
         select(
-            *_ITERATION,
+            *_KEY_COLUMNS,
             ACTION.c.agent,
             func.count().label("actions"),
             func.count(COACH_SCORE.c.unscored_reason).label("unscored"),
@@ -149,6 +149,6 @@ def _agent_counts(within: ColumnElement[bool]) -> Select[Any]:
         .outerjoin(TOOL_RESULT, TOOL_RESULT.c.action_id == ACTION.c.id)
         .outerjoin(COACH_SCORE, TRAINS)
         .where(within)
-        .group_by(*_ITERATION, ACTION.c.agent)
+        .group_by(*_KEY_COLUMNS, ACTION.c.agent)
         .order_by(func.min(ACTION.c.turn_index), ACTION.c.agent)
     )

@@ -96,5 +96,7 @@ def test_two_hundred_iterations_are_flat(
 
     asyncio.run(body())
     assert len(gauge.seconds) == ITERATIONS
+    early, late = slice(WARM, 2 * WARM), slice(-WARM, None)
+    assert median(gauge.seconds[late]) < 1.25 * median(gauge.seconds[early])
     assert slope_interval(gauge.seconds)[0] <= 0
     assert slope_interval(gauge.resident)[1] < GROWTH_BYTES
