@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -56,8 +57,8 @@ def slope_interval(values: Sequence[float]) -> tuple[float, float]:
     return line.slope - margin, line.slope + margin
 
 
-@pytest.fixture
-def unrecorded() -> Iterator[None]:
+@contextmanager
+def unrecorded() -> Generator[None]:
     """Log as a run does: pytest would keep every line, and what it is about."""
     root = logging.getLogger()
     kept = [each for each in root.handlers if isinstance(each, LogCaptureHandler)]
@@ -70,7 +71,6 @@ def unrecorded() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.usefixtures("unrecorded")
 def test_two_hundred_iterations_are_flat(
     make_services: MakeServices, toy_config: TrainConfig, tmp_path: Path
 ) -> None:
@@ -94,7 +94,8 @@ def test_two_hundred_iterations_are_flat(
         with use(services):
             await train(config)
 
-    asyncio.run(body())
+    with unrecorded():
+        asyncio.run(body())
     assert len(gauge.seconds) == ITERATIONS
     early, late = slice(WARM, 2 * WARM), slice(-WARM, None)
     assert median(gauge.seconds[late]) < 1.25 * median(gauge.seconds[early])
