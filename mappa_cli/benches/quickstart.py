@@ -152,7 +152,7 @@ def _read(store: Store, run: Run, config: TrainConfig) -> SeedResult:
         code_version=run.code_version,
         minutes=round((run.ended_at - run.started_at).total_seconds() / 60, 1),
         held_out=compare(before, after, **drawn),
-        iterations=iteration_lines(store.episodes.list_episodes(run.id)),
+        iterations=iteration_lines(store.figures.list_iteration_figures(run.id)),
     )
 
 

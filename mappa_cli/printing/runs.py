@@ -12,13 +12,15 @@ from rich.text import Text
 from mappa_cli.printing.console import make_table
 from mappa_core.core.records.episodes import Phase
 from mappa_core.core.records.provenance import resumed_otherwise
-from mappa_core.core.records.runs import EpisodeSummary, Run, RunStatus
+from mappa_core.core.records.runs import EpisodeSummary, IterationFigures, Run, RunStatus
 from mappa_core.store.store import Store
 
 LOST = "lost"
 """Of a run whose process was killed, or ran out of memory."""
 SHOWN_ID_CHARACTERS = 13
 """Of an episode's id in a list: enough for `mappa show` to find it."""
+SHOWN_OF_EACH_END = 4
+"""Episodes with the lowest scores, and as many with the highest."""
 
 
 def runs_table(runs: Sequence[Run], claimed: AbstractSet[UUID]) -> Table:
@@ -75,9 +77,8 @@ def print_run(console: Console, store: Store, run: Run) -> None:
     )
     said = [f"{name}: {value}" for name, value in facts if value]
     console.print("\n".join([*said, *resumed_otherwise(run.provenance)]), soft_wrap=True)
-    summaries = store.episodes.list_episodes(run.id)
-    console.print(iterations_table(iteration_lines(summaries)))
-    console.print(_episodes_table(summaries))
+    console.print(iterations_table(iteration_lines(store.figures.list_iteration_figures(run.id))))
+    console.print(_episodes_table(store.episodes.list_extreme_episodes(run.id, SHOWN_OF_EACH_END)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,24 +94,18 @@ class IterationLine:
     """Over actions, in [0, 10]; None where nothing was scored."""
 
 
-def iteration_lines(summaries: Sequence[EpisodeSummary]) -> tuple[IterationLine, ...]:
-    """Sum up the episodes of each iteration, by phase and number."""
-    lines: list[IterationLine] = []
-    keys: set[tuple[Phase, int]] = {(s.phase, s.iteration) for s in summaries}
-    for phase, iteration in sorted(keys):
-        of_it = [s for s in summaries if (s.phase, s.iteration) == (phase, iteration)]
-        scored = sum(s.scored for s in of_it)
-        points = sum(s.mean_score * s.scored for s in of_it if s.mean_score is not None)
-        lines.append(
-            IterationLine(
-                phase=phase,
-                iteration=iteration,
-                episodes=len(of_it),
-                right=sum(bool(s.success) for s in of_it),
-                mean_score=points / scored if scored else None,
-            )
+def iteration_lines(figures: Sequence[IterationFigures]) -> tuple[IterationLine, ...]:
+    """The line of each iteration, in their order."""
+    return tuple(
+        IterationLine(
+            phase=each.phase,
+            iteration=each.iteration,
+            episodes=each.episodes,
+            right=each.successes,
+            mean_score=each.mean_score,
         )
-    return tuple(lines)
+        for each in figures
+    )
 
 
 def iterations_table(lines: Sequence[IterationLine]) -> Table:
@@ -127,17 +122,15 @@ def iterations_table(lines: Sequence[IterationLine]) -> Table:
 
 
 def _episodes_table(summaries: Sequence[EpisodeSummary]) -> Table:
-    scored = [(s.mean_score, str(s.id), s) for s in summaries if s.mean_score is not None]
-    ranked = sorted(scored, key=lambda one: one[:2])
     rows = [
         (
-            identity[:SHOWN_ID_CHARACTERS],
+            str(summary.id)[:SHOWN_ID_CHARACTERS],
             str(summary.iteration),
             summary.task_type,
             "-" if summary.success is None else ("yes" if summary.success else "no"),
-            f"{score:.2f}",
+            f"{summary.mean_score:.2f}",
         )
-        for score, identity, summary in (ranked[:4] + ranked[-4:] if len(ranked) > 8 else ranked)
+        for summary in summaries
     ]
     columns = ("episode", "iteration", "task", "right", "mean score")
     return make_table("lowest and highest scored episodes", columns, rows)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 Series = Mapping[str, Mapping[int, float]]
 """Curves by name, each a value by iteration."""
 INCHES = (4.8, 2.8)
+BOX = {"left": 0.14, "bottom": 0.17, "right": 0.97, "top": 0.93}
+"""Of the axes of every curve, so that they stand one below the other."""
 TEXT_CHARS = 1500
 """Kept of each text of an example."""
 
@@ -52,8 +54,6 @@ class RunStory:
     """Share of held-out episodes that were right, by updates."""
     kl: Series
     """Divergence from the base policy by agent; empty where the run did not compute it."""
-    cost_usd: Mapping[int, float]
-    """Dollars of the coach by iteration."""
     examples: tuple[Example, ...]
     evaluation: Evaluation | None = None
     """The first held-out measurement against the last; None before there are two."""
@@ -65,7 +65,7 @@ def html(story: RunStory) -> str:
         "run.html",
         title=story.run.name,
         facts=_facts(story),
-        curves=[(title, inline_svg(draw, INCHES)) for title, draw in _curves(story)],
+        curves=[(title, inline_svg(draw, INCHES, BOX)) for title, draw in _curves(story)],
         tables=list(kind_tables(story.evaluation)) if story.evaluation else [],
         kl=story.kl,
         examples=story.examples,
@@ -82,7 +82,7 @@ def _facts(story: RunStory) -> Mapping[str, str]:
         "episodes": str(sum(each.episodes for each in story.iterations)),
         "code": run.code_version,
     }
-    if cost := sum(story.cost_usd.values()):
+    if cost := sum(each.cost_usd for each in story.iterations):
         facts["coach"] = f"{cost:.4f} dollars"
     if held_out:
         first, last = min(held_out), max(held_out)
@@ -101,6 +101,7 @@ def _curves(story: RunStory) -> list[tuple[str, Callable[["Axes"], None]]]:
         for each in story.iterations
         if each.success_rate is not None
     }
+    cost = {each.iteration: each.cost_usd for each in story.iterations if each.cost_usd}
     wanted: list[tuple[str, Series]] = [
         ("Mean score, 0 to 10", _by_agent(story, lambda agent: agent.mean_score)),
         (
@@ -111,7 +112,7 @@ def _curves(story: RunStory) -> list[tuple[str, Callable[["Axes"], None]]]:
         ("Sampled tokens per action", _by_agent(story, lambda a: _share(a.tokens, a.actions))),
         ("Tool calls per action", _by_agent(story, lambda a: _share(a.tool_calls, a.actions))),
         ("Unscored share", _by_agent(story, lambda a: _share(a.unscored, a.actions))),
-        ("Coach, dollars", {"cost": story.cost_usd}),
+        ("Coach, dollars", {"cost": cost}),
     ]
     return [(title, _lines(series)) for title, series in wanted if any(series.values())]
 

@@ -29,7 +29,6 @@ def read_story(store: Store, run: Run) -> RunStory:
         iterations=trained,
         held_out={step: rate for step, rate in held_out.items() if rate is not None},
         kl=_kl(store, run),
-        cost_usd=store.figures.get_coach_costs(run.id),
         examples=tuple(_examples(store, chosen)),
         evaluation=_evaluation(run, store.episodes.list_episodes(run.id, "held_out")),
     )

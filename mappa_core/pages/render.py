@@ -1,7 +1,7 @@
 """Rendering a page: a Jinja2 template that extends `base.html`, and matplotlib drawings as SVG."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,17 +23,23 @@ def render(template: str, **values: object) -> str:
     return environment.get_template(template).render(**values)
 
 
-def inline_svg(draw: Callable[["Axes"], None], size: tuple[float, float]) -> str:
+def inline_svg(
+    draw: Callable[["Axes"], None],
+    size: tuple[float, float],
+    box: Mapping[str, float] | None = None,
+) -> str:
     """What `draw` draws, as an SVG element.
 
     Args:
         draw: Given empty axes.
         size: Width and height in inches.
+        box: The axes' `left`, `bottom`, `right` and `top` as shares of the picture; None: as their
+            labels need, which draws everything twice.
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots()
+    figure = Figure(figsize=size, layout=None if box else "constrained")
+    axes = figure.subplots(gridspec_kw=dict(box or {}))
     draw(axes)
     axes.spines[["top", "right"]].set_visible(False)
     text = io.StringIO()

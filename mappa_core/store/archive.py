@@ -14,10 +14,11 @@ import hashlib
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from sqlalchemy import ColumnElement, Connection, Table, false, func, or_, select, text
+from sqlalchemy import Column, ColumnElement, Connection, Table, false, func, or_, select, text
 from sqlalchemy import Text as SqlText
 
 from mappa_core.core.errors import ArchiveError
@@ -159,7 +160,7 @@ def _rows_of_run(connection: Connection, run_id: UUID) -> Iterator[tuple[Table, 
     connection.execute(text("SET LOCAL timezone = 'UTC'"))
     connection.execute(text("SET LOCAL extra_float_digits = 1"))
     for table, belongs in _belonging(run_id).items():
-        rows = select(table).where(belongs).order_by(*table.primary_key).subquery("rows")
+        rows = select(*_stored(table)).where(belongs).order_by(*table.primary_key).subquery("rows")
         as_json = func.row_to_json(text("rows.*")).cast(SqlText)
         streamed = connection.execution_options(yield_per=ROWS_AT_ONCE)
         lines = streamed.scalars(select(as_json).select_from(rows))
@@ -183,6 +184,11 @@ def _belonging(run_id: UUID) -> Mapping[Table, ColumnElement[bool]]:
         table: owned[table] if table in owned else _shared(table, owned, run_id)
         for table in tables.METADATA.sorted_tables
     }
+
+
+def _stored(table: Table) -> tuple[Column[Any], ...]:
+    """All columns but those that Postgres computes of others."""
+    return tuple(column for column in table.columns if column.computed is None)
 
 
 def _through_parent(
@@ -233,6 +239,8 @@ def _add(connection: Connection, table: Table, lines: Lines) -> None:
     copy_lines(connection, "arriving", lines)
     name = f'"{table.schema}"."{table.name}"'
     every = f"json_populate_record(NULL::{name}, arriving.line)"
-    insert = f"INSERT INTO {name} SELECT row.* FROM arriving, {every} AS row"  # noqa: S608 (ours)
+    columns = [f'"{column.name}"' for column in _stored(table)]
+    into, taken = ", ".join(columns), ", ".join(f"row.{column}" for column in columns)
+    insert = f"INSERT INTO {name} ({into}) SELECT {taken} FROM arriving, {every} AS row"  # noqa: S608 (ours)
     connection.execute(text(f"{insert} ON CONFLICT DO NOTHING"))
     connection.execute(text("DROP TABLE arriving"))

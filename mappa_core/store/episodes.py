@@ -3,9 +3,10 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, Select, func, or_, select, update
 from sqlalchemy.dialects import postgresql
 
 from mappa_core.core import ids
@@ -124,22 +125,44 @@ class Episodes(Repository):
         Only those of one phase and one iteration (held out: policy step) where they are given.
         """
         columns = EPISODE.c
-        measured = OUTCOME.c["success", "answer", "metric", "value", "skill", "figures"]
         asked = {columns.phase: phase, columns.iteration: iteration}
         query = (
-            select(columns.id, columns.phase, columns.iteration, columns.problem_id)
-            .add_columns(PROBLEM.c.task_type, PROBLEM.c.attributes, *measured)
-            .add_columns(func.avg(COACH_SCORE.c.score).label("mean_score"))
-            .add_columns(func.count(COACH_SCORE.c.score).label("scored"))
-            .select_from(EPISODE)
-            .join(PROBLEM)
-            .outerjoin(OUTCOME)
-            .outerjoin(ACTION, ACTION.c.episode_id == columns.id)
-            .outerjoin(COACH_SCORE, TRAINS)
-            .where(columns.run_id == run_id, columns.stop_reason.is_not(None))
+            _summaries()
+            .where(columns.run_id == run_id)
             .where(*(column == value for column, value in asked.items() if value is not None))
-            .group_by(columns.id, PROBLEM.c.id, OUTCOME.c.episode_id)
             .order_by(columns.phase, columns.iteration, columns.problem_id, columns.rollout_index)
+        )
+        return records_of(EpisodeSummary, connection.execute(query))
+
+    @transaction
+    def list_extreme_episodes(
+        self, connection: Connection, run_id: UUID, each: int
+    ) -> tuple[EpisodeSummary, ...]:
+        """The `each` lowest and the `each` highest scored closed episodes of a run, lowest first.
+
+        An episode ranks by the mean of its training scores.
+        """
+        mean = func.avg(COACH_SCORE.c.score)
+        ranked = (
+            select(ACTION.c.episode_id, func.count().over().label("ranked"))
+            .add_columns(
+                func.row_number().over(order_by=(mean, ACTION.c.episode_id)).label("place")
+            )
+            .select_from(ACTION)
+            .join(EPISODE)
+            .join(COACH_SCORE, TRAINS)
+            .where(EPISODE.c.run_id == run_id, EPISODE.c.stop_reason.is_not(None))
+            .group_by(ACTION.c.episode_id)
+            .having(mean.is_not(None))
+            .subquery("ranked_episode")
+        )
+        place, last = ranked.c.place, ranked.c.ranked
+        query = (
+            _summaries()
+            .join(ranked, ranked.c.episode_id == EPISODE.c.id)
+            .where(or_(place <= each, place > last - each))
+            .group_by(place)
+            .order_by(place)
         )
         return records_of(EpisodeSummary, connection.execute(query))
 
@@ -155,6 +178,25 @@ class Episodes(Repository):
             .where(EPISODE.c.stop_reason.is_not(None))
         )
         return dict(connection.execute(query).tuples().all())
+
+
+def _summaries() -> Select[Any]:
+    """Closed episodes in a line each."""
+    columns = EPISODE.c
+    measured = OUTCOME.c["success", "answer", "metric", "value", "skill", "figures"]
+    return (
+        select(columns.id, columns.phase, columns.iteration, columns.problem_id)
+        .add_columns(PROBLEM.c.task_type, PROBLEM.c.attributes, *measured)
+        .add_columns(func.avg(COACH_SCORE.c.score).label("mean_score"))
+        .add_columns(func.count(COACH_SCORE.c.score).label("scored"))
+        .select_from(EPISODE)
+        .join(PROBLEM)
+        .outerjoin(OUTCOME)
+        .outerjoin(ACTION, ACTION.c.episode_id == columns.id)
+        .outerjoin(COACH_SCORE, TRAINS)
+        .where(columns.stop_reason.is_not(None))
+        .group_by(columns.id, PROBLEM.c.id, OUTCOME.c.episode_id)
+    )
 
 
 def _close(connection: Connection, episode: Episode) -> bool:

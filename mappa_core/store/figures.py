@@ -1,6 +1,6 @@
-"""Sums over many episodes, computed by Postgres: an iteration's numbers, what coaches cost."""
+"""Sums over many episodes, computed by Postgres: an iteration's numbers, a coach's spending."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -11,7 +11,6 @@ from mappa_core.core.records.runs import AgentFigures, IterationFigures
 from mappa_core.core.records.scores import Spending
 from mappa_core.store.database import Repository, transaction
 from mappa_core.store.mapping import Row, record_of
-from mappa_core.store.scores import TRAINS
 from mappa_core.store.tables import ACTION, COACH_SCORE, EPISODE, OUTCOME, TOOL_RESULT
 
 _IterationKey: TypeAlias = tuple[Phase, int]
@@ -65,21 +64,6 @@ class Figures(Repository):
         )
         return record_of(Spending, connection.execute(query).mappings().one())
 
-    @transaction
-    def get_coach_costs(self, connection: Connection, run_id: UUID) -> Mapping[int, float]:
-        """Dollars that the coaches took for each training iteration; none where they are free."""
-        dollars = func.sum(COACH_SCORE.c.cost_usd)
-        query = (
-            select(EPISODE.c.iteration, dollars.label("cost_usd"))
-            .select_from(COACH_SCORE)
-            .join(ACTION)
-            .join(EPISODE)
-            .where(EPISODE.c.run_id == run_id, EPISODE.c.phase == "train")
-            .group_by(EPISODE.c.iteration)
-            .having(dollars > 0)
-        )
-        return {row.iteration: row.cost_usd for row in connection.execute(query)}
-
 
 def _iteration_figures(
     connection: Connection, within: ColumnElement[bool]
@@ -111,6 +95,7 @@ def _figures(key: _IterationKey, counts: Row, agents: Sequence[Row]) -> Iteratio
         iteration=iteration,
         agents=tuple(record_of(AgentFigures, row) for row in agents),
         seconds_by_activity=seconds,
+        cost_usd=sum(row["cost_usd"] for row in agents),
     )
 
 
@@ -131,24 +116,44 @@ def _episode_counts(within: ColumnElement[bool]) -> Select[Any]:
 
 
 def _agent_counts(within: ColumnElement[bool]) -> Select[Any]:
+    # Indexes hold all columns of this query: a million wide rows would take seconds to read.
+    action = _scored_actions(within).subquery("scored_action")
+    columns, everything = action.c, func.count()
     return (
-        select(
-            *_KEY_COLUMNS,
-            ACTION.c.agent,
-            func.count().label("actions"),
-            func.count(COACH_SCORE.c.unscored_reason).label("unscored"),
-            func.avg(COACH_SCORE.c.score).label("mean_score"),
-            func.sum(func.cardinality(ACTION.c.token_ids)).label("tokens"),
+        select(columns.phase, columns.iteration, columns.agent)
+        .add_columns(everything.label("actions"))
+        .add_columns(func.count(columns.score).label("scored"))
+        .add_columns(
+            everything.filter(columns.trained, columns.score.is_(None)).label("unscored"),
+            func.avg(columns.score).label("mean_score"),
+            func.sum(columns.tokens).label("tokens"),
             func.count(TOOL_RESULT.c.action_id).label("tool_calls"),
-            func.sum(ACTION.c.seconds).label("engine_seconds"),
+            func.sum(columns.seconds).label("engine_seconds"),
             func.coalesce(func.sum(TOOL_RESULT.c.seconds), 0.0).label("sandbox_seconds"),
-            func.coalesce(func.sum(COACH_SCORE.c.seconds), 0.0).label("coach_seconds"),
+            func.coalesce(func.sum(columns.coach_seconds), 0.0).label("coach_seconds"),
+            func.coalesce(func.sum(columns.cost_usd), 0.0).label("cost_usd"),
+        )
+        .select_from(action)
+        .outerjoin(TOOL_RESULT, TOOL_RESULT.c.action_id == columns.id)
+        .group_by(columns.phase, columns.iteration, columns.agent)
+        .order_by(func.min(columns.turn_index), columns.agent)
+    )
+
+
+def _scored_actions(within: ColumnElement[bool]) -> Select[Any]:
+    """Each action with the score that trains it and what all of its scores cost."""
+    score = COACH_SCORE.c
+    return (
+        select(*_KEY_COLUMNS, *ACTION.c["id", "agent", "turn_index", "tokens", "seconds"])
+        .add_columns(
+            func.bool_or(score.trained).label("trained"),
+            func.max(score.score).filter(score.trained).label("score"),
+            func.max(score.seconds).filter(score.trained).label("coach_seconds"),
+            func.sum(score.cost_usd).label("cost_usd"),
         )
         .select_from(ACTION)
         .join(EPISODE)
-        .outerjoin(TOOL_RESULT, TOOL_RESULT.c.action_id == ACTION.c.id)
-        .outerjoin(COACH_SCORE, TRAINS)
+        .outerjoin(COACH_SCORE, score.action_id == ACTION.c.id)
         .where(within)
-        .group_by(*_KEY_COLUMNS, ACTION.c.agent)
-        .order_by(func.min(ACTION.c.turn_index), ACTION.c.agent)
+        .group_by(ACTION.c.id, EPISODE.c.id)
     )

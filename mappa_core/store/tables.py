@@ -17,12 +17,14 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    Computed,
     DateTime,
     Double,
     ForeignKey,
     Index,
     Integer,
     MetaData,
+    PrimaryKeyConstraint,
     Table,
     UniqueConstraint,
     Uuid,
@@ -152,8 +154,11 @@ ACTION = Table(
     Column("started_at", DateTime(timezone=True), nullable=False),
     Column("seconds", Double, nullable=False),
     Column("given", ARRAY(Integer)),
-    # The rest of the row is wide: what the audit groups by is read from the index alone.
-    UniqueConstraint("episode_id", "turn_index", postgresql_include=["id", "agent"]),
+    Column("tokens", Integer, Computed("cardinality(token_ids)", persisted=True), nullable=False),
+    # The rest of the row is wide: what is summed or grouped by is read from the index alone.
+    UniqueConstraint(
+        "episode_id", "turn_index", postgresql_include=["id", "agent", "tokens", "seconds"]
+    ),
     CheckConstraint("cardinality(token_ids) = cardinality(logprobs)", name="logprob_per_token"),
     Index(None, "policy_version_id"),
 )
@@ -161,7 +166,7 @@ ACTION = Table(
 TOOL_RESULT = Table(
     "tool_result",
     METADATA,
-    _reference("action_id", "action.id", primary_key=True),
+    _reference("action_id", "action.id"),
     Column("code", AnyText, nullable=False),
     Column("status", AnyText, nullable=False),
     Column("exit_code", Integer),
@@ -176,6 +181,7 @@ TOOL_RESULT = Table(
     Column("rejected", AnyJson, nullable=False),
     Column("removed", AnyJson, nullable=False, server_default=text("'[]'::jsonb")),
     Column("reads_known", Boolean, nullable=False, server_default=text("false")),
+    PrimaryKeyConstraint("action_id", postgresql_include=["seconds"]),
 )
 
 ARTIFACT = Table(
@@ -242,7 +248,11 @@ COACH_SCORE = Table(
         "ELSE unscored_reason IS NULL AND rationale IS NOT NULL END",
         name="scored_or_why_not",
     ),
-    Index(None, "action_id", postgresql_include=["coach_id", "score", "trained"]),
+    Index(
+        None,
+        "action_id",
+        postgresql_include=["coach_id", "score", "trained", "seconds", "cost_usd"],
+    ),
 )
 
 Index("uq_coach_score_trained", COACH_SCORE.c.action_id, unique=True, postgresql_where="trained")

@@ -454,13 +454,15 @@ class TestFigures:
         second = play(1, outcome=WRONG)
         play(2, reason=StopReason.FAILED, outcome=None)
         play(0, iteration=2)
+        paid = CoachScore(value=0.0, rationale="as it is", seconds=0.125, cost_usd=0.25)
         store.scores.add_scores(
             [
                 make_score(first, 0, 4.0),
                 make_score(second, 0, 9.0),
-                make_score(second, 0, 0.0, repeat_index=1, trained=False),
-                make_score(first, 1, 2.0),
+                make_score(second, 0, paid, repeat_index=1, trained=False),
+                make_score(first, 1, replace(paid, value=2.0)),
                 make_score(second, 1, Unscored(reason="error", detail="", seconds=1.0)),
+                make_score(second, 1, 7.0, repeat_index=1, trained=False),
             ]
         )
         figures = store.figures.get_iteration_figures(run.id, "train", 1)
@@ -468,8 +470,11 @@ class TestFigures:
         assert figures.success_rate == 0.5
         solver, executor = figures.agents
         assert (solver.agent, executor.agent) == ("solver", "executor")
-        assert (solver.mean_score, solver.unscored, solver.tool_calls) == (6.5, 0, 0)
-        assert (executor.mean_score, executor.unscored, executor.tool_calls) == (2.0, 1, 3)
+        assert (solver.mean_score, solver.scored, solver.unscored) == (6.5, 2, 0)
+        assert (executor.mean_score, executor.scored, executor.unscored) == (2.0, 1, 1)
+        assert (solver.tool_calls, executor.tool_calls) == (0, 3)
+        # By the scores that train; what the others cost was spent too.
+        assert (figures.mean_score, figures.cost_usd) == (5.0, 0.5)
         assert (solver.actions, solver.tokens) == (3, 9)
         # 6 actions of 0.5 s, 3 tool calls of 0.25 s, 3 scores of 0.125 s and one of 1 s.
         assert figures.seconds_by_activity == {"engine": 3.0, "sandbox": 0.75, "coach": 1.375}
@@ -513,6 +518,29 @@ class TestFigures:
         # What another time gave does not count.
         assert [summary.scored for summary in summaries] == [0, 2, 0]
         assert {summary.task_type for summary in summaries} == {"addition"}
+
+    def test_the_lowest_and_highest_scored_episodes(
+        self, store: Store, run: Run, play: Callable[..., Episode]
+    ) -> None:
+        """By the mean of the scores that train, lowest first; open and unscored ones are none."""
+        points = [5.0, 1.0, 9.0, 3.0, 8.0, 4.0]
+        played = [play(index) for index in range(len(points))]
+        still_open, _unscored = play(7, reason=None), play(8)
+        store.scores.add_scores(
+            [
+                *(make_score(each, 0, value) for each, value in zip(played, points, strict=True)),
+                make_score(played[1], 1, 2.0),
+                make_score(played[2], 0, 0.0, repeat_index=1, trained=False),
+                make_score(still_open, 0, 0.0),
+            ]
+        )
+        found = store.episodes.list_extreme_episodes(run.id, 2)
+        assert [each.mean_score for each in found] == [1.5, 3.0, 8.0, 9.0]
+        listed = {each.id: each for each in store.episodes.list_episodes(run.id)}
+        assert [each.id for each in found] == [played[index].id for index in (1, 3, 4, 2)]
+        assert all(each == listed[each.id] for each in found)
+        every = store.episodes.list_extreme_episodes(run.id, 4)
+        assert [each.mean_score for each in every] == [1.5, 3.0, 4.0, 5.0, 8.0, 9.0]
 
     def test_a_summary_has_what_is_known_of_the_problem_and_the_figures(
         self, store: Store, run: Run, play: Callable[..., Episode]

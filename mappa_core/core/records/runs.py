@@ -135,6 +135,7 @@ class AgentFigures:
 
     agent: str
     actions: int
+    scored: int
     unscored: int
     mean_score: float | None
     """In [0, 10]; None where nothing was scored."""
@@ -155,6 +156,15 @@ class IterationFigures:
     successes: int
     agents: tuple[AgentFigures, ...]
     seconds_by_activity: Mapping[str, float] = field(default_factory=dict[str, float])
+    cost_usd: float = 0.0
+    """What coaches took for its actions, scores that did not train included."""
+
+    @property
+    def mean_score(self) -> float | None:
+        """Over all agents' scored actions, in [0, 10]; None where nothing was scored."""
+        scored = sum(each.scored for each in self.agents)
+        points = sum((each.mean_score or 0.0) * each.scored for each in self.agents)
+        return points / scored if scored else None
 
     @property
     def success_rate(self) -> float | None:

@@ -247,7 +247,7 @@ def test_a_run_that_goes_on_otherwise_says_so_and_keeps_it(mappa: Mappa, place: 
     assert f"from {after.since} on: estimators: " in mappa("show", run.name)[1]
     story = RunStory(
         run=place.store.runs.get_run(run.name),
-        iterations=(), held_out={}, kl={}, cost_usd={}, examples=(),
+        iterations=(), held_out={}, kl={}, examples=(),
     )  # fmt: skip
     assert f"libraries.torch: {torch.__version__} -&gt; 99" in html(story)
     undisturbed = place.add()

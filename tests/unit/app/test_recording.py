@@ -138,7 +138,7 @@ def test_the_pace_counts_actions_programs_and_calls() -> None:
         phase="train", iteration=1, episodes=0, failed=0, successes=0, agents=()
     )
     solver = AgentFigures(
-        agent="solver", actions=3, unscored=0, mean_score=1.0, tokens=9, tool_calls=2
+        agent="solver", actions=3, scored=3, unscored=0, mean_score=1.0, tokens=9, tool_calls=2
     )
     two = replace(nothing, episodes=2, agents=(solver,))
     assert pace_of(nothing, two, 4.0) == Pace(episodes=2, task_runs=5, seconds=4.0)

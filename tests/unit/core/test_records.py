@@ -63,8 +63,33 @@ def test_the_success_rate_is_over_finished_episodes(
         successes=successes,
         agents=(
             AgentFigures(
-                agent="solver", actions=1, unscored=1, mean_score=None, tokens=3, tool_calls=0
+                agent="solver",
+                actions=1,
+                scored=0,
+                unscored=1,
+                mean_score=None,
+                tokens=3,
+                tool_calls=0,
             ),
         ),
     )
     assert figures.success_rate == rate
+
+
+@pytest.mark.parametrize(
+    ("means", "expected"),
+    [(((9.0, 3), (2.0, 6)), 13 / 3), (((0.0, 1), (None, 0)), 0.0), (((None, 0),), None)],
+)
+def test_an_iterations_mean_score_is_of_its_actions(
+    means: tuple[tuple[float | None, int], ...], expected: float | None
+) -> None:
+    agents = tuple(
+        AgentFigures(
+            agent="solver", actions=9, scored=n, unscored=0, mean_score=mean, tokens=0, tool_calls=0
+        )
+        for mean, n in means
+    )
+    figures = IterationFigures(
+        phase="train", iteration=1, episodes=3, failed=0, successes=1, agents=agents
+    )
+    assert figures.mean_score == expected

@@ -14,7 +14,9 @@ from tests.builders import make_summary
 
 ONE, TWO = UUID(int=1), UUID(int=2)
 AGENTS = (
-    AgentFigures(agent="solver", actions=8, unscored=0, mean_score=None, tokens=400, tool_calls=2),
+    AgentFigures(
+        agent="solver", actions=8, scored=0, unscored=0, mean_score=None, tokens=400, tool_calls=2
+    ),
 )
 
 

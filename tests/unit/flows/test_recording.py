@@ -16,7 +16,9 @@ from mappa_core.core.records.runs import AgentFigures, IterationFigures
 from mappa_core.rollout.config import RolloutConfig
 from mappa_core.rollout.teams import load_team
 
-BUSY = AgentFigures(agent="solver", actions=20, unscored=0, mean_score=1.0, tokens=9, tool_calls=0)
+BUSY = AgentFigures(
+    agent="solver", actions=20, scored=20, unscored=0, mean_score=1.0, tokens=9, tool_calls=0
+)
 
 
 @dataclass
