@@ -25,7 +25,8 @@ AIM_SECONDS = 12.0
 PLAYS = "held-out 0:"
 """How the line begins that is printed when the first episodes are played."""
 STAGES: Mapping[str, str] = {
-    "starting model": "the command's imports",
+    "starting Prefect": "the command's first imports",
+    "starting model": "Prefect, and the command's other imports",
     "starting sandbox": "the tokenizer",
     "starting database": "the sandbox",
     "starting engines": "database and coach",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -50,18 +50,26 @@ def watched(
     from mappa_core.app.engine import engine_prestarted
 
     team = check_inputs(config, settings, trains=trains, resumes=resumes, despite=despite)
-    with engine_prestarted(config, settings, team) as begin_servers, ThreadPoolExecutor() as beside:
-        importing = beside.submit(_import_beginning, begin_servers)
-        with prefect_server(settings):
-            importing.result()
-            from mappa_core.app.services import reporting_to
+    from mappa_core.models.resolve import check_model
 
-            with TerminalProgress(console) as progress, reporting_to(progress):
-                yield progress
+    with ExitStack() as stack:
+        progress = stack.enter_context(TerminalProgress(console))
+        if not check_model(config.model, settings.models):
+            progress.on_notice(f"{config.model} is converted before this first run, once")
+        progress.on_starting("Prefect")
+        begin_servers = stack.enter_context(engine_prestarted(config, settings, team))
+        beside = stack.enter_context(ThreadPoolExecutor())
+        importing = beside.submit(_import_beginning, begin_servers)
+        stack.enter_context(prefect_server(settings))
+        importing.result()
+        from mappa_core.app.services import reporting_to
+
+        stack.enter_context(reporting_to(progress))
+        yield progress
 
 
 def _import_beginning(begin_servers: Callable[[], None]) -> None:
-    """Import what takes seconds, as Prefect's server does to start, and begin servers early."""
+    """Import and convert what takes seconds, as Prefect's server does to start; begin servers."""
     begin_servers()
     import_module("mappa_core.models.tokenizer")
 

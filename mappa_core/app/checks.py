@@ -166,12 +166,12 @@ def check_inputs(
     else:
         check_space(settings.home)
     from mappa_core.models.device import resolve_device
-    from mappa_core.models.resolve import resolve_model
+    from mappa_core.models.resolve import check_model
 
-    resolve_model(config.model, settings.models)
+    check_model(config.model, settings.models)
     for coach in config.coach.scoring if trains else ():
         if coach.is_local:
-            resolve_model(coach.model, settings.models, "coach.model")
+            check_model(coach.model, settings.models, "coach.model")
     if config.cluster.backend == "ray":
         # What its nodes compute on is known when they are asked.
         return team

