@@ -21,6 +21,7 @@ from typing import TypeAlias
 from prefect import flow, get_run_logger, task
 from prefect.artifacts import acreate_table_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.context import FlowRunContext
 from prefect.events import emit_event
 
 from flows.asking import asked
@@ -145,6 +146,17 @@ async def _iterate(
     seconds = time.perf_counter() - started
     port.progress.on_iteration_ended(figures, seconds)
     await _show_iteration(port, run, figures, updates, seconds)
+    _forget_results()
+
+
+def _forget_results() -> None:
+    """Have Prefect forget what the iteration's tasks gave: by itself it does when the flow ends.
+
+    It keeps it to name the tasks whose results later ones are given, and no later ones are.
+    """
+    if (context := FlowRunContext.get()) is not None:
+        context.run_results.clear()
+        context.task_run_assets.clear()
 
 
 async def _learn(
