@@ -44,7 +44,7 @@ def resolve_model(name: str, models_directory: Path, key: str = "model") -> Path
 
 
 def check_model(name: str, models_directory: Path, key: str = "model") -> bool:
-    """Refuse a model that there is not; tell whether `resolve_model` has nothing to convert.
+    """Check that a model exists; tell whether it can be read as it is, with nothing to convert.
 
     Raises:
         ModelNotFound: As `resolve_model`.
