@@ -7,6 +7,8 @@ tokens bit for bit whatever else is asked for.
 import asyncio
 import time
 from collections.abc import Sequence
+from copy import deepcopy
+from itertools import chain
 from pathlib import Path
 
 from transformers import PreTrainedModel
@@ -21,7 +23,10 @@ from mappa_core.rollout.engines.transformers.sampling import sample
 
 
 class TransformersEngine:
-    """An `Engine` on models in memory: the base, and one merged copy per trained agent."""
+    """An `Engine` on models in memory: the base, and each trained agent's with its own weights.
+
+    What an adapter does not change is there once.
+    """
 
     def __init__(
         self, model: Path | str, config: EngineConfig, end_token_ids: Sequence[int]
@@ -50,7 +55,7 @@ class TransformersEngine:
                 return
             merged = base
             if policy.adapter_uri is not None:
-                merged = await asyncio.to_thread(self._merged, Path(policy.adapter_uri))
+                merged = await asyncio.to_thread(self._merged, base, Path(policy.adapter_uri))
             self._served[policy.agent] = (policy, merged)
 
     async def generate(self, request: GenerationRequest) -> Completion:
@@ -86,12 +91,15 @@ class TransformersEngine:
         except (OSError, ValueError) as error:
             raise EngineError(f"cannot read the model at {self._path}: {error}") from error
 
-    def _merged(self, adapter: Path) -> PreTrainedModel:
+    def _merged(self, base: PreTrainedModel, adapter: Path) -> PreTrainedModel:
         try:
             if is_whole_model(adapter):
                 return load_base(adapter, self._dtype, self._device)
-            model = self._read_base()
-            for name, update in read_adapter(adapter).items():
+            updates = read_adapter(adapter)
+            changed = {id(base.get_parameter(name)) for name in updates}
+            tensors = chain(base.parameters(), base.buffers())
+            model = deepcopy(base, {id(one): one for one in tensors if id(one) not in changed})
+            for name, update in updates.items():
                 weight = model.get_parameter(name)
                 weight.data = update.to(weight.device).added_to(weight.data, self._dtype)
         except (OSError, ValueError, AttributeError, RuntimeError) as error:
