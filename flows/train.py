@@ -12,6 +12,7 @@ A resumed or retried run plays this flow again and skips what the store has:
 """
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -144,9 +145,10 @@ async def _iterate(
         await register(run, iteration, {})
     await watch.after(iteration)
     seconds = time.perf_counter() - started
-    port.progress.on_iteration_ended(figures, seconds)
     await _show_iteration(port, run, figures, updates, seconds)
     _forget_results()
+    gc.collect()
+    port.progress.on_iteration_ended(figures, seconds)
 
 
 def _forget_results() -> None:

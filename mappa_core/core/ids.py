@@ -6,7 +6,6 @@ two runs with one configuration and one seed draw with the same random numbers.
 
 import hashlib
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TypeAlias
 from uuid import UUID, uuid5
 
@@ -66,7 +65,6 @@ def episode_id(run_id: UUID, phase: str, iteration: int, problem: UUID, rollout:
     return content_id("episode", run_id, phase, iteration, problem, rollout)
 
 
-@lru_cache(maxsize=4096)  # asked for by the row, by what belongs to it, and by its scores
 def action_id(episode: UUID, turn_index: int) -> UUID:
     """The one action of one turn."""
     return content_id("action", episode, turn_index)

@@ -202,8 +202,9 @@ def _replacing(directory: Path) -> Generator[Path]:
 
 def _remove_leftovers(directory: Path) -> None:
     """Remove what a killed write or removal left next to it; an update is computed once."""
-    for left in directory.parent.glob(f".{directory.name}-*"):
-        shutil.rmtree(left, ignore_errors=True)
+    for left in directory.parent.iterdir():
+        if left.name.startswith(f".{directory.name}-"):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:
