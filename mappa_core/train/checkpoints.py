@@ -17,7 +17,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -202,9 +202,11 @@ def _replacing(directory: Path) -> Generator[Path]:
 
 def _remove_leftovers(directory: Path) -> None:
     """Remove what a killed write or removal left next to it; an update is computed once."""
-    for left in directory.parent.iterdir():
-        if left.name.startswith(f".{directory.name}-"):
-            shutil.rmtree(left, ignore_errors=True)
+    # A place that is no folder is named by what comes next.
+    with suppress(OSError):
+        for left in directory.parent.iterdir():
+            if left.name.startswith(f".{directory.name}-"):
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:

@@ -330,8 +330,10 @@ def test_later_commands_find_the_one_that_is_kept(
         pids = read_pids(tmp_path / "pids")
         assert found.pid is None, "it was started elsewhere"
         assert (tmp_path / "server.log").read_text() == "a server with pids 2\n"
+        # Closed before it has written them, it would go without a word.
+        family = read_pids(tmp_path / "early")
         begun.close()
-        wait_until_gone(read_pids(tmp_path / "early"))
+        wait_until_gone(family)
 
     assert all(map(alive, pids)), "a server lives on without it"
     next_one = found.fork([str(tmp_path / "next")], log)
