@@ -12,7 +12,6 @@ A resumed or retried run plays this flow again and skips what the store has:
 """
 
 import asyncio
-import gc
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -147,7 +146,6 @@ async def _iterate(
     seconds = time.perf_counter() - started
     await _show_iteration(port, run, figures, updates, seconds)
     _forget_results()
-    gc.collect()
     port.progress.on_iteration_ended(figures, seconds)
 
 

@@ -1,6 +1,5 @@
 """Measures the memory of an update, gives it back, and names a GPU that is full or fails."""
 
-import ctypes
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -8,12 +7,10 @@ from pathlib import Path
 
 import torch
 
+from mappa_core.core import heap
 from mappa_core.core.errors import LearnerError
 
 _PROC = Path("/proc/self")
-_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
-"""`mallopt`'s names for the size from which on memory is mapped alone, and the number of heaps."""
-_MAPPED_ALONE_BYTES = 2**17
 
 
 @dataclass(slots=True)
@@ -65,14 +62,8 @@ def _status_bytes(name: str) -> int:
 
 
 def release() -> None:
-    """Give what has been freed back to the operating system, where the C library can, and to a GPU.
-
-    In glibc's, an update's activations come in many sizes, so that freed pages stay with the
-    process.
-    """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    """Give what has been freed back to the operating system, and to a GPU."""
+    heap.give_back()
     release_gpu()
 
 
@@ -80,31 +71,6 @@ def release_gpu() -> None:
     """Give a GPU's freed memory, which torch keeps, to other processes: servers wake up next."""
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-
-
-def return_what_is_freed() -> None:
-    """Have the C library give large tensors' memory back when they are freed, from now on.
-
-    glibc raises its threshold for that (128 KiB) to the largest block that was freed, up to 32 MiB:
-    weights that are gathered and dropped, layer after layer, then stay with the process between
-    activations. Measured on two ranks at stage 3 of a model of 32 million weights, float32: 778 MiB
-    for an update that needs 446 (`tests/integration/train/deepspeed/test_ranks.py`).
-    """
-    _set_option(_M_MMAP_THRESHOLD, _MAPPED_ALONE_BYTES)
-
-
-def share_heap() -> None:
-    """Have threads that start from now on take memory from one heap, where the C library can.
-
-    Each with a heap of its own, what one of two passes frees is nothing to the other.
-    """
-    _set_option(_M_ARENA_MAX, 1)
-
-
-def _set_option(name: int, value: int) -> None:
-    option = getattr(ctypes.CDLL(None), "mallopt", None)
-    if option is not None:
-        option(name, value)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from peft import PeftModel
 from torch import Tensor
 
 from mappa_core.cluster.storage import Storage
+from mappa_core.core import heap
 from mappa_core.core.records.episodes import PolicyVersion
 from mappa_core.core.records.scores import ScoredAction
 from mappa_core.core.records.updates import TrainingSample
@@ -58,7 +59,7 @@ class TorchLearner(CheckpointLearner):
         )
         threads = threads or len(os.sched_getaffinity(0))
         torch.set_num_threads(threads)
-        memory.share_heap()
+        heap.share_heap()
         self._model = model.load(base_model, config, fused=True)
         self._parameters = model.trained_parameters(self._model)
         reading = choose_reading(model.inner(self._model), config)

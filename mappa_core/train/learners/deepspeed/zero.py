@@ -18,10 +18,11 @@ from deepspeed.utils import (
 )
 from torch import Tensor, distributed
 
+from mappa_core.core import heap
 from mappa_core.models.tensor_slices import StreamedTensors, TensorSlices
 from mappa_core.train.config import DeepspeedConfig, LearnerConfig
 from mappa_core.train.learner_memory import WHOLE_AT_ONCE
-from mappa_core.train.learners import memory, model, optimizer
+from mappa_core.train.learners import model, optimizer
 from mappa_core.train.learners.deepspeed.loading import (
     WEIGHTS_STAGE,
     Before,
@@ -98,7 +99,7 @@ def start_ranks(device: str) -> None:
     if device == "cpu":
         # Its shared-memory collectives take a compiler and 40 s; gloo alone gives the same sums.
         ops.__compatible_ops__["deepspeed_shm_comm"] = False
-        memory.return_what_is_freed()
+        heap.return_what_is_freed()
     else:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     deepspeed.init_distributed(dist_backend="gloo" if device == "cpu" else "nccl", verbose=False)
