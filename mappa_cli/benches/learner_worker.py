@@ -16,7 +16,6 @@ from pydantic import TypeAdapter
 from mappa_cli.benches.learner import Measured, Row, Spec
 from mappa_core.core.ids import content_id
 from mappa_core.core.records.updates import TrainingSample
-from mappa_core.models.device import resolve_dtype
 from mappa_core.train.config import AlgorithmConfig, GuardConfig, LearnerConfig
 from mappa_core.train.learners.roofline import measured
 from mappa_core.train.learners.torch_learner import TorchLearner
@@ -59,7 +58,6 @@ def main() -> None:
         cpu_seconds = time.process_time() - started
         products = measured(
             lambda: learner.update(policy, samples, algorithm, total_steps=1, seed=1),
-            resolve_dtype(config.dtype, "cpu"),
             at_once=learner.passes.at_once,
         )
     tokens = sum(len(each.prompt_token_ids) + len(each.token_ids) for each in samples)

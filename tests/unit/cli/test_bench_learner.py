@@ -2,9 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from mappa_cli.benches.learner import TRL_SCRIPT, Measured, bench_learner, ratios
+from mappa_cli.benches.learner import TRL_SCRIPT, Measured, bench_learner, ratios, roofline
 from mappa_core.core.errors import ConfigError
 from mappa_core.core.settings import Settings
+from mappa_core.train.learners.roofline import Peak, Products
 
 
 @pytest.mark.parametrize(
@@ -49,3 +50,28 @@ def test_ratios_are_of_all_turns_together() -> None:
     assert figures["lora: peak extra memory over that TRL's"].value == pytest.approx(0.5)
     uneven = ratios("lora", [turns[0], (measured(60, 1.0), measured(150, 2.0))])
     assert uneven[1].value == pytest.approx((2 / (1 / 300 + 1 / 60)) / 150)
+
+
+def test_products_are_held_against_the_peaks_of_their_own_turns() -> None:
+    def measured(seconds: float, kept_up: float, best: float) -> Measured:
+        products = Products(
+            flops={"bfloat16": 12e9},
+            seconds=seconds,
+            work_seconds=2 * seconds,
+            peaks={"bfloat16": Peak(kept_up=kept_up, best=best)},
+        )
+        return Measured(
+            tokens_per_second=1, tokens_per_cpu_second=1, extra_bytes=1, products=products
+        )
+
+    # At what the peaks keep up they would take 2 and 4 s, and take 3 and 9.
+    turns = [measured(3, 6e9, 8e9), measured(9, 3e9, 7e9)]
+    figures = {each.name: each.value for each in roofline("lora", turns)}
+    assert figures == {
+        "lora: peak in bfloat16": 4.5,
+        "lora: peak in bfloat16, best moment": 8,
+        "lora: products": 2,
+        "lora: an update's time in products": 0.5,
+        "lora: whole update over the peak": 0.25,
+        "lora: products over the peak": 0.5,
+    }
