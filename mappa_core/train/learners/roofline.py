@@ -47,11 +47,6 @@ class Products:
         """Give the time that the products would take at what their types' peaks keep up."""
         return sum(flops / self.peaks[dtype].kept_up for dtype, flops in self.flops.items())
 
-    @property
-    def of_peak(self) -> float:
-        """Give the products' speed over the peak."""
-        return self.least_seconds / self.seconds
-
 
 class _Product(NamedTuple):
     dtype: str

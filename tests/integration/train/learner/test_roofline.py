@@ -59,7 +59,6 @@ def test_each_type_is_held_against_its_own_peak() -> None:
         },
     )
     assert made.least_seconds == 1 + 2
-    assert made.of_peak == 0.75
 
 
 def test_a_peak_lasts_as_long_as_what_is_compared_with_it(
