@@ -2,7 +2,7 @@
 
 import os
 
-from mappa_core.core.heap import share_heap
+from mappa_core.core.heap import hide_tunables, share_heap
 
 # With more runnable threads than cores, OpenMP threads that spin at barriers burn most of the CPU
 # (measured: 5 times the wall time of a matrix product beside three busy engines). OpenMP reads
@@ -12,3 +12,4 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("TQDM_DISABLE", "1")
 # Before any thread starts: those that have a heap of their own keep it.
 share_heap()
+hide_tunables()

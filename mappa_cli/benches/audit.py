@@ -114,7 +114,7 @@ def audit_process(run: str, settings: dict[str, str]) -> Taken:
     Raises:
         OutsideError: It failed.
     """
-    command = [sys.executable, "-c", "from mappa_cli.main import command; command()", "audit", run]
+    command = [sys.executable, "-c", "from mappa_cli.start import command; command()", "audit", run]
     started = time.perf_counter()
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=os.environ | settings

@@ -25,6 +25,7 @@ from pydantic import TypeAdapter
 
 from mappa_cli.benches import bench_options
 from mappa_cli.benches.report import BenchReport, Figure, aimed
+from mappa_core.core import heap
 from mappa_core.core.errors import ConfigError, LearnerError
 from mappa_core.core.settings import Settings
 from mappa_core.train.learners.roofline import Products
@@ -265,6 +266,7 @@ def _speeds(measured: Sequence[Measured]) -> tuple[float, float]:
 
 def _measure(command: Sequence[str], spec: Spec, without: Sequence[str] = ()) -> Measured:
     env = {name: value for name, value in os.environ.items() if name not in without}
+    env |= heap.TUNABLES if command is MAPPA else {}
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(asdict(spec), file)
         file.flush()

@@ -183,7 +183,7 @@ def _play(typed: Sequence[str], settings: Settings) -> float:
 
     Returns the minutes that the command took.
     """
-    command = [sys.executable, "-c", "from mappa_cli.main import command; command()", *typed]
+    command = [sys.executable, "-c", "from mappa_cli.start import command; command()", *typed]
     where = os.environ | {"MAPPA_HOME": str(settings.home)}
     started = time.monotonic()
     code = subprocess.run(command, stdout=sys.stderr, env=where, check=False).returncode

@@ -90,7 +90,7 @@ def stages_of(lines: Iterable[tuple[float, str]]) -> Mapping[str, float]:
 def _started(settings: Settings) -> Mapping[str, float]:
     """Start a run as a person would, and stop it when it plays."""
     typed = ("train", "--config", "quickstart", "name=bench-start", "rollout.iterations=1")
-    command = (sys.executable, "-u", "-c", "from mappa_cli.main import command; command()", *typed)
+    command = (sys.executable, "-u", "-c", "from mappa_cli.start import command; command()", *typed)
     begun = time.monotonic()
     with subprocess.Popen(
         command,

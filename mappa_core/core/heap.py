@@ -1,10 +1,38 @@
 """Sets the C library's heap, from which Python and torch take memory, where that is glibc."""
 
 import ctypes
+import os
+import sys
 
+TUNABLES = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0"}
+"""The environment in which a process starts whose small blocks join what is free beside them.
+
+glibc otherwise sets freed small blocks aside as they are. torch's tensors begin at multiples of 64
+bytes, so that each is cut out of a block up to 96 bytes larger; objects that live as long as the
+tensors of a pass are then given what was cut off, and in the place of a tensor that is freed the
+next one of its size does not fit: an update held half as much again (docs/decisions.md, "The
+memory of an update on a CPU").
+"""
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 """`mallopt`'s names for the size from which on memory is mapped alone, and the number of heaps."""
 _MAPPED_ALONE_BYTES = 2**17
+
+
+def start_with_tunables() -> None:
+    """Start this process again with `TUNABLES`, unless some are set: glibc reads them only then.
+
+    Where the C library is another one, nothing happens.
+    """
+    if "CS_GNU_LIBC_VERSION" in os.confstr_names and TUNABLES.keys().isdisjoint(os.environ):
+        arguments = [sys.executable, *sys.orig_argv[1:]]
+        os.execve(sys.executable, arguments, os.environ | TUNABLES)  # noqa: S606
+
+
+def hide_tunables() -> None:
+    """Keep `TUNABLES` from the processes that this one starts, which have heaps of their own."""
+    for name, value in TUNABLES.items():
+        if os.environ.get(name) == value:
+            del os.environ[name]
 
 
 def share_heap() -> None:

@@ -22,6 +22,7 @@ from mappa_core.app.config import TrainConfig
 from mappa_core.app.config_files import load_config
 from mappa_core.coach.config import RULE
 from mappa_core.coach.provider_table import PROVIDERS
+from mappa_core.core.heap import TUNABLES
 from mappa_core.core.records.tools import Tool, ToolCall
 from mappa_core.core.settings import Settings
 from mappa_core.rollout.tools.calls import read_call
@@ -126,7 +127,9 @@ def check_variables(assignments: Sequence[str]) -> None:
     }
     keys = {row.needs for row in PROVIDERS.values()}
     for assignment in assignments:
-        assert assignment.partition("=")[0] in {*ours, *keys, "PATH"}
+        name, _, value = assignment.partition("=")
+        assert name in {*ours, *keys, "PATH", *TUNABLES}
+        assert TUNABLES.get(name, value) == value
 
 
 def check_make(targets: Sequence[str]) -> None:
