@@ -1,4 +1,4 @@
-"""Begins a command's process, with the heap that a learner wants."""
+"""The entry point of `mappa`: sets glibc's tunables, then runs the command line."""
 
 from typing import NoReturn
 
@@ -6,11 +6,9 @@ from mappa_core.core.heap import start_with_tunables
 
 
 def command() -> NoReturn:
-    """Be the process of one command, as `mappa_cli.main` is.
-
-    That takes a second to import, so the process starts again before.
-    """
+    """Run one command in a process that has `heap.TUNABLES`."""
     start_with_tunables()
+    # It takes a second to import, so only once the process has them.
     from mappa_cli.main import command as rest
 
     rest()

@@ -21,7 +21,7 @@ _MAPPED_ALONE_BYTES = 2**17
 def start_with_tunables() -> None:
     """Start this process again with `TUNABLES`, unless some are set: glibc reads them only then.
 
-    Where the C library is another one, nothing happens.
+    Another C library does not read them.
     """
     if "CS_GNU_LIBC_VERSION" in os.confstr_names and TUNABLES.keys().isdisjoint(os.environ):
         arguments = [sys.executable, *sys.orig_argv[1:]]
