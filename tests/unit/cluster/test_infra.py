@@ -1,4 +1,4 @@
-"""infra/ray is what Ray reads, at the version that MAPPA installs."""
+"""What infra and docker-compose.yml say is what Ray and MAPPA read."""
 
 import re
 import tomllib
@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from mappa_core.core.heap import TUNABLES
 
 ROOT = Path(__file__).parents[3]
 
@@ -54,3 +56,8 @@ def test_kuberay_can_ask_the_image_for_the_nodes_health() -> None:
     assert "wget" in line.split()
     locked = {line.partition("==")[0] for line in text("requirements/gpu.lock").splitlines()}
     assert {"aiohttp-cors", "colorful", "opencensus"} <= locked
+
+
+def test_a_worker_in_compose_learns_with_the_heap_of_a_command() -> None:
+    services = yaml.safe_load(text("docker-compose.yml"))["services"]
+    assert services["worker"]["environment"].items() >= TUNABLES.items()
