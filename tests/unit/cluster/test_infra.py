@@ -1,4 +1,4 @@
-"""What infra and docker-compose.yml say is what Ray and MAPPA read."""
+"""The files of infra and docker-compose.yml agree with Ray and with what MAPPA sets."""
 
 import re
 import tomllib
