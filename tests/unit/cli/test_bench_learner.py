@@ -1,11 +1,15 @@
+import sys
 from pathlib import Path
 
 import pytest
 
+from mappa_cli.benches import learner
 from mappa_cli.benches.learner import TRL_SCRIPT, Measured, bench_learner, ratios, roofline
-from mappa_core.core.errors import ConfigError
+from mappa_core.core.errors import ConfigError, LearnerError
+from mappa_core.core.heap import TUNABLES
 from mappa_core.core.settings import Settings
 from mappa_core.train.learners.roofline import Peak, Products
+from tests.tiny_model import save_tiny_model
 
 
 @pytest.mark.parametrize(
@@ -20,6 +24,7 @@ from mappa_core.train.learners.roofline import Peak, Products
         ("turns=1,2", "turns=1,2 is no number above 0"),
         ("turns=", "turns= is no number above 0"),
         ("sequences=", "sequences= is no number above 0"),
+        ("micro_batch_tokens=", "micro_batch_tokens= is no number above 0"),
         ("micro_batch_tokens=many", "micro_batch_tokens=many is no number above 0"),
         ("trl_python=/nowhere/python", "trl_python=/nowhere/python is no interpreter"),
     ],
@@ -33,6 +38,23 @@ def test_a_wrong_option_is_refused_before_anything_is_measured(
 
 def test_the_script_that_measures_trl_is_where_the_bench_looks() -> None:
     assert "GRPOTrainer" in TRL_SCRIPT.read_text()
+
+
+@pytest.mark.parametrize("own", [None, "glibc.malloc.check=0"])
+def test_an_update_is_measured_with_the_heap_of_a_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str | None
+) -> None:
+    (name,) = TUNABLES
+    if own is None:
+        monkeypatch.delenv(name, raising=False)
+    else:
+        monkeypatch.setenv(name, own)
+    says = f"import os, sys; sys.exit(os.environ['{name}'])"
+    monkeypatch.setattr(learner, "MAPPA", (sys.executable, "-c", says))
+    model = save_tiny_model(tmp_path / "model")
+    with pytest.raises(LearnerError) as raised:
+        bench_learner(["settings=lora", f"model={model}"], Settings(MAPPA_HOME=tmp_path))
+    assert str(raised.value).endswith(own or TUNABLES[name])
 
 
 def test_ratios_are_of_all_turns_together() -> None:
