@@ -24,7 +24,6 @@ from tests.tiny_model import save_tiny_model
         ("turns=1,2", "turns=1,2 is no number above 0"),
         ("turns=", "turns= is no number above 0"),
         ("sequences=", "sequences= is no number above 0"),
-        ("micro_batch_tokens=", "micro_batch_tokens= is no number above 0"),
         ("micro_batch_tokens=many", "micro_batch_tokens=many is no number above 0"),
         ("trl_python=/nowhere/python", "trl_python=/nowhere/python is no interpreter"),
     ],
