@@ -46,6 +46,9 @@ def trainer_of(spec, directory):
     lora = LoraConfig(
         r=spec["rank"], lora_alpha=spec["alpha"], target_modules="all-linear", task_type="CAUSAL_LM"
     )
+    if spec["gradient_checkpointing"]:
+        # As a trainer does it when it begins to train.
+        model.gradient_checkpointing_enable({"use_reentrant": False})
     return GRPOTrainer(
         model=model,
         processing_class=tokenizer,
@@ -58,7 +61,7 @@ def trainer_of(spec, directory):
             beta=0.0,
             per_device_train_batch_size=2,
             num_generations=2,
-            gradient_checkpointing=False,
+            gradient_checkpointing=spec["gradient_checkpointing"],
             bf16=rough,
             use_cpu=True,
             report_to=[],

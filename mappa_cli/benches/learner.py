@@ -6,6 +6,11 @@ Each measurement is a process of its own: what one leaves in memory is not the n
 measured at each micro-batch size in each type, and compared with at its fastest: ours and that one
 are measured in turn, as the machine's speed drifts. The roofline is what the machine's largest
 products keep up in the types that ours are of.
+
+Ours computes layers again on the way back, so that twice the tokens of a run's default fit in less
+memory: as fast with an adapter, slower with whole weights (docs/decisions.md, "What an update's
+products are compared with"). `gradient_checkpointing=false micro_batch_tokens=2048` measures the
+defaults; `trl_gradient_checkpointing=false,true` has TRL try both.
 """
 
 import json
@@ -33,9 +38,7 @@ from mappa_core.train.learners.roofline import Products
 MAPPA = (sys.executable, "-m", "mappa_cli.benches.learner_worker")
 TRL_SCRIPT = Path(__file__).parents[2] / "infra/bench/trl_update.py"
 SPEED_AIM, SHARED_AIM, MEMORY_AIM, PEAK_AIM = 1.5, 3.5, 0.7, 0.6
-BUDGETS = {"lora": 1024, "full": 2048, "shared": 2048}
-"""Tokens of two passes: each reads the longest sequence, or a prompt with all its responses. A run
-has 2048 by default; an adapter's update then holds 0.75 of what TRL's does (docs/decisions.md)."""
+SETTINGS = ("lora", "full", "shared")
 OURS_ALONE = ("OMP_WAIT_POLICY", "TQDM_DISABLE")
 """Variables that the command line sets for its own processes (`flows`)."""
 
@@ -50,9 +53,12 @@ class Options:
     dtype: str = "auto"
     """Of our products."""
     trl_dtypes: str = "float32,bfloat16"
-    micro_batch_tokens: str = ""
-    """Instead of `BUDGETS`."""
-    settings: str = ",".join(BUDGETS)
+    micro_batch_tokens: str = "4096"
+    """Of two passes of ours."""
+    gradient_checkpointing: str = "true"
+    """Of ours."""
+    trl_gradient_checkpointing: str = "false"
+    settings: str = ",".join(SETTINGS)
     turns: str = "2"
     """How often ours is measured, and TRL at its fastest."""
     model: str = "smollm2-135m-instruct"
@@ -77,6 +83,7 @@ class Spec:
     alpha: int = 32
     threads: int
     micro_batch_tokens: int
+    gradient_checkpointing: bool
     samples: tuple[Row, ...]
     dtype: str
     """Of products: `learner.dtype`, or TRL's by its name."""
@@ -121,8 +128,8 @@ def _options(overrides: Sequence[str]) -> Options:
     options = Options(**bench_options("learner", overrides, **asdict(Options())))
     _check_numbers(options)
     for setting in options.settings.split(","):
-        if setting not in BUDGETS:
-            settings = ", ".join(BUDGETS)
+        if setting not in SETTINGS:
+            settings = ", ".join(SETTINGS)
             raise ConfigError(f"bench learner has no setting {setting}: choose from {settings}")
     python = options.trl_python
     if python and not os.access(python, os.X_OK):
@@ -133,15 +140,18 @@ def _options(overrides: Sequence[str]) -> Options:
 
 
 def _check_numbers(options: Options) -> None:
-    numbers = {"sequences": options.sequences, "turns": options.turns}
-    if options.micro_batch_tokens:
-        numbers["micro_batch_tokens"] = options.micro_batch_tokens
-    for name, value in numbers.items():
+    for name in ("sequences", "turns", "micro_batch_tokens"):
+        value = getattr(options, name)
         if not value.isdecimal() or not int(value):
             raise ConfigError(f"{name}={value} is no number above 0: write it as {name}=32")
     sizes = options.micro_batches
     if not all(each.isdecimal() and int(each) for each in sizes.split(",")):
         raise ConfigError(f"micro_batches={sizes} names no sizes: write them as micro_batches=1,2")
+    switches = {"gradient_checkpointing": (options.gradient_checkpointing,)}
+    switches["trl_gradient_checkpointing"] = options.trl_gradient_checkpointing.split(",")
+    for name, values in switches.items():
+        if not set(values) <= {"false", "true"}:
+            raise ConfigError(f"{name}={','.join(values)} is neither true nor false: write one")
 
 
 def _rows(count: int, *, shared: bool) -> list[Row]:
@@ -169,7 +179,8 @@ def _compared(setting: str, rows: Sequence[Row], model: str, options: Options) -
         model=model,
         weights="full" if setting == "full" else "lora",
         threads=len(os.sched_getaffinity(0)),
-        micro_batch_tokens=int(options.micro_batch_tokens or BUDGETS[setting]),
+        micro_batch_tokens=int(options.micro_batch_tokens),
+        gradient_checkpointing=options.gradient_checkpointing == "true",
         samples=tuple(rows),
         dtype=options.dtype,
     )
@@ -181,9 +192,7 @@ def _compared(setting: str, rows: Sequence[Row], model: str, options: Options) -
         return [*figures, *roofline(setting, [ours])]
     trl = (options.trl_python, str(TRL_SCRIPT))
     theirs: dict[str, tuple[Spec, Measured]] = {}
-    sizes, dtypes = options.micro_batches.split(","), options.trl_dtypes.split(",")
-    for size, dtype in product(map(int, sizes), dtypes):
-        given, name = replace(spec, micro_batch=size, dtype=dtype), f"{dtype}, micro-batch {size}"
+    for name, given in _of_trl(spec, options):
         theirs[name] = given, _measure(trl, given, without=OURS_ALONE)
         figures += _plain(setting, f"TRL, {name}", theirs[name][1])
     name = max(theirs, key=lambda each: theirs[each][1].tokens_per_second)
@@ -195,6 +204,16 @@ def _compared(setting: str, rows: Sequence[Row], model: str, options: Options) -
     turns = [(ours, first), *again]
     figures += [*_again(setting, name, again), *roofline(setting, [one for one, _ in turns])]
     return [*figures, *ratios(setting, turns)]
+
+
+def _of_trl(spec: Spec, options: Options) -> Iterator[tuple[str, Spec]]:
+    """List what TRL is measured at, with names."""
+    sizes, dtypes = options.micro_batches.split(","), options.trl_dtypes.split(",")
+    switches = options.trl_gradient_checkpointing.split(",")
+    for size, dtype, switch in product(map(int, sizes), dtypes, switches):
+        again = switch == "true"
+        name = f"{dtype}, micro-batch {size}" + ", checkpointed" * again
+        yield name, replace(spec, micro_batch=size, dtype=dtype, gradient_checkpointing=again)
 
 
 def _again(setting: str, name: str, turns: Sequence[tuple[Measured, Measured]]) -> Iterator[Figure]:

@@ -44,6 +44,7 @@ def main() -> None:
             "lora": {"rank": spec.rank, "alpha": spec.alpha},
             "learning_rate": 1e-6,
             "micro_batch_tokens": spec.micro_batch_tokens,
+            "gradient_checkpointing": spec.gradient_checkpointing,
         }
     )
     samples = [_sample(number, row) for number, row in enumerate(spec.samples)]

@@ -25,6 +25,10 @@ from tests.tiny_model import save_tiny_model
         ("turns=", "turns= is no number above 0"),
         ("sequences=", "sequences= is no number above 0"),
         ("micro_batch_tokens=many", "micro_batch_tokens=many is no number above 0"),
+        ("micro_batch_tokens=", "micro_batch_tokens= is no number above 0"),
+        ("gradient_checkpointing=yes", "gradient_checkpointing=yes is neither true nor false"),
+        ("gradient_checkpointing=true,false", "=true,false is neither true nor false"),
+        ("trl_gradient_checkpointing=true,1", "=true,1 is neither true nor false"),
         ("trl_python=/nowhere/python", "trl_python=/nowhere/python is no interpreter"),
     ],
 )
@@ -54,6 +58,47 @@ def test_an_update_is_measured_with_the_heap_of_a_command(
     with pytest.raises(LearnerError) as raised:
         bench_learner(["settings=lora", f"model={model}"], Settings(MAPPA_HOME=tmp_path))
     assert str(raised.value).endswith(own or TUNABLES[name])
+
+
+UPDATE = """
+import json, sys
+
+spec = json.load(open(sys.argv[1]))
+size, again = spec["micro_batch"], spec["gradient_checkpointing"]
+peaks = {"bfloat16": {"kept_up": 1.0, "best": 1.0}}
+products = {"flops": {"bfloat16": 1.0}, "seconds": 2.0, "work_seconds": 4.0, "peaks": peaks}
+print(json.dumps({
+    "tokens_per_second": size + 4 * again if size else spec["micro_batch_tokens"] * again,
+    "tokens_per_cpu_second": 1.0,
+    "extra_bytes": 1.0,
+    "products": None if size else products,
+}))
+"""
+"""Stands for both learners' scripts: says what was asked for in the place of a speed."""
+
+
+def test_ours_and_trl_compute_layers_again_where_each_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "update.py"
+    script.write_text(UPDATE)
+    monkeypatch.setattr(learner, "MAPPA", (sys.executable, str(script)))
+    monkeypatch.setattr(learner, "TRL_SCRIPT", script)
+    model, settings = save_tiny_model(tmp_path / "model"), Settings(MAPPA_HOME=tmp_path)
+
+    def figures(*options: str) -> dict[str, float]:
+        given = [f"trl_python={sys.executable}", "settings=lora", f"model={model}", *options]
+        return {each.name: each.value for each in bench_learner(given, settings).figures}
+
+    usual = figures()
+    assert usual["lora: MAPPA"] == 4096
+    assert usual["lora: TRL, bfloat16, micro-batch 2"] == 2
+    assert usual["lora: tokens/s over TRL's best"] == 2048
+    both = figures("trl_dtypes=bfloat16", "trl_gradient_checkpointing=false,true")
+    sizes = ("1", "1, checkpointed", "2", "2, checkpointed")
+    assert [both[f"lora: TRL, bfloat16, micro-batch {size}"] for size in sizes] == [1, 5, 2, 6]
+    assert both["lora: tokens/s over TRL's best"] == pytest.approx(4096 / 6)
+    assert figures("gradient_checkpointing=false", "micro_batch_tokens=8")["lora: MAPPA"] == 0
 
 
 def test_ratios_are_of_all_turns_together() -> None:
