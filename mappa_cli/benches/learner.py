@@ -7,7 +7,7 @@ measured at each micro-batch size in each type, and compared with at its fastest
 are measured in turn, as the machine's speed drifts. The roofline is what the machine's largest
 products keep up in the types that ours are of.
 
-Ours computes layers again on the way back, so that twice the tokens of a run's default fit in less
+Ours computes layers again on the way back, so that four times the tokens of a run's default fit in less
 memory: as fast with an adapter, slower with whole weights (docs/decisions.md, "What an update's
 products are compared with"). `gradient_checkpointing=false micro_batch_tokens=2048` measures the
 defaults; `trl_gradient_checkpointing=false,true` has TRL try both.
@@ -53,7 +53,7 @@ class Options:
     dtype: str = "auto"
     """Of our products."""
     trl_dtypes: str = "float32,bfloat16"
-    micro_batch_tokens: str = "4096"
+    micro_batch_tokens: str = "8192"
     """Of two passes of ours."""
     gradient_checkpointing: str = "true"
     """Of ours."""
