@@ -7,10 +7,11 @@ measured at each micro-batch size in each type, and compared with at its fastest
 are measured in turn, as the machine's speed drifts. The roofline is what the machine's largest
 products keep up in the types that ours are of.
 
-Ours computes layers again on the way back, so that four times the tokens of a run's default fit in less
-memory: as fast with an adapter, slower with whole weights (docs/decisions.md, "What an update's
-products are compared with"). `gradient_checkpointing=false micro_batch_tokens=2048` measures the
-defaults; `trl_gradient_checkpointing=false,true` has TRL try both.
+Ours computes layers again on the way back (`learner.gradient_checkpointing`), so that four times
+the tokens of a run's default fit in less memory: with an adapter as fast as the default, with whole
+weights slower (docs/decisions.md, "What an update's products are compared with"). A run's defaults
+are `gradient_checkpointing=false micro_batch_tokens=2048`; TRL is measured without, and with
+`trl_gradient_checkpointing=false,true` both ways.
 """
 
 import json
