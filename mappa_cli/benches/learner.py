@@ -148,8 +148,10 @@ def _check_numbers(options: Options) -> None:
     sizes = options.micro_batches
     if not all(each.isdecimal() and int(each) for each in sizes.split(",")):
         raise ConfigError(f"micro_batches={sizes} names no sizes: write them as micro_batches=1,2")
-    switches = {"gradient_checkpointing": (options.gradient_checkpointing,)}
-    switches["trl_gradient_checkpointing"] = options.trl_gradient_checkpointing.split(",")
+    switches = {
+        "gradient_checkpointing": [options.gradient_checkpointing],
+        "trl_gradient_checkpointing": options.trl_gradient_checkpointing.split(","),
+    }
     for name, values in switches.items():
         if not set(values) <= {"false", "true"}:
             raise ConfigError(f"{name}={','.join(values)} is neither true nor false: write one")
