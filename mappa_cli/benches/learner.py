@@ -8,10 +8,10 @@ are measured in turn, as the machine's speed drifts. The roofline is what the ma
 products keep up in the types that ours are of.
 
 Ours computes layers again on the way back (`learner.gradient_checkpointing`), so that four times
-the tokens of a run's default fit in less memory: with an adapter as fast as the default, with whole
-weights slower (docs/decisions.md, "What an update's products are compared with"). A run's defaults
-are `gradient_checkpointing=false micro_batch_tokens=2048`; TRL is measured without, and with
-`trl_gradient_checkpointing=false,true` both ways.
+the tokens of a run's default fit in less memory, at up to a fifth less speed (docs/decisions.md,
+"What an update's products are compared with"). A run's defaults are
+`gradient_checkpointing=false micro_batch_tokens=2048`; TRL is measured without checkpointing, and
+with `trl_gradient_checkpointing=false,true` both ways.
 """
 
 import json
