@@ -18,6 +18,8 @@ from mappa_core.store.places import SOCKET_NAME, Cluster, make_owned, socket_fol
 SUPERUSER = "postgres"
 CACHE = "512MB"
 """Holds the indices that the audit walks, of a million actions; taken only as it fills."""
+_PARALLEL_WORKERS = 2
+"""Processes that Postgres, by its own default, gives a query beside the one that serves it."""
 _START_SECONDS = 120
 # The builtin locale sorts the same on every machine; the socket's folder keeps strangers out.
 _INITDB_OPTIONS = (
@@ -79,7 +81,12 @@ def start(cluster: Cluster) -> Path:
         DiskFull: No space left.
     """
     folder = socket_folder(cluster)
-    settings = f"-c listen_addresses= -c timezone=UTC -c shared_buffers={CACHE}"
+    # The process that serves a query works on it too: no more processes than cores.
+    workers = min(_PARALLEL_WORKERS, len(os.sched_getaffinity(0)) - 1)
+    settings = (
+        f"-c listen_addresses= -c timezone=UTC -c shared_buffers={CACHE} "
+        f"-c max_parallel_workers_per_gather={workers}"
+    )
     options = f"-k {shlex.quote(str(folder))} {settings}"
     _run_pg_ctl(cluster, "start", "-l", str(cluster.log), "-o", options)
     return folder

@@ -49,7 +49,9 @@ def for_psql(url: str) -> str:
     plain = normalised(url).set(drivername="postgresql")
     # How our own connections call themselves is not how a guest should.
     plain = plain.difference_update_query(["application_name"])
-    return plain.render_as_string(hide_password=False)
+    address, mark, query = plain.render_as_string(hide_password=False).partition("?")
+    # SQLAlchemy writes a space as a plus, which libpq takes as a plus.
+    return address + mark + query.replace("+", "%20")
 
 
 def connect(url: str, *, pool_size: int = 8) -> Engine:

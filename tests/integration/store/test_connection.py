@@ -1,9 +1,11 @@
 """Addresses as people write them, and one line for everything that goes wrong."""
 
 from dataclasses import replace
+from urllib.parse import quote
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import make_url
 from sqlalchemy.exc import OperationalError
 
@@ -29,6 +31,12 @@ def test_any_spelling_means_our_driver(scheme: str) -> None:
 def test_psql_reads_the_address_without_our_driver() -> None:
     url = "postgresql+psycopg://ann:secret@host:5433/mappa"
     assert for_psql(url) == "postgresql://ann:secret@host:5433/mappa"
+
+
+@pytest.mark.parametrize("folder", ["/my home/socket", "/a+b/socket"])
+def test_psql_finds_a_socket_in_any_folder(folder: str) -> None:
+    address = for_psql(f"postgresql:///mappa?host={quote(folder)}")
+    assert conninfo_to_dict(address)["host"] == folder
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "sqlite:///mappa.db", "mysql://host/db"])

@@ -11,11 +11,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from mappa_core.core.errors import StoreError
 from mappa_core.store import places
-from mappa_core.store.connection import ping
+from mappa_core.store.connection import for_psql, ping
 from mappa_core.store.embedded import start_embedded
 
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root has to change its user")
@@ -72,6 +73,19 @@ def test_both_databases_are_there_and_stay(folder: Path) -> None:
             assert ping(server.url("mappa")) == ping(server.url("mlflow"))
             assert server.url("mappa").startswith("postgresql+psycopg://")
         assert not server_runs(folder / "home")
+
+
+@pytest.mark.parametrize(("cores", "workers"), [(1, "0"), (2, "1"), (16, "2")])
+def test_a_query_gets_no_more_processes_than_cores(
+    home: Path, monkeypatch: pytest.MonkeyPatch, cores: int, workers: str
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    with (
+        start_embedded(home) as server,
+        psycopg.connect(for_psql(server.url("mappa"))) as connection,
+    ):
+        told = connection.execute("SHOW max_parallel_workers_per_gather").fetchone()
+    assert told == (workers,)
 
 
 def test_closing_twice_is_safe(home: Path) -> None:
