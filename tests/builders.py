@@ -160,7 +160,8 @@ def make_score(
         score = CoachScore(value=score, rationale="as the evidence says", seconds=0.125)
     return ScoreEntry(
         id=score_id(action_id, identity, repeat_index, 0),
-        action_id=action_id,
+        episode_id=episode.id,
+        turn_index=turn_index,
         identity=identity,
         repeat_index=repeat_index,
         label_visible=False,

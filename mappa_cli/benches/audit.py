@@ -58,10 +58,11 @@ SELECT md5('{run} action' || a)::uuid, md5('{run} episode' || a / 4)::uuid, a % 
     'agent ' || a % 4, '[]', '{{1,2,3}}', '{{1,2,3}}', '{{-1,-1,-1}}', 'text', 'stop',
     md5('{run} p')::uuid, 1, 1, now(), 1
 FROM generate_series(0, 4 * {episodes} - 1) a;
-INSERT INTO mappa.coach_score (id, action_id, coach_id, repeat_index, label_visible, trained, score,
-    rationale, seconds)
-SELECT md5('{run} score' || a)::uuid, md5('{run} action' || a)::uuid, md5('coach')::uuid, 0, false,
-    true, 4 + abs(hashint4(a) % 9) / 2.0 + 0.25 * ((a / 4) % {problems} % 2 = 0)::int, 'because', 1
+INSERT INTO mappa.coach_score (id, action_id, episode_id, turn_index, coach_id, repeat_index,
+    label_visible, trained, score, rationale, seconds)
+SELECT md5('{run} score' || a)::uuid, md5('{run} action' || a)::uuid,
+    md5('{run} episode' || a / 4)::uuid, a % 4, md5('coach')::uuid, 0, false, true,
+    4 + abs(hashint4(a) % 9) / 2.0 + 0.25 * ((a / 4) % {problems} % 2 = 0)::int, 'because', 1
 FROM generate_series(0, 4 * {episodes} - 1) a;
 SET session_replication_role = DEFAULT;
 VACUUM (ANALYZE)

@@ -117,7 +117,8 @@ class Material:
         number = action_id.int
         return ScoreEntry(
             id=score_id(action_id, COACH, 0, 0),
-            action_id=action_id,
+            episode_id=episode.id,
+            turn_index=turn.index,
             identity=COACH,
             repeat_index=0,
             label_visible=False,

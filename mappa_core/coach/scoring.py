@@ -9,6 +9,7 @@ agent's update is made; the real score is a new row and takes over the training.
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from uuid import UUID
 
 from mappa_core.coach.case import case_of
@@ -57,13 +58,19 @@ class ScorePlan:
 class MissingScore:
     """One score that a plan wants and the store lacks."""
 
-    action_id: UUID
+    episode_id: UUID
+    turn_index: int
     case: CoachCase
     coach: Coach
     visibility: LabelVisibility
     trains: bool
     tries_before: int
     """Rows of this scorer that left the action unscored."""
+
+    @property
+    def action_id(self) -> UUID:
+        """The action to score."""
+        return ids.action_id(self.episode_id, self.turn_index)
 
 
 async def score_episode(
@@ -79,11 +86,10 @@ async def score_episode(
     """
     known = await asyncio.to_thread(store.scores.scores_of_episode, episode.id)
     given = await give_scores(missing_scores(episode, plan, known), store)
-    trained = {entry.action_id for entry in given if entry.trained}
+    trained = {entry.turn_index for entry in given if entry.trained}
     # As in the store: what was left unscored before gives the training up.
-    known = [replace(e, trained=False) if e.action_id in trained else e for e in known]
-    place = {ids.action_id(episode.id, turn.index): turn.index for turn in episode.turns}
-    return tuple(sorted((*known, *given), key=lambda entry: place[entry.action_id]))
+    known = [replace(e, trained=False) if e.turn_index in trained else e for e in known]
+    return tuple(sorted((*known, *given), key=attrgetter("turn_index")))
 
 
 def missing_scores(
@@ -93,7 +99,7 @@ def missing_scores(
     missing: list[MissingScore] = []
     for turn in episode.turns:
         action_id = ids.action_id(episode.id, turn.index)
-        rows = [entry for entry in known if entry.action_id == action_id]
+        rows = [entry for entry in known if entry.turn_index == turn.index]
         visibility = plan.visibility.get(turn.agent, LabelVisibility.NEVER)
         for coach, sample, trains in _wanted(action_id, plan):
             same = [row for row in rows if _is_by(row, coach, sample)]
@@ -103,7 +109,8 @@ def missing_scores(
             case = case_of(episode, turn, visibility, sample=sample, duties=plan.duties)
             missing.append(
                 MissingScore(
-                    action_id=action_id,
+                    episode_id=episode.id,
+                    turn_index=turn.index,
                     case=case,
                     coach=coach,
                     visibility=visibility,
@@ -153,7 +160,8 @@ async def _give(missing: MissingScore, store: Store) -> ScoreEntry:
     score = await missing.coach.score(missing.case)
     entry = ScoreEntry(
         id=score_id(missing.action_id, identity, missing.case.sample, missing.tries_before),
-        action_id=missing.action_id,
+        episode_id=missing.episode_id,
+        turn_index=missing.turn_index,
         identity=replace(identity, model_version=score.model_version or identity.model_version),
         repeat_index=missing.case.sample,
         label_visible=missing.visibility is not LabelVisibility.NEVER,

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Select, func, or_, select, update
+from sqlalchemy import Connection, Select, and_, func, or_, select, update
 from sqlalchemy.dialects import postgresql
 
 from mappa_core.core import ids
@@ -28,7 +28,7 @@ from mappa_core.store.group_commit import GroupCommit
 from mappa_core.store.insert import Rows, insert, merged
 from mappa_core.store.lookup import find_one, id_is
 from mappa_core.store.mapping import Values, record_of, records_of, row_of
-from mappa_core.store.scores import TRAINS, score_rows
+from mappa_core.store.scores import score_rows
 from mappa_core.store.tables import (
     ACTION,
     ARTIFACT,
@@ -39,6 +39,9 @@ from mappa_core.store.tables import (
     PROBLEM,
     TOOL_RESULT,
 )
+
+_TRAINING_SCORES = and_(COACH_SCORE.c.episode_id == EPISODE.c.id, COACH_SCORE.c.trained)
+"""Joins each episode to the scores that train its actions."""
 
 
 class Episodes(Repository):
@@ -144,22 +147,19 @@ class Episodes(Repository):
         """
         mean = func.avg(COACH_SCORE.c.score)
         ranked = (
-            select(ACTION.c.episode_id, func.count().over().label("ranked"))
-            .add_columns(
-                func.row_number().over(order_by=(mean, ACTION.c.episode_id)).label("place")
-            )
-            .select_from(ACTION)
-            .join(EPISODE)
-            .join(COACH_SCORE, TRAINS)
+            select(EPISODE.c.id, func.count().over().label("ranked"))
+            .add_columns(func.row_number().over(order_by=(mean, EPISODE.c.id)).label("place"))
+            .select_from(EPISODE)
+            .join(COACH_SCORE, _TRAINING_SCORES)
             .where(EPISODE.c.run_id == run_id, EPISODE.c.stop_reason.is_not(None))
-            .group_by(ACTION.c.episode_id)
+            .group_by(EPISODE.c.id)
             .having(mean.is_not(None))
             .subquery("ranked_episode")
         )
         place, last = ranked.c.place, ranked.c.ranked
         query = (
             _summaries()
-            .join(ranked, ranked.c.episode_id == EPISODE.c.id)
+            .join(ranked, ranked.c.id == EPISODE.c.id)
             .where(or_(place <= each, place > last - each))
             .group_by(place)
             .order_by(place)
@@ -192,8 +192,7 @@ def _summaries() -> Select[Any]:
         .select_from(EPISODE)
         .join(PROBLEM)
         .outerjoin(OUTCOME)
-        .outerjoin(ACTION, ACTION.c.episode_id == columns.id)
-        .outerjoin(COACH_SCORE, TRAINS)
+        .outerjoin(COACH_SCORE, _TRAINING_SCORES)
         .where(columns.stop_reason.is_not(None))
         .group_by(columns.id, PROBLEM.c.id, OUTCOME.c.episode_id)
     )

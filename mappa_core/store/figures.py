@@ -11,6 +11,7 @@ from mappa_core.core.records.runs import AgentFigures, IterationFigures
 from mappa_core.core.records.scores import Spending
 from mappa_core.store.database import Repository, transaction
 from mappa_core.store.mapping import Row, record_of
+from mappa_core.store.scores import OF_ACTION
 from mappa_core.store.tables import ACTION, COACH_SCORE, EPISODE, OUTCOME, TOOL_RESULT
 
 _IterationKey: TypeAlias = tuple[Phase, int]
@@ -58,8 +59,7 @@ class Figures(Repository):
                 func.coalesce(func.sum(columns.cost_usd), 0.0).label("cost_usd"),
             )
             .select_from(COACH_SCORE)
-            .join(ACTION)
-            .join(EPISODE)
+            .join(EPISODE, EPISODE.c.id == columns.episode_id)
             .where(EPISODE.c.run_id == run_id, columns.request.is_not(None))
         )
         return record_of(Spending, connection.execute(query).mappings().one())
@@ -153,7 +153,7 @@ def _scored_actions(within: ColumnElement[bool]) -> Select[Any]:
         )
         .select_from(ACTION)
         .join(EPISODE)
-        .outerjoin(COACH_SCORE, score.action_id == ACTION.c.id)
+        .outerjoin(COACH_SCORE, OF_ACTION)
         .where(within)
         .group_by(ACTION.c.id, EPISODE.c.id)
     )

@@ -4,6 +4,7 @@ Revisions are the files of `migrations/`, which the wheel carries, so an install
 database as well as a checkout does.
 """
 
+import logging
 from functools import cache
 
 from alembic import command
@@ -19,6 +20,8 @@ from mappa_core.store import roles
 from mappa_core.store.connection import transaction_at
 from mappa_core.store.tables import SCHEMA
 
+_log = logging.getLogger(__name__)
+
 
 def upgrade(url: str) -> None:
     """Bring the database at `url` to the newest revision, and grant `roles`, in one transaction.
@@ -30,6 +33,13 @@ def upgrade(url: str) -> None:
     try:
         with transaction_at(url) as connection:
             earlier = revision_of(connection)
+            if earlier is not None and is_known(earlier) and earlier != head_revision():
+                _log.warning(
+                    "bringing the store from schema %s to %s: a minute per million actions, and "
+                    "space for their scores once more",
+                    earlier,
+                    head_revision(),
+                )
             command.upgrade(migration_config(connection), "head")
             if earlier != head_revision() or not roles.are_granted(connection):
                 roles.create(connection)

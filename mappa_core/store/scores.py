@@ -23,7 +23,12 @@ from mappa_core.store.insert import Rows, insert
 from mappa_core.store.mapping import Row, Values, record_of, records_of, row_of
 from mappa_core.store.tables import ACTION, COACH, COACH_SCORE, EPISODE, POLICY_VERSION
 
-TRAINS = and_(COACH_SCORE.c.action_id == ACTION.c.id, COACH_SCORE.c.trained)
+OF_ACTION = and_(
+    COACH_SCORE.c.episode_id == ACTION.c.episode_id,
+    COACH_SCORE.c.turn_index == ACTION.c.turn_index,
+)
+"""Joins each action to all of its scores."""
+TRAINS = and_(OF_ACTION, COACH_SCORE.c.trained)
 """Joins each action to the one score that trains it."""
 
 _TRUNCATED = (FinishReason.LENGTH.value, FinishReason.LENGTH_IN_THOUGHT.value)
@@ -59,9 +64,8 @@ class Scores(Repository):
         query = (
             select(COACH_SCORE, *(column for column in COACH.c if column.name != "id"))
             .join(COACH)
-            .join(ACTION, ACTION.c.id == COACH_SCORE.c.action_id)
-            .where(ACTION.c.episode_id == episode_id)
-            .order_by(ACTION.c.turn_index, COACH_SCORE.c.scored_at, COACH_SCORE.c.id)
+            .where(COACH_SCORE.c.episode_id == episode_id)
+            .order_by(COACH_SCORE.c.turn_index, COACH_SCORE.c.scored_at, COACH_SCORE.c.id)
         )
         return tuple(_to_entry(row) for row in connection.execute(query).mappings())
 
@@ -113,7 +117,7 @@ class Scores(Repository):
             .add_columns(func.min(score).label("lowest"), highest.label("highest"))
             .select_from(ACTION)
             .join(EPISODE)
-            .join(COACH_SCORE, COACH_SCORE.c.action_id == ACTION.c.id)
+            .join(COACH_SCORE, OF_ACTION)
             .where(EPISODE.c.run_id == run_id, EPISODE.c.phase == "train")
             .where(EPISODE.c.iteration == iteration, score.is_not(None))
             .group_by(ACTION.c.id, EPISODE.c.id)
@@ -163,7 +167,7 @@ def _entry_row(entry: ScoreEntry) -> Values:
     else:
         other = {**_JUDGEMENT, "unscored_reason": score.reason, "unscored_detail": score.detail}
     other |= {"coach_id": coach_id(entry.identity), "answered_version": score.model_version}
-    return row_of(COACH_SCORE, entry, score, **other)
+    return row_of(COACH_SCORE, entry, score, action_id=entry.action_id, **other)
 
 
 def _to_entry(row: Row) -> ScoreEntry:

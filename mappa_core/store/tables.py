@@ -21,6 +21,7 @@ from sqlalchemy import (
     DateTime,
     Double,
     ForeignKey,
+    ForeignKeyConstraint,
     Index,
     Integer,
     MetaData,
@@ -218,6 +219,10 @@ COACH_SCORE = Table(
     METADATA,
     _id(),
     _reference("action_id", "action.id"),
+    # The action's place as well. Rows are joined by it: an action's id is a hash, so that the
+    # scores of one episode would be looked up all over an index of ids.
+    Column("episode_id", Uuid, nullable=False),
+    Column("turn_index", Integer, nullable=False),
     _reference("coach_id", "coach.id"),
     Column("repeat_index", Integer, nullable=False),
     Column("label_visible", Boolean, nullable=False),
@@ -248,11 +253,15 @@ COACH_SCORE = Table(
         "ELSE unscored_reason IS NULL AND rationale IS NOT NULL END",
         name="scored_or_why_not",
     ),
+    # It also tells Postgres how many scores a join of the two finds.
+    ForeignKeyConstraint(["episode_id", "turn_index"], [ACTION.c.episode_id, ACTION.c.turn_index]),
     Index(
         None,
-        "action_id",
+        "episode_id",
+        "turn_index",
         postgresql_include=["coach_id", "score", "trained", "seconds", "cost_usd"],
     ),
+    Index(None, "action_id"),
 )
 
 Index("uq_coach_score_trained", COACH_SCORE.c.action_id, unique=True, postgresql_where="trained")

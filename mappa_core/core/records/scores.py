@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Literal, TypeAlias
 from uuid import UUID
 
+from mappa_core.core import ids
 from mappa_core.core.records.episodes import Given, Message, Outcome, Turn
 from mappa_core.core.records.tools import ToolResult
 
@@ -189,7 +190,8 @@ class ScoreEntry:
     """One score of one action, as stored: many per action, exactly one of which trained."""
 
     id: UUID
-    action_id: UUID
+    episode_id: UUID
+    turn_index: int
     identity: CoachIdentity
     repeat_index: int
     label_visible: bool
@@ -198,6 +200,11 @@ class ScoreEntry:
     """Whether this is the score the update uses."""
     score: CoachScore | Unscored
     visibility: LabelVisibility = LabelVisibility.NEVER
+
+    @property
+    def action_id(self) -> UUID:
+        """The scored action."""
+        return ids.action_id(self.episode_id, self.turn_index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

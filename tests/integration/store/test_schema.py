@@ -11,8 +11,9 @@ from mappa_core.store import schema
 from mappa_core.store.connection import connect
 from mappa_core.store.store import Store
 from mappa_core.store.tables import METADATA, SCHEMA
-from tests.builders import make_run
+from tests.builders import make_episode, make_policy, make_problem, make_run, make_score, make_turn
 from tests.conftest import execute
+from tests.integration.store.conftest import fill
 
 CATALOGUE = """
 SELECT 'column', table_name::text, column_name::text,
@@ -53,6 +54,14 @@ def migrate(engine: Engine, revision: str) -> None:
 def catalogue(connection: Connection) -> set[tuple[str, ...]]:
     rows = connection.execute(text(CATALOGUE)).all()
     return {tuple(row) for row in rows if "alembic_version" not in row[1]}
+
+
+def judged(engine: Engine) -> list[set[tuple[object, ...]]]:
+    """What SQL users read of all scores."""
+    views = ("coach_bias", "action_scores")
+    with engine.connect() as connection:
+        rows = [connection.execute(text(f"TABLE audit.{view}")).all() for view in views]
+    return [{tuple(row) for row in each} for each in rows]
 
 
 def test_the_tables_are_those_of_the_code(engine: Engine) -> None:
@@ -96,11 +105,43 @@ def test_up_down_up_on_a_filled_database(filled_url: str) -> None:
     store.close()
 
 
+def test_every_score_gets_its_place_and_the_views_stay_as_they_were(
+    store: Store, engine: Engine
+) -> None:
+    fill(store)
+    run = make_run()
+    solver, problem = make_policy(run), make_problem("What is 2 - 3?", task_type="subtraction")
+    store.episodes.add_problems([problem])
+    episode = make_episode(run, problem)
+    store.episodes.open_episode(episode)
+    for index, score in enumerate((1.0, 3.0, 8.0)):
+        store.episodes.add_turn(episode, make_turn(solver, index=index))
+        store.scores.add_scores([make_score(episode, index, score)])
+    before = judged(engine)
+    migrate(engine, "0019")
+    assert judged(engine) == before
+    migrate(engine, "head")
+    assert judged(engine) == before
+    scores = store.scores.scores_of_episode(episode.id)
+    assert [(each.turn_index, each.score.value) for each in scores] == [(0, 1), (1, 3), (2, 8)]
+
+
 def test_upgrading_is_harmless_when_repeated(empty_database_url: str) -> None:
     assert schema.current_revision(empty_database_url) is None
     schema.upgrade(empty_database_url)
     schema.upgrade(empty_database_url)
     assert schema.current_revision(empty_database_url) == schema.head_revision()
+
+
+def test_what_takes_long_says_so_once(
+    database_url: str, engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    schema.upgrade(database_url)
+    assert caplog.messages == []
+    migrate(engine, "0019")
+    schema.upgrade(database_url)
+    (message,) = caplog.messages
+    assert f"from schema 0019 to {schema.head_revision()}" in message
 
 
 def test_an_empty_database_is_refused(empty_database_url: str) -> None:
