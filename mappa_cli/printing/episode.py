@@ -29,14 +29,14 @@ def print_episode(
     updates = store.updates.updates_of_episode(episode.id)
     print_facts(console, "episode", _facts(episode))
     for turn in episode.turns:
-        action = ids.action_id(episode.id, turn.index)
         print_heading(console, f"turn {turn.index}: {turn.agent}")
         _print_turn(console, turn)
         for entry in scores:
-            if entry.action_id == action:
+            if entry.turn_index == turn.index:
                 _print_score(console, entry)
                 if in_full:
                     _print_score_in_full(console, entry)
+        action = ids.action_id(episode.id, turn.index)
         _print_update(console, action, updates.get(action))
 
 

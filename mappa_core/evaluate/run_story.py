@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from mappa_core.core import ids
 from mappa_core.core.records.episodes import Turn
 from mappa_core.core.records.runs import EpisodeSummary, Run
 from mappa_core.core.records.scores import CoachScore, ScoreRange
@@ -82,12 +81,11 @@ def _examples(store: Store, chosen: Mapping[ScoreRange, str]) -> Iterator[Exampl
     for one, why in chosen.items():
         episode = store.episodes.get_episode(str(one.episode_id))
         turn = episode.turns[one.turn_index]
-        action = ids.action_id(episode.id, turn.index)
         entries = store.scores.scores_of_episode(episode.id)
         scores = tuple(
             (each.identity.model or each.identity.coach, each.score.value, each.score.rationale)
             for each in sorted(entries, key=lambda each: not each.trained)
-            if each.action_id == action and isinstance(each.score, CoachScore)
+            if each.turn_index == turn.index and isinstance(each.score, CoachScore)
         )
         yield Example(
             why=why,

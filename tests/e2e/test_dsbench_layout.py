@@ -18,7 +18,6 @@ from mappa_core.app.checks import check_inputs
 from mappa_core.app.config import TrainConfig
 from mappa_core.app.services import Services, use
 from mappa_core.coach.rules.coach import RuleCoach
-from mappa_core.core import ids
 from mappa_core.core.records.episodes import (
     MEASURED,
     Completion,
@@ -247,10 +246,10 @@ def check_files(episode: Episode) -> None:
 
 def check_scored(episode: Episode, store: Store) -> None:
     """Each action has one score, by the rules."""
-    entries = {entry.action_id: entry for entry in store.scores.scores_of_episode(episode.id)}
+    entries = {entry.turn_index: entry for entry in store.scores.scores_of_episode(episode.id)}
     assert [turn.agent for turn in episode.turns] == [agent.name for agent in TEAM.agents]
     for turn in episode.turns:
-        entry = entries.pop(ids.action_id(episode.id, turn.index))
+        entry = entries.pop(turn.index)
         assert isinstance(entry.score, CoachScore)
         assert entry.trained
         assert entry.score.value == (0 if turn.action.text == DONE else 10)

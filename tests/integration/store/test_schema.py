@@ -56,6 +56,13 @@ def catalogue(connection: Connection) -> set[tuple[str, ...]]:
     return {tuple(row) for row in rows if "alembic_version" not in row[1]}
 
 
+MISPLACED = """
+SELECT count(*) FILTER (WHERE action.id <> score.action_id), count(*)
+FROM mappa.coach_score AS score
+JOIN mappa.action USING (episode_id, turn_index)
+"""
+
+
 def judged(engine: Engine) -> list[set[tuple[object, ...]]]:
     """What SQL users read of all scores."""
     views = ("coach_bias", "action_scores")
@@ -122,6 +129,8 @@ def test_every_score_gets_its_place_and_the_views_stay_as_they_were(
     assert judged(engine) == before
     migrate(engine, "head")
     assert judged(engine) == before
+    with engine.connect() as connection:
+        assert tuple(connection.execute(text(MISPLACED)).one()) == (0, 11)
     scores = store.scores.scores_of_episode(episode.id)
     assert [(each.turn_index, each.score.value) for each in scores] == [(0, 1), (1, 3), (2, 8)]
 

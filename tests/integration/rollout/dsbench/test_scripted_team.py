@@ -13,7 +13,6 @@ from sqlalchemy import text
 
 from mappa_core.coach.rules.coach import RuleCoach
 from mappa_core.coach.scoring import ScorePlan, score_episode
-from mappa_core.core import ids
 from mappa_core.core.errors import WorkspaceError
 from mappa_core.core.file_trail import files_after, who_failed
 from mappa_core.core.records.episodes import Action, Episode, Observation, StopReason
@@ -153,8 +152,7 @@ class Stage:
         )
         plan = ScorePlan(coach=RuleCoach("dsbench"), duties=DUTIES)
         entries = await score_episode(played, plan=plan, store=self.store)
-        turns = {ids.action_id(played.id, turn.index): turn.index for turn in played.turns}
-        scores = {turns[e.action_id]: e.score for e in entries if isinstance(e.score, CoachScore)}
+        scores = {e.turn_index: e.score for e in entries if isinstance(e.score, CoachScore)}
         return Played(episode=played, scores=scores)
 
 
