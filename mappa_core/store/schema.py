@@ -35,8 +35,7 @@ def upgrade(url: str) -> None:
             earlier = revision_of(connection)
             if earlier is not None and is_known(earlier) and earlier != head_revision():
                 _log.warning(
-                    "bringing the store from schema %s to %s: a minute per million actions, and "
-                    "space for their scores once more",
+                    "bringing the store from schema %s to %s: of a large one this takes minutes",
                     earlier,
                     head_revision(),
                 )

@@ -219,8 +219,8 @@ COACH_SCORE = Table(
     METADATA,
     _id(),
     _reference("action_id", "action.id"),
-    # The action's place as well. Rows are joined by it: an action's id is a hash, so that the
-    # scores of one episode would be looked up all over an index of ids.
+    # Rows are joined by these two. An action's id is a hash: by it, the scores of one episode would
+    # be looked up all over the index.
     Column("episode_id", Uuid, nullable=False),
     Column("turn_index", Integer, nullable=False),
     _reference("coach_id", "coach.id"),
@@ -253,7 +253,7 @@ COACH_SCORE = Table(
         "ELSE unscored_reason IS NULL AND rationale IS NOT NULL END",
         name="scored_or_why_not",
     ),
-    # It also tells Postgres how many scores a join of the two finds.
+    # It also tells Postgres how many scores a join with `action` by these columns finds.
     ForeignKeyConstraint(["episode_id", "turn_index"], [ACTION.c.episode_id, ACTION.c.turn_index]),
     Index(
         None,

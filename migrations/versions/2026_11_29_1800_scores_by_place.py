@@ -28,10 +28,13 @@ JOINED_BY_PLACE = """JOIN mappa.action
 
 def upgrade() -> None:
     op.execute("SET LOCAL lock_timeout = '5s'")
-    # Without its index, which each rewritten row would be put into.
-    op.drop_index(BY_ACTION, "coach_score", schema="mappa")
+    # All locks come first: who waits for one of them then holds no other that this needs.
+    op.execute("LOCK TABLE mappa.action IN SHARE ROW EXCLUSIVE MODE")
     for column in (sa.Column("episode_id", sa.Uuid()), sa.Column("turn_index", sa.Integer())):
         op.add_column("coach_score", column, schema="mappa")
+    _join(JOINED_BY_PLACE)
+    # Each rewritten row would be put into this index too.
+    op.drop_index(BY_ACTION, "coach_score", schema="mappa")
     op.execute(
         "UPDATE mappa.coach_score AS score "
         "SET episode_id = action.episode_id, turn_index = action.turn_index "
@@ -50,7 +53,8 @@ def upgrade() -> None:
     )
     op.create_index(BY_PLACE, "coach_score", PLACE, schema="mappa", postgresql_include=CARRIED)
     op.create_index(BY_ACTION, "coach_score", ["action_id"], schema="mappa")
-    _join(JOINED_BY_PLACE)
+    # Until there are statistics Postgres expects thousands of scores for each episode.
+    op.execute("ANALYZE mappa.coach_score")
 
 
 def downgrade() -> None:
