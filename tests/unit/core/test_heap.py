@@ -107,4 +107,5 @@ def test_tunables_that_a_user_has_set_stay() -> None:
 
 
 def test_a_tensor_that_is_freed_makes_room_for_the_next_of_its_size() -> None:
-    assert int(printed(PASS, **TUNABLES)) < int(printed(PASS)) / 4
+    # Of some hundred processes without them one has a heap in which the tensors fit by luck.
+    assert any(int(printed(PASS, **TUNABLES)) < int(printed(PASS)) / 4 for _ in range(3))
