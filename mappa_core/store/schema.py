@@ -35,7 +35,7 @@ def upgrade(url: str) -> None:
             earlier = revision_of(connection)
             if earlier is not None and is_known(earlier) and earlier != head_revision():
                 _log.warning(
-                    "bringing the store from schema %s to %s: of a large one this takes minutes",
+                    "bringing the store from schema %s to %s; this takes minutes if it is large",
                     earlier,
                     head_revision(),
                 )
